@@ -1,0 +1,41 @@
+"""Units: the page size of this machine and text forms of quantities."""
+
+from __future__ import annotations
+
+import os
+
+PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")
+NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def format_bytes(n: int) -> str:
+    """Return a size for people: at most four digits and a binary unit.
+
+    >>> format_bytes(1_932_735_283)
+    '1.8 GiB'
+    """
+    size = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_ns(n: int) -> str:
+    """Return a duration for people.
+
+    >>> format_ns(3_420_000)
+    '3.42 ms'
+    """
+    if n < 1_000:
+        return f"{n} ns"
+    if n < NS_PER_MS:
+        return f"{n / 1_000:.3g} µs"
+    if n < NS_PER_S:
+        return f"{n / NS_PER_MS:.3g} ms"
+    return f"{n / NS_PER_S:.3g} s"
