@@ -107,7 +107,12 @@ struct koord_totals {
 /* What user space may change while the programs run; the map `settings`, one element. */
 struct koord_settings {
 	__u64 min_stall_ns;	/* shorter episodes are counted, not sent */
+	__u64 node_cgroup_id;	/* the cgroup that is the node; 0: the machine is */
+	__u32 hierarchy_id;	/* of the memory controller's hierarchy, /proc/cgroups; 0 on cgroup v2 */
+	__u32 numa_nodes;	/* number of NUMA node ids */
 	__u32 trace_kswapd;	/* send kswapd records */
+	__u32 memcgs;		/* written by the scan: how many elements of `memcgs` are filled */
+	__u32 memcgs_full;	/* written by the scan: cgroups that found `memcgs` full */
 	__u32 reserved;
 };
 
