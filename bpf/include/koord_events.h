@@ -13,6 +13,7 @@
 #define KOORD_NAME_LEN 136	/* "cri-containerd-" + 64 hex + ".scope" is 86; longer names come with name_cut set */
 #define KOORD_HIST_SLOTS 32	/* slot i counts stalls of [2^i, 2^(i+1)) µs; slot 0 also those below 1 µs */
 #define KOORD_MAX_NUMA_NODES 64
+#define KOORD_NO_LIMIT_PAGES (1ULL << 46)	/* PAGE_COUNTER_MAX is LONG_MAX / page size: 2^51, or 2^47 with 64 KiB pages */
 
 enum koord_kind {
 	KOORD_RECLAIM = 1,
@@ -85,7 +86,6 @@ struct koord_stall {
 	struct koord_stall_sum global;	/* the node was short */
 	struct koord_stall_sum limit;	/* a limit below the node was hit */
 	__u64 last_ts_ns;
-	__u64 oom_kills;
 };
 
 /* Counters that the programs keep in the map `totals`; one element. */

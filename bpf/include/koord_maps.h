@@ -13,7 +13,6 @@
 
 #define MAX_DEPTH 24		/* of cgroups; kubepods use 4 to 8, nested nodes and init systems some more */
 #define MEMCG_CHARGE_BATCH 64	/* pages; include/linux/memcontrol.h: a charge may fail this far below the limit */
-#define PAGE_COUNTER_MAX (~0UL >> 1)	/* pages; no counter that large is a limit */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -89,7 +88,7 @@ struct koord_limit {
 static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, u64 node_id)
 {
 	struct koord_limit limit = { .id = 0, .is_node = false, .in_node = node_id == 0 };
-	u64 least = PAGE_COUNTER_MAX / 2;
+	u64 least = KOORD_NO_LIMIT_PAGES;
 	bool found = false;
 
 	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
@@ -104,6 +103,7 @@ static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, u
 			if (usage > high)
 				max = high;
 		}
+		/* room under no limit is above `least` at first, so that it is never chosen */
 		room = max > usage ? max - usage : 0;
 		if (node_id && id == node_id)
 			limit.in_node = true;

@@ -117,7 +117,6 @@ class CgroupStall(msgspec.Struct, frozen=True, gc=False):
     global_: StallSum = msgspec.field(name="global")
     limit: StallSum
     last_ts_ns: int
-    oom_kills: int
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):

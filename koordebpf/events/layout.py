@@ -1,0 +1,264 @@
+"""The layouts of bpf/include/koord_events.h, and the decoders for them.
+
+Shape:   little endian, no holes, as the C structures; `check_layout` holds them against the object's BTF.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+
+from koordebpf.errors import DecodeError, SupportError
+from koordebpf.events.records import (
+    CgroupBirth,
+    CgroupDeath,
+    CgroupRename,
+    CgroupStall,
+    KswapdRun,
+    MemcgSample,
+    OomKill,
+    ReclaimStall,
+    Record,
+    StallSum,
+    Totals,
+)
+
+KOORD_NAME_LEN = 136
+KOORD_HIST_SLOTS = 32
+KOORD_MAX_NUMA_NODES = 64
+NO_LIMIT_PAGES = 1 << 46  # koord_events.h: include/linux/page_counter.h PAGE_COUNTER_MAX is LONG_MAX / page size
+
+_HEAD = (("head", "24s"),)
+_SUM = f"4Q{KOORD_HIST_SLOTS}I"
+_SUM_WORDS = 4 + KOORD_HIST_SLOTS
+
+# Member → struct code, in the order of the C structure.
+LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "koord_head": (("kind", "I"), ("size", "I"), ("ts_ns", "Q"), ("cgroup_id", "Q")),
+    "koord_reclaim": (
+        *_HEAD,
+        ("limit_id", "Q"),
+        ("delta_ns", "Q"),
+        ("nr_reclaimed", "Q"),
+        ("tgid", "I"),
+        ("tid", "I"),
+        ("is_global", "I"),
+        ("order", "I"),
+        ("comm", "16s"),
+    ),
+    "koord_oom_kill": (
+        *_HEAD,
+        ("limit_id", "Q"),
+        ("total_vm_pages", "Q"),
+        ("tgid", "I"),
+        ("is_global", "I"),
+        ("comm", "16s"),
+    ),
+    "koord_cgroup": (
+        *_HEAD,
+        ("parent_id", "Q"),
+        ("level", "I"),
+        ("name_cut", "I"),
+        ("name", f"{KOORD_NAME_LEN}s"),
+    ),
+    "koord_kswapd": (*_HEAD, ("delta_ns", "Q"), ("nid", "I"), ("order", "I")),
+    "koord_stall_sum": (
+        ("count", "Q"),
+        ("total_ns", "Q"),
+        ("max_ns", "Q"),
+        ("reclaimed_pages", "Q"),
+        ("hist", f"{KOORD_HIST_SLOTS}I"),
+    ),
+    "koord_stall": (("global", "160s"), ("limit", "160s"), ("last_ts_ns", "Q")),
+    "koord_totals": (
+        ("episodes", "Q"),
+        ("oom_kills", "Q"),
+        ("births", "Q"),
+        ("deaths", "Q"),
+        ("ring_sent", "Q"),
+        ("ring_lost", "Q"),
+        ("unmatched_ends", "Q"),
+        ("stalls_full", "Q"),
+        ("ignored", "Q"),
+        ("kswapd_wakes", f"{KOORD_MAX_NUMA_NODES}Q"),
+        ("kswapd_awake_ns", f"{KOORD_MAX_NUMA_NODES}Q"),
+        ("kswapd_woken_ts_ns", f"{KOORD_MAX_NUMA_NODES}Q"),
+    ),
+    "koord_settings": (
+        ("min_stall_ns", "Q"),
+        ("node_cgroup_id", "Q"),
+        ("hierarchy_id", "I"),
+        ("numa_nodes", "I"),
+        ("trace_kswapd", "I"),
+        ("memcgs", "I"),
+        ("memcgs_full", "I"),
+        ("reserved", "I"),
+    ),
+    "koord_memcg": (
+        ("cgroup_id", "Q"),
+        ("parent_id", "Q"),
+        ("usage_pages", "Q"),
+        ("max_pages", "Q"),
+        ("lru_pages", "5Q"),
+    ),
+}
+
+
+def _struct(name: str) -> struct.Struct:
+    return struct.Struct("<" + "".join(code for _, code in LAYOUTS[name]).replace("24s", "IIQQ"))
+
+
+_STRUCT_HEAD = _struct("koord_head")
+_STRUCT_RECLAIM = _struct("koord_reclaim")
+_STRUCT_OOM_KILL = _struct("koord_oom_kill")
+_STRUCT_CGROUP = _struct("koord_cgroup")
+_STRUCT_KSWAPD = _struct("koord_kswapd")
+_STRUCT_STALL = struct.Struct(f"<{_SUM}{_SUM}Q")
+_STRUCT_TOTALS = _struct("koord_totals")
+_STRUCT_MEMCG = _struct("koord_memcg")
+
+MEMCG_BYTES = _STRUCT_MEMCG.size
+STALL_BYTES = _STRUCT_STALL.size
+TOTALS_BYTES = _STRUCT_TOTALS.size
+
+
+def expected_offsets(name: str) -> tuple[int, dict[str, int]]:
+    """Return the size of a structure and the offset of each member, in bytes."""
+    offsets: dict[str, int] = {}
+    size = 0
+    for member, code in LAYOUTS[name]:
+        offsets[member] = size
+        size += struct.calcsize("<" + code)
+    return size, offsets
+
+
+def check_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
+    """Hold one structure of an object's BTF against this module.
+
+    Raises:  SupportError: a member is missing, moved, or the size differs.
+    """
+    if actual != expected_offsets(name):
+        raise SupportError(
+            f"BPF record {name}",
+            f"the object lays it out as {actual}, this package as {expected_offsets(name)}",
+            "Build the objects from this package's sources: make bpf.",
+        )
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode(errors="backslashreplace")
+
+
+def _reclaim(buf: bytes) -> ReclaimStall:
+    _, _, ts_ns, cgroup_id, limit_id, delta_ns, pages, tgid, tid, is_global, order, comm = _STRUCT_RECLAIM.unpack(buf)
+    return ReclaimStall(
+        ts_ns, cgroup_id, limit_id, delta_ns, pages, tgid, tid, bool(is_global), order, _text(comm)
+    )  # fmt: skip
+
+
+def _oom_kill(buf: bytes) -> OomKill:
+    _, _, ts_ns, cgroup_id, limit_id, total_vm_pages, tgid, is_global, comm = _STRUCT_OOM_KILL.unpack(buf)
+    return OomKill(ts_ns, cgroup_id, limit_id, total_vm_pages, tgid, bool(is_global), _text(comm))
+
+
+def _cgroup(kind: type[CgroupBirth] | type[CgroupDeath] | type[CgroupRename]) -> Callable[[bytes], Record]:
+    def decode_cgroup(buf: bytes) -> Record:
+        _, _, ts_ns, cgroup_id, parent_id, level, name_cut, name = _STRUCT_CGROUP.unpack(buf)
+        return kind(ts_ns, cgroup_id, parent_id, level, _text(name), bool(name_cut))
+
+    return decode_cgroup
+
+
+def _kswapd(buf: bytes) -> KswapdRun:
+    _, _, ts_ns, cgroup_id, delta_ns, nid, order = _STRUCT_KSWAPD.unpack(buf)
+    return KswapdRun(ts_ns, cgroup_id, delta_ns, nid, order)
+
+
+# enum koord_kind → size, decoder
+_DECODERS: Mapping[int, tuple[int, Callable[[bytes], Record]]] = {
+    1: (_STRUCT_RECLAIM.size, _reclaim),
+    2: (_STRUCT_OOM_KILL.size, _oom_kill),
+    3: (_STRUCT_CGROUP.size, _cgroup(CgroupBirth)),
+    4: (_STRUCT_CGROUP.size, _cgroup(CgroupDeath)),
+    5: (_STRUCT_CGROUP.size, _cgroup(CgroupRename)),
+    6: (_STRUCT_KSWAPD.size, _kswapd),
+}
+
+
+def decode(buf: bytes) -> Record:
+    """Return the record in `buf`, one entry of the ring buffer.
+
+    Raises:  DecodeError: the kind is unknown, or the length is not the kind's.
+    """
+    if len(buf) < _STRUCT_HEAD.size:
+        raise DecodeError(f"record of {len(buf)} bytes: shorter than its head of {_STRUCT_HEAD.size}")
+    kind, size = struct.unpack_from("<II", buf)
+    try:
+        expected, decoder = _DECODERS[kind]
+    except KeyError:
+        raise DecodeError(f"record of kind {kind}: known are {sorted(_DECODERS)}") from None
+    if len(buf) != expected or size != expected:
+        raise DecodeError(f"record of kind {kind}: {len(buf)} bytes, says {size}, must be {expected}")
+    return decoder(buf)
+
+
+def decode_totals(buf: bytes) -> Totals:
+    """Return the counters in the first bytes of `buf`, struct koord_totals."""
+    numbers = _STRUCT_TOTALS.unpack_from(buf)
+    nodes = KOORD_MAX_NUMA_NODES
+    episodes, oom_kills, births, deaths, sent, lost, unmatched, full, ignored = numbers[:9]
+    return Totals(
+        episodes,
+        oom_kills,
+        births,
+        deaths,
+        sent,
+        lost,
+        unmatched,
+        full,
+        ignored,
+        numbers[9 : 9 + nodes],
+        numbers[9 + nodes : 9 + 2 * nodes],
+    )
+
+
+def decode_stall(cgroup_id: bytes, value: bytes) -> CgroupStall:
+    """Return one element of the map `stalls`.
+
+    Raises:  DecodeError: the key is not 8 bytes or the value not struct koord_stall.
+    """
+    if len(cgroup_id) != 8 or len(value) != STALL_BYTES:
+        raise DecodeError(f"stall of {len(cgroup_id)} + {len(value)} bytes: must be 8 + {STALL_BYTES}")
+    numbers = _STRUCT_STALL.unpack(value)
+    return CgroupStall(
+        int.from_bytes(cgroup_id, "little"), _stall_sum(numbers, 0), _stall_sum(numbers, _SUM_WORDS), numbers[-1]
+    )
+
+
+def _stall_sum(numbers: tuple[int, ...], at: int) -> StallSum:
+    count, total_ns, max_ns, pages = numbers[at : at + 4]
+    return StallSum(count, total_ns, max_ns, pages, numbers[at + 4 : at + _SUM_WORDS])
+
+
+def unpack_memcgs(rows: memoryview) -> Iterator[tuple[int, ...]]:
+    """Yield each struct koord_memcg of one scan as numbers: the members in their order, `lru_pages` as five.
+
+    For sums over all cgroups, where a value for each would cost more than the sum. Units: pages.
+    """
+    return _STRUCT_MEMCG.iter_unpack(rows)
+
+
+def decode_memcgs(rows: memoryview, page_bytes: int) -> Iterator[MemcgSample]:
+    """Yield the memory cgroups that one scan wrote; `rows` holds whole struct koord_memcg."""
+    for cgroup_id, parent_id, usage, limit, ia, aa, ifile, af, unevictable in _STRUCT_MEMCG.iter_unpack(rows):
+        yield MemcgSample(
+            cgroup_id,
+            parent_id,
+            usage * page_bytes,
+            None if limit >= NO_LIMIT_PAGES else limit * page_bytes,
+            ia * page_bytes,
+            aa * page_bytes,
+            ifile * page_bytes,
+            af * page_bytes,
+            unevictable * page_bytes,
+        )
