@@ -1,0 +1,5 @@
+"""`python -m koordebpf`."""
+
+from koordebpf.cli import main
+
+main()
