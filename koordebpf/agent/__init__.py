@@ -1,1 +1,1 @@
-
+"""The composition root: wires the rooms into one loop. No policy."""

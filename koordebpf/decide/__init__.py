@@ -1,1 +1,1 @@
-
+"""`NodeView` → `Plan`. Pure: no clock, no file, no log."""

@@ -1,1 +1,1 @@
-
+"""One file per condition: `NodeView` → `Verdict`. Pure; chooses no victims."""

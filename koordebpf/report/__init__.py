@@ -1,1 +1,1 @@
-
+"""Metrics, audit, Events, sentences. Acts on nothing."""

@@ -1,1 +1,1 @@
-
+"""Koordinator's vocabulary: QoS classes, priority bands, NodeSLO and its merge. Pure."""

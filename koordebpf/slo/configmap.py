@@ -1,0 +1,83 @@
+"""The ConfigMap `slo-controller-config`, key `resource-threshold-config`.
+
+Source: koordinator pkg/slo-controller/nodeslo/resource_strategy.go, apis/configuration/slo_controller_config.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from koordebpf.errors import ConfigError
+from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
+from koordebpf.slo.strategy import ResourceThresholdStrategy
+
+THRESHOLD_KEY = "resource-threshold-config"
+
+
+def strategy_of_configmap(data: Mapping[str, str], node_labels: Mapping[str, str]) -> ResourceThresholdStrategy:
+    """Return the strategy for a node: defaults, then clusterStrategy, then the first of nodeStrategies that selects it.
+
+    A missing key leaves the defaults. Every entry is checked, also those that select other nodes.
+
+    Raises: ConfigError: not JSON, or a value has the wrong type.
+    """
+    if THRESHOLD_KEY not in data:
+        return DEFAULT_STRATEGY
+    config = decode_object(data[THRESHOLD_KEY], THRESHOLD_KEY)
+    cluster = member(config, "clusterStrategy", THRESHOLD_KEY)
+    strategy = overlay(DEFAULT_STRATEGY, cluster or {}, f"{THRESHOLD_KEY}.clusterStrategy")
+    entries = config.get("nodeStrategies") or []
+    if not isinstance(entries, list):
+        raise ConfigError(f"{THRESHOLD_KEY}.nodeStrategies", entries, "must be an array")
+    chosen: ResourceThresholdStrategy | None = None
+    for index, entry in enumerate(entries):
+        path = f"{THRESHOLD_KEY}.nodeStrategies[{index}]"
+        if not isinstance(entry, dict):
+            raise ConfigError(path, entry, "must be an object")
+        merged = overlay(strategy, entry, path)
+        if selects(member(entry, "nodeSelector", path), node_labels, f"{path}.nodeSelector") and chosen is None:
+            chosen = merged
+    return chosen or strategy
+
+
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str], path: str) -> bool:
+    """Tell whether a metav1.LabelSelector matches; an absent one matches nothing, an empty one everything.
+
+    A selector that Kubernetes itself would refuse (unknown operator, In without values) matches nothing: Koordinator
+    skips such an entry.
+
+    Raises: ConfigError: a value has the wrong type.
+    """
+    if selector is None:
+        return False
+    wanted = member(selector, "matchLabels", path) or {}
+    for key, value in wanted.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{path}.matchLabels.{key}", value, "must be a string")
+    expressions = selector.get("matchExpressions") or []
+    if not isinstance(expressions, list):
+        raise ConfigError(f"{path}.matchExpressions", expressions, "must be an array")
+    fits = [_fits(each, labels, f"{path}.matchExpressions[{index}]") for index, each in enumerate(expressions)]
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(fits)
+
+
+def _fits(expression: object, labels: Mapping[str, str], path: str) -> bool:
+    if not isinstance(expression, dict):
+        raise ConfigError(path, expression, "must be an object")
+    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or []
+    if not isinstance(key, str):
+        raise ConfigError(f"{path}.key", key, "must be a string")
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ConfigError(f"{path}.values", values, "must be an array of strings")
+    match operator:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return bool(values) and labels.get(key) not in values
+        case "Exists":
+            return not values and key in labels
+        case "DoesNotExist":
+            return not values and key not in labels
+        case _:
+            return False
