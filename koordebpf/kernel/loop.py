@@ -1,0 +1,91 @@
+"""The event loop's wait: epoll over everything that can wake the agent.
+
+asyncio is not used: its `add_reader` spins on a PSI trigger (which is always EPOLLIN-ready), and a nested epoll loses which
+trigger fired (bpf/README.md).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+from koordebpf.units import NS_PER_S
+
+
+class Loop:
+    """Waits for watched fds, for `wake()` from any thread, for SIGTERM and SIGINT, or for a deadline."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._handlers: dict[int, object] = {}
+        self.stopping = False
+
+    def watch(self, fd: int, callback: Callable[[], None], *, priority: bool = False) -> None:
+        """Call `callback` from `wait` when `fd` is ready; `priority` waits for EPOLLPRI only, as PSI triggers need."""
+        self._epoll.register(fd, select.EPOLLPRI if priority else select.EPOLLIN)
+        self._callbacks[fd] = callback
+
+    def unwatch(self, fd: int) -> None:
+        """Forget `fd`; one that is closed already is forgotten too."""
+        self._callbacks.pop(fd, None)
+        try:
+            self._epoll.unregister(fd)
+        except (OSError, ValueError):
+            return
+
+    def wake(self) -> None:
+        """Let `wait` return now. From any thread and from signal handlers."""
+        os.eventfd_write(self._wake_fd, 1)
+
+    def stop(self) -> None:
+        """Let the loop's owner finish: `stopping` is set and `wait` returns."""
+        self.stopping = True
+        self.wake()
+
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT stop the loop; `close` restores what was there."""
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._handlers[number] = signal.signal(number, on_signal)
+
+    def wait(self, until_ns: int) -> bool:
+        """Wait until `until_ns` (CLOCK_MONOTONIC) or an event, run the callbacks; return whether something woke it early.
+
+        The deadline has epoll's resolution of one millisecond and is never early.
+        """
+        timeout_s = max(0, until_ns - time.monotonic_ns()) / NS_PER_S
+        ready = self._epoll.poll(timeout_s)
+        for fd, _events in ready:
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+            elif callback := self._callbacks.get(fd):
+                callback()
+        return bool(ready)
+
+    def close(self) -> None:
+        """Give signals and fds back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
+        self._handlers.clear()
+        if not self._epoll.closed:
+            self._epoll.close()
+            os.close(self._wake_fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
