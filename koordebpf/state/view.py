@@ -6,29 +6,31 @@ the agent, `plan` and later `replay` go the same way.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from koordebpf.kube.objects import Node, Pod
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
+
 
 class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory of a cgroup with its children. Bytes.
 
-    `usage_bytes` is memory.current (v1 memory.usage_in_bytes); the LRU sizes are summed over the subtree and the NUMA nodes.
+    `usage_bytes` is memory.current (v1 memory.usage_in_bytes); the LRU sizes are summed over subtree and NUMA nodes.
     `shmem_bytes` and `slab_reclaimable_bytes` None: not measured, or this kernel does not tell.
     """
 
-    usage_bytes: int
-    inactive_anon_bytes: int
-    active_anon_bytes: int
-    inactive_file_bytes: int
-    active_file_bytes: int
-    unevictable_bytes: int
-    shmem_bytes: int | None = None
-    slab_reclaimable_bytes: int | None = None
+    usage_bytes: NotNegative
+    inactive_anon_bytes: NotNegative
+    active_anon_bytes: NotNegative
+    inactive_file_bytes: NotNegative
+    active_file_bytes: NotNegative
+    unevictable_bytes: NotNegative
+    shmem_bytes: NotNegative | None = None
+    slab_reclaimable_bytes: NotNegative | None = None
 
     @property
     def koordinator_used_bytes(self) -> int:
@@ -37,13 +39,13 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StallParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Reclaim stalls of a cgroup with its children inside the window `window_ns`, by whose shortage it was. Nanoseconds."""
+    """Reclaim stalls of a cgroup with its children in the window `window_ns`, by whose shortage it was. Nanoseconds."""
 
-    window_ns: int
-    global_ns: int
-    limit_ns: int
-    global_count: int = 0
-    limit_count: int = 0
+    window_ns: NotNegative
+    global_ns: NotNegative
+    limit_ns: NotNegative
+    global_count: NotNegative = 0
+    limit_count: NotNegative = 0
 
 
 class PodMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +72,7 @@ class PsiLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     avg10: float
     avg60: float
     avg300: float
-    total_us: int
+    total_us: NotNegative
 
 
 class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,8 +84,8 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     scope: Literal["machine", "cgroup"]
-    total_bytes: int
-    used_bytes: int
+    total_bytes: NotNegative
+    used_bytes: NotNegative
     growth_bytes_per_s: float | None = None
     memory: MemoryParts | None = None  # cgroup scope: the parts behind used_bytes
     psi_some: PsiLine | None = None
@@ -94,8 +96,8 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sampling of the node: everything in it was read after `since_ns`."""
 
-    now_ns: int  # CLOCK_MONOTONIC at the end of the reading
-    since_ns: int  # … at its begin
+    now_ns: NotNegative  # CLOCK_MONOTONIC at the end of the reading
+    since_ns: NotNegative  # … at its begin
     node: NodeMeasure
     pods: tuple[PodMeasure, ...] = ()
     strays: tuple[StrayMeasure, ...] = ()
@@ -105,14 +107,14 @@ class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pod that was told to go and has not given its memory back yet."""
 
     uid: str
-    since_ns: int
-    credit_bytes: int  # at the decision
+    since_ns: NotNegative
+    credit_bytes: NotNegative  # at the decision
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything one decision rests on; what `koordebpf plan` reads.
 
-    Kubernetes-native: `node`, `pods`, and either `nodeSLO` (the whole object) or `sloControllerConfig` (the ConfigMap's data).
+    Kubernetes-native: `node`, `pods`, and either `nodeSLO` (the object) or `sloControllerConfig` (the ConfigMap's data).
     `executor` is how an eviction would be carried out, which decides what memory comes back.
     """
 
@@ -125,7 +127,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     featureGates: dict[str, bool] = {}
     executor: Literal["api", "cgroup"] = "api"
     pending: tuple[PendingRelease, ...] = ()
-    lastEvictNs: int | None = None
+    lastEvictNs: NotNegative | None = None
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -140,7 +142,9 @@ class PodView(msgspec.Struct, frozen=True):
     koord_qos: str  # the raw label koordinator.sh/qosClass; "" where absent or unknown
     priority: int | None  # spec.priority
     eviction_policy: str | None  # annotation koordinator.sh/eviction-policy, as written
-    keeps_tmpfs: bool  # has a tmpfs that outlives the death of its processes
+    keeps_tmpfs: bool  # has a tmpfs that outlives its eviction
+    koord_qos_label: str | None = None  # the label as written
+    is_mirror: bool = False  # the API's copy of a static pod: evicting it leaves the pod running
     cgroup_id: int | None = None
     memory: MemoryParts | None = None
     growth_bytes_per_s: float | None = None

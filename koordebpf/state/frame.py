@@ -1,0 +1,69 @@
+"""Frames on the wire: JSON to `Frame` with errors that name the place, and the schema others can check against."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.state.view import Frame
+
+_AT = re.compile(r"^(?P<rule>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+
+
+def decode_frame(raw: bytes, path: str) -> Frame:
+    """Return the frame in `raw`; `path` says where it came from.
+
+    Unknown fields of our own parts are refused; those of Kubernetes' objects are skipped, as the API does.
+
+    Raises: ConfigError: names the JSON path, the value and the rule.
+    """
+    try:
+        frame = msgspec.json.decode(raw, type=Frame)
+    except msgspec.ValidationError as error:
+        raise _located(raw, path, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(path, raw[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+    _refuse_unnamed_pods(frame, path)
+    return frame
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the frame as JSON that `decode_frame` reads back to an equal value."""
+    return msgspec.json.encode(frame)
+
+
+def frame_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a frame."""
+    return msgspec.json.schema(Frame)
+
+
+def _refuse_unnamed_pods(frame: Frame, path: str) -> None:
+    seen: set[str] = set()
+    for index, pod in enumerate(frame.pods):
+        if not pod.uid:
+            raise ConfigError(f"{path}: pods[{index}].metadata.uid", pod.uid, "must not be empty")
+        if pod.uid in seen:
+            raise ConfigError(f"{path}: pods[{index}].metadata.uid", pod.uid, "must be unique")
+        seen.add(pod.uid)
+    measured: set[str] = set()
+    for index, measure in enumerate(frame.measured.pods):
+        if measure.uid in measured:
+            raise ConfigError(f"{path}: measured.pods[{index}].uid", measure.uid, "must be unique")
+        measured.add(measure.uid)
+
+
+def _located(raw: bytes, path: str, message: str) -> ConfigError:
+    found = _AT.match(message)
+    rule, inner = (found["rule"], found["path"] or "") if found else (message, "")
+    value: Any = msgspec.json.decode(raw)
+    for name, index in _STEP.findall(inner):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            break
+    shown = value if not isinstance(value, dict | list) else f"{str(value)[:60]}…"
+    return ConfigError(f"{path}: {inner.lstrip('.') or 'frame'}", shown, rule)
