@@ -1,7 +1,7 @@
 """ctypes on libbpf: BPF objects, their maps, links and the ring buffer.
 
-Owns the fds and pointers; knows nothing of what the programs mean. Works with libbpf 0.5 (Ubuntu 22.04) to 1.x: errors are asked
-of `libbpf_get_error`, which understands both generations.
+Owns the fds and pointers; knows nothing of what the programs mean. Works with libbpf 0.5 (Ubuntu 22.04) to 1.x: errors
+are asked of `libbpf_get_error`, which understands both generations.
 """
 
 from __future__ import annotations

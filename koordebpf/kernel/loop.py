@@ -1,7 +1,7 @@
 """The event loop's wait: epoll over everything that can wake the agent.
 
-asyncio is not used: its `add_reader` spins on a PSI trigger (which is always EPOLLIN-ready), and a nested epoll loses which
-trigger fired (bpf/README.md).
+asyncio is not used: its `add_reader` spins on a PSI trigger (which is always EPOLLIN-ready), and a nested epoll loses
+which trigger fired (both measured).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Loop:
             self._handlers[number] = signal.signal(number, on_signal)
 
     def wait(self, until_ns: int) -> bool:
-        """Wait until `until_ns` (CLOCK_MONOTONIC) or an event, run the callbacks; return whether something woke it early.
+        """Wait until `until_ns` (CLOCK_MONOTONIC) or an event, run the callbacks; return whether something woke it.
 
         The deadline has epoll's resolution of one millisecond and is never early.
         """

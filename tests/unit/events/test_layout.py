@@ -1,0 +1,101 @@
+"""Decoders against bytes packed by hand from bpf/include/koord_events.h."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.errors import DecodeError, SupportError
+from koordebpf.events import layout
+from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, KswapdRun, OomKill, ReclaimStall
+
+
+def head(kind: int, size: int, cgroup_id: int = 77) -> bytes:
+    return struct.pack("<IIQQ", kind, size, 1_000, cgroup_id)
+
+
+def test_reclaim() -> None:
+    buf = head(1, 80) + struct.pack("<QQQIIII16s", 5, 2_000, 31, 10, 11, 1, 3, b"java\0garbage")
+    assert layout.decode(buf) == ReclaimStall(1_000, 77, 5, 2_000, 31, 10, 11, True, 3, "java")
+
+
+def test_oom_kill() -> None:
+    buf = head(2, 64) + struct.pack("<QQII16s", 5, 900, 10, 0, b"hog")
+    assert layout.decode(buf) == OomKill(1_000, 77, 5, 900, 10, False, "hog")
+
+
+@pytest.mark.parametrize(("kind", "record"), [(3, CgroupBirth), (4, CgroupDeath), (5, CgroupRename)])
+def test_cgroup(kind: int, record: type) -> None:
+    buf = head(kind, 176) + struct.pack("<QII136s", 1, 4, 0, b"pod7")
+    assert layout.decode(buf) == record(1_000, 77, 1, 4, "pod7", False)
+
+
+def test_kswapd() -> None:
+    assert layout.decode(head(6, 40, 0) + struct.pack("<QII", 9, 1, 0)) == KswapdRun(1_000, 0, 9, 1, 0)
+
+
+def test_a_name_that_is_not_utf8_is_kept_readable() -> None:
+    buf = head(3, 176) + struct.pack("<QII136s", 1, 4, 0, b"a\xffb")
+    assert layout.decode(buf).name == "a\\xffb"
+
+
+@pytest.mark.parametrize(
+    ("buf", "why"),
+    [
+        (b"", "shorter than its head"),
+        (bytes(23), "shorter than its head"),
+        (head(99, 24), "kind 99"),
+        (head(1, 80) + bytes(55), "79 bytes"),
+        (head(1, 80) + bytes(57), "81 bytes"),
+        (head(1, 64) + bytes(56), "says 64"),
+    ],
+)
+def test_a_record_that_is_not_its_layout_is_refused(buf: bytes, why: str) -> None:
+    with pytest.raises(DecodeError, match=why):
+        layout.decode(buf)
+
+
+@given(st.binary(max_size=200))
+def test_decode_is_total(buf: bytes) -> None:
+    try:
+        layout.decode(buf)
+    except DecodeError:
+        return
+
+
+@given(st.sampled_from([(1, 80), (2, 64), (3, 176), (4, 176), (5, 176), (6, 40)]), st.data())
+def test_every_body_of_the_right_length_decodes(kind_size: tuple[int, int], data: st.DataObject) -> None:
+    kind, size = kind_size
+    body = data.draw(st.binary(min_size=size - 24, max_size=size - 24))
+    assert layout.decode(head(kind, size) + body).cgroup_id == 77
+
+
+def test_stall_and_totals() -> None:
+    sums = struct.pack("<4Q32I", 2, 300, 200, 64, *range(32))
+    stall = layout.decode_stall((77).to_bytes(8, "little"), sums + bytes(160) + struct.pack("<Q", 42))
+    assert (stall.cgroup_id, stall.global_.total_ns, stall.global_.hist[31], stall.limit.count) == (77, 300, 31, 0)
+    assert stall.last_ts_ns == 42
+    totals = layout.decode_totals(struct.pack("<201Q", *range(201)))
+    assert (totals.episodes, totals.ignored, totals.kswapd_wakes[0], totals.kswapd_awake_ns[63]) == (0, 8, 9, 136)
+
+
+def test_a_stall_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(DecodeError, match="must be 8"):
+        layout.decode_stall(bytes(8), bytes(100))
+
+
+def test_memcgs_in_bytes_and_no_limit_is_none() -> None:
+    row = struct.pack("<9Q", 7, 1, 10, (1 << 63) // 4096, 1, 2, 3, 4, 5)
+    limited = struct.pack("<9Q", 8, 7, 10, 256, 0, 0, 0, 0, 0)
+    first, second = layout.decode_memcgs(memoryview(row + limited), 4096)
+    assert first.max_bytes is None
+    assert second.max_bytes == 1 << 20
+    assert (first.usage_bytes, first.inactive_anon_bytes, first.unevictable_bytes) == (40960, 4096, 20480)
+
+
+def test_a_structure_of_another_build_is_refused() -> None:
+    size, offsets = layout.expected_offsets("koord_reclaim")
+    layout.check_layout("koord_reclaim", (size, offsets))
+    with pytest.raises(SupportError, match="make bpf"):
+        layout.check_layout("koord_reclaim", (size, offsets | {"delta_ns": 40}))
