@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from koordebpf.detect.verdict import Verdict
+from koordebpf.errors import ConfigError
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -31,7 +34,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 
 class Excluded(msgspec.Struct, frozen=True):
-    """A pod that a reader may expect among the candidates, and why it is not. `why` is a sentence, `code` a stable word."""
+    """A pod that a reader may expect among the candidates, and why it is not; `code` is a stable word."""
 
     uid: str
     namespace: str
@@ -65,3 +68,24 @@ class Plan(msgspec.Struct, frozen=True):
     def victims(self) -> tuple[Victim, ...]:
         """All victims in the order in which they are to go."""
         return tuple(victim for feature in self.features for victim in feature.victims)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return the plan as JSON that `decode_plan` reads back to an equal value."""
+    return msgspec.json.encode(plan)
+
+
+def decode_plan(raw: bytes, path: str) -> Plan:
+    """Return the plan in `raw`; `path` says where it came from.
+
+    Raises: ConfigError: not a plan; names the JSON path and the rule.
+    """
+    try:
+        return msgspec.json.decode(raw, type=Plan)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(path, raw[:80].decode(errors="replace"), str(error)) from error
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a plan."""
+    return msgspec.json.schema(Plan)

@@ -59,7 +59,10 @@ def _refuse_unnamed_pods(frame: Frame, path: str) -> None:
 def _located(raw: bytes, path: str, message: str) -> ConfigError:
     found = _AT.match(message)
     rule, inner = (found["rule"], found["path"] or "") if found else (message, "")
-    value: Any = msgspec.json.decode(raw)
+    try:
+        value: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value = raw[:60].decode(errors="replace")
     for name, index in _STEP.findall(inner):
         try:
             value = value[name] if name else value[int(index)]

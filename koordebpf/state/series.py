@@ -104,7 +104,7 @@ def next_sample_ns(
 ) -> int:
     """Return how long the node may go unwatched: the time in which the nearest threshold could be reached.
 
-    Distance ÷ fastest growth, where the fastest is what all CPUs could do, or what was seen if that is more; never below
+    Distance ÷ fastest growth, where the fastest is what all CPUs could do, or what was seen if more; never below
     the floor nor above the cap. At or above the threshold it is the floor.
     """
     fastest = max(float(cpus * growth_per_cpu_bytes_per_s), seen_growth_bytes_per_s or 0.0)

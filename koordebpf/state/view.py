@@ -114,7 +114,7 @@ class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything one decision rests on; what `koordebpf plan` reads.
 
-    Kubernetes-native: `node`, `pods`, and either `nodeSLO` (the object) or `sloControllerConfig` (the ConfigMap's data).
+    Kubernetes-native: `node`, `pods`, and `nodeSLO` (the object) or `sloControllerConfig` (the ConfigMap's data).
     `executor` is how an eviction would be carried out, which decides what memory comes back.
     """
 
@@ -122,7 +122,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     measured: Measured
     pods: tuple[Pod, ...] = ()
     node: Node | None = None
-    nodeSLO: msgspec.Raw | None = None
+    nodeSLO: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # msgspec cannot decode `Raw | None`
     sloControllerConfig: dict[str, str] | None = None
     featureGates: dict[str, bool] = {}
     executor: Literal["api", "cgroup"] = "api"
