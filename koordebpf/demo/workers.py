@@ -1,0 +1,168 @@
+"""The processes of the demo's pods. Started as `python -m koordebpf.demo.workers`; imports nothing of the package.
+
+Each joins its cgroup first, then works, and prints JSON lines: `{"at_ns": …, "event": …}` with CLOCK_MONOTONIC times. All end
+on SIGTERM, and none takes more memory than it was told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+MIB = 1 << 20
+PAGE_BYTES = mmap.PAGESIZE
+_ROUND_MIB = 2  # the LS pod's allocation per round: as a request handler's working set
+_ROUND_S = 0.002
+
+
+def _say(event: str, **numbers: float) -> None:
+    print(json.dumps({"at_ns": time.monotonic_ns(), "event": event, **numbers}), flush=True)
+
+
+def _touch(memory: mmap.mmap, begin: int, end: int) -> None:
+    for at in range(begin, end, PAGE_BYTES):
+        memory[at] = 1
+
+
+def _map(mib: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, mib * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory
+
+
+class _Stopped(Exception):
+    pass
+
+
+def latency_sensitive(mib: int, seconds: float) -> None:
+    """Hold `mib`, and every 2 ms fault in a few MiB more and give them back; say the slowest round at the end."""
+    held = _map(mib)
+    _touch(held, 0, mib * MIB)
+    _say("ready", mib=mib)
+    worst_ns, rounds, worst_at_ns = 0, 0, 0
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            begin_ns = time.monotonic_ns()
+            with _map(_ROUND_MIB) as memory:
+                _touch(memory, 0, _ROUND_MIB * MIB)
+            took_ns = time.monotonic_ns() - begin_ns
+            rounds += 1
+            if took_ns > worst_ns:
+                worst_ns, worst_at_ns = took_ns, begin_ns
+            time.sleep(_ROUND_S)
+    except _Stopped:
+        pass
+    _say("end", worst_ns=worst_ns, worst_at_ns=worst_at_ns, rounds=rounds)
+
+
+def hog(mib: int, mib_per_s: float, wait_s: float) -> None:
+    """Wait, then grow to `mib` at `mib_per_s` and hold; say each 100 MiB."""
+    memory = _map(mib)
+    _say("ready", mib=0)
+    try:
+        time.sleep(wait_s)
+        _say("growing", mib_per_s=mib_per_s)
+        begin = time.monotonic()
+        for done in range(mib):
+            _touch(memory, done * MIB, (done + 1) * MIB)
+            if (done + 1) % 100 == 0:
+                _say("grown", mib=done + 1)
+            ahead_s = begin + (done + 1) / mib_per_s - time.monotonic()
+            if ahead_s > 0:
+                time.sleep(ahead_s)
+        _say("full", mib=mib)
+        while True:
+            time.sleep(60)
+    except _Stopped:
+        _say("end")
+
+
+def page_cache(directory: str, mib: int, seconds: float) -> None:
+    """Write and read a file of `mib`, over and over: page cache that the kernel gives back when it is needed."""
+    path = os.path.join(directory, f"koordebpf-page-cache-{os.getpid()}")  # noqa: PTH118 - imports are kept small
+    block = bytes(MIB)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)  # noqa: PTH108 - nothing is left behind, also after a SIGKILL
+    _say("ready", mib=0)
+    end = time.monotonic() + seconds
+    written = 0
+    try:
+        while time.monotonic() < end:
+            for at in range(mib):
+                os.pwrite(fd, block, at * MIB)
+            # Clean pages: dirty ones would be held back by writeback, which is another story.
+            os.fdatasync(fd)
+            written += mib
+            for at in range(mib):
+                os.pread(fd, MIB, at * MIB)
+            _say("flooded", mib=written)
+    except _Stopped:
+        pass
+    os.close(fd)
+    _say("end", mib=written)
+
+
+def own_limit(directory: str, mib: int, seconds: float) -> None:
+    """Walk a mapped file of `mib`, more than the pod's own limit lets stay: it reclaims from itself all the time."""
+    path = os.path.join(directory, f"koordebpf-own-limit-{os.getpid()}")  # noqa: PTH118
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)  # noqa: PTH108
+    for at in range(mib):
+        os.pwrite(fd, bytes(MIB), at * MIB)
+    os.fdatasync(fd)
+    _say("ready", mib=0)
+    end = time.monotonic() + seconds
+    walks = 0
+    try:
+        with mmap.mmap(fd, mib * MIB, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+            while time.monotonic() < end:
+                for at in range(0, mib * MIB, PAGE_BYTES):
+                    memory[at]
+                walks += 1
+    except _Stopped:
+        pass
+    os.close(fd)
+    _say("end", walks=walks)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise _Stopped
+
+
+def main() -> None:
+    """Join the cgroup, then be the worker that the arguments name."""
+    parser = argparse.ArgumentParser(prog="koordebpf.demo.workers")
+    parser.add_argument("kind", choices=("ls", "hog", "page-cache", "own-limit"))
+    parser.add_argument("--procs", required=True, help="cgroup.procs to join")
+    parser.add_argument("--directory", default="/var/tmp")
+    parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--mib-per-s", type=float, default=100.0)
+    parser.add_argument("--wait-s", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    given = parser.parse_args()
+    with open(given.procs, "w") as procs:  # noqa: PTH123
+        procs.write(str(os.getpid()))
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the demo's to handle
+    match given.kind:
+        case "ls":
+            latency_sensitive(given.mib, given.seconds)
+        case "hog":
+            hog(given.mib, given.mib_per_s, given.wait_s)
+        case "page-cache":
+            page_cache(given.directory, given.mib, given.seconds)
+        case _:
+            own_limit(given.directory, given.mib, given.seconds)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
