@@ -1,6 +1,7 @@
 """The fields of Kubernetes objects that koordebpf reads, spelled as the API spells them.
 
-Decoded straight from response bytes; unknown fields are skipped, and an object that is encoded again keeps what is named here.
+Decoded straight from response bytes; unknown fields are skipped, and an object that is encoded again keeps what is
+named here.
 Absent is None (or an empty container where the API says that is the same).
 """
 
@@ -121,11 +122,32 @@ class Pod(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
+class NodeAddress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """corev1.NodeAddress; type is InternalIP, ExternalIP, Hostname, InternalDNS or ExternalDNS."""
+
+    type: str = ""
+    address: str = ""
+
+
+class DaemonEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """corev1.DaemonEndpoint. The API spells this one field with a capital."""
+
+    Port: int = 0
+
+
+class NodeDaemonEndpoints(msgspec.Struct, frozen=True, omit_defaults=True):
+    """corev1.NodeDaemonEndpoints."""
+
+    kubeletEndpoint: DaemonEndpoint | None = None
+
+
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """corev1.NodeStatus; quantities stay as written."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
+    addresses: list[NodeAddress] | None = None
+    daemonEndpoints: NodeDaemonEndpoints | None = None
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,12 +159,20 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = "Node"
 
 
+class ConfigMap(msgspec.Struct, frozen=True, omit_defaults=True):
+    """corev1.ConfigMap, its text data."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] | None = None
+
+
 class ClusterState(msgspec.Struct, frozen=True):
     """What one source knows of this node, at one moment.
 
-    `version` grows with every change, so that a reader can skip what it has already seen. `synced_at_ns` (CLOCK_MONOTONIC) is the
-    last moment at which the source was sure that nothing newer existed: its age is the staleness that guards judge.
-    `nodeslo` is the NodeSLO object and `slo_controller_config` the ConfigMap's data, both as received; `slo/` judges them.
+    `version` grows with every change, so that a reader can skip what it has already seen. `synced_at_ns`
+    (CLOCK_MONOTONIC) is the last moment at which the source was sure that nothing newer existed: its age is the
+    staleness that guards judge; each source documents its bound. `nodeslo` is the NodeSLO object and
+    `slo_controller_config` the ConfigMap's data, both as received; `slo/` judges them.
     `problems` are sentences on what could not be read; what is held beside them is the last good value.
     """
 

@@ -1,0 +1,124 @@
+"""Pods, Node, NodeSLO and slo-controller-config of this node from the API server, by list and watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.objects import ClusterState
+from koordebpf.kube.table import decode_config_map, decode_node, decode_pod, keep_raw
+from koordebpf.kube.transport import Transport
+from koordebpf.kube.watch import Pace, Reflector, Resource
+
+CONFIG_NAMESPACE: Final = "koordinator-system"
+CONFIG_NAME: Final = "slo-controller-config"
+_CLOSE_S: Final = 0.9  # threads end within a second
+T = TypeVar("T")
+
+
+class ApiSource:
+    """This node's part of the cluster. Owns `transport` and closes it.
+
+    Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on configmaps in koordinator-system
+             only where the cluster does not serve NodeSLO, which is asked again every minute.
+    Synced:  `synced_at_ns` is the oldest of the resources' last signs of life (list, watch opened or ended in good
+             order, event, bookmark), and 0 until pods and Node are known. Its age stays below Pace.watch_s · 1.1 +
+             grace_s (81 s by default) while the connection is healthy, and grows without bound when it is not.
+    """
+
+    name = "api"
+
+    def __init__(self, transport: Transport, node_name: str, pace: Pace | None = None) -> None:
+        if not node_name or "," in node_name or "=" in node_name:
+            raise ConfigError("node name", node_name, "must be the name of this node's Node object")
+        self._transport = transport
+        self._node_name = node_name
+        self._pace = pace or Pace()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._state = ClusterState(version=0, synced_at_ns=0)
+        self._wake: Callable[[], None] = lambda: None
+        mine = f"metadata.name={node_name}"
+        self._pods = self._reflect(Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}"), decode_pod)
+        self._nodes = self._reflect(Resource("nodes", "/api/v1/nodes", mine), decode_node)
+        self._nodeslos = self._reflect(
+            Resource("nodeslos", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", mine, may_be_absent=True), keep_raw
+        )
+        self._config: Reflector[dict[str, str]] | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to list. Does not wait: `state()` tells when something is known."""
+        self._wake = wake
+        for reflector in (self._pods, self._nodes, self._nodeslos):
+            reflector.start()
+
+    def refresh(self, now_ns: int) -> None:
+        """Do nothing: the threads look by themselves."""
+
+    def nudge(self) -> None:
+        """Do nothing: the watch tells of new pods by itself."""
+
+    def state(self) -> ClusterState:
+        """Return what is known now."""
+        return self._state
+
+    def close(self) -> None:
+        """Cut the connections and end the threads."""
+        with self._lock:
+            self._is_closed = True
+        reflectors = self._reflectors()
+        for reflector in reflectors:
+            reflector.stop()
+        self._transport.close()
+        deadline = time.monotonic() + _CLOSE_S
+        for reflector in reflectors:
+            reflector.join(max(0.0, deadline - time.monotonic()))
+
+    def _reflect(self, resource: Resource, decode: Callable[[msgspec.Raw], T]) -> Reflector[T]:
+        return Reflector(self._transport, resource, decode, self._combine, self._pace)
+
+    # Called by every reflector's thread, after each change and each sign of life.
+    def _combine(self, is_news: bool) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._nodeslos.view.is_absent and self._config is None:
+                path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps"
+                resource = Resource("configmaps", path, f"metadata.name={CONFIG_NAME}", may_be_absent=True)
+                self._config = self._reflect(resource, decode_config_map)
+                self._config.start()
+            pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view
+            views = [r.view for r in self._reflectors()]
+            synced_at_ns = 0
+            if pods.synced_at_ns and node.synced_at_ns:
+                # What never was readable is a problem and no part of the picture; what once was, and is not, ages it.
+                synced_at_ns = min(view.synced_at_ns for view in views if view.synced_at_ns)
+            if not is_news:
+                self._state = msgspec.structs.replace(self._state, synced_at_ns=synced_at_ns)
+                return
+            problems = [problem for view in views for problem in view.problems]
+            if node.synced_at_ns and not node.objects and not node.problems:
+                problems.append(f"nodes: there is no Node {self._node_name}")
+            self._state = ClusterState(
+                version=self._state.version + 1,
+                synced_at_ns=synced_at_ns,
+                pods=pods.objects,
+                node=_only(node.objects),
+                nodeslo=_only(nodeslo.objects),
+                slo_controller_config=_only(self._config.view.objects) if self._config else None,
+                problems=tuple(problems),
+            )
+        self._wake()
+
+    def _reflectors(self) -> list[Reflector[Any]]:
+        return [self._pods, self._nodes, self._nodeslos, *((self._config,) if self._config else ())]
+
+
+# The selectors name one object; a server that answers with more is not believed in any.
+def _only(objects: tuple[T, ...]) -> T | None:
+    return objects[0] if len(objects) == 1 else None

@@ -1,0 +1,59 @@
+"""Kubernetes quantities as numbers.
+
+The kubernetes package has a parser too, but a node that reads a file must not pay that package's 38 MB for it.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from koordebpf.errors import ConfigError
+
+# apimachinery/pkg/api/resource/suffix.go. `E` alone is exa; before digits it is an exponent, and that is tried first.
+_FACTORS: Final[dict[str, Decimal]] = {
+    "": Decimal(1),
+    **{
+        suffix: Decimal(10) ** power
+        for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
+    },
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE])?)"
+)
+_RULE = "must be a Kubernetes quantity such as 500m, 2Gi or 1e9"
+
+
+def parse_quantity(value: str | int | float, path: str = "quantity") -> Decimal:
+    """Return a quantity as an exact number; `path` names where it stood.
+
+    Raises:  ConfigError: it is no quantity.
+    >>> parse_quantity("1.5Gi")
+    Decimal('1610612736.0')
+    """
+    # YAML and JSON hand over bare numbers as int or float; a bool is an int to Python, not to Kubernetes.
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(path, value, _RULE)
+    match = _QUANTITY.fullmatch(value if isinstance(value, str) else repr(value))
+    if match is None:
+        raise ConfigError(path, value, _RULE)
+    number = Decimal(match["number"])
+    if match["exponent"] is not None:
+        return number.scaleb(int(match["exponent"]))
+    return number * _FACTORS[match["suffix"] or ""]
+
+
+def quantity_bytes(value: str | int | float, path: str = "quantity") -> int:
+    """Return a quantity of bytes, a fraction rounded up as the API server's Quantity.Value() does.
+
+    Raises:  ConfigError: it is no quantity, or negative.
+    >>> quantity_bytes("1500m")
+    2
+    """
+    number = parse_quantity(value, path)
+    if number < 0:
+        raise ConfigError(path, value, "must not be negative")
+    return int(number.to_integral_value(rounding=ROUND_CEILING))

@@ -1,0 +1,313 @@
+"""Requests to one server: bytes out, bytes or lines in, and every failure an error of koordebpf's own tree.
+
+Nothing here retries: who asks knows best whether asking again is wise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError, TimeoutError
+
+from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.wires import Wires, pool_classes
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+CONNECT_S: Final = 3.0  # a connection inside a cluster takes milliseconds; after this the server is taken for gone
+MAX_BODY_BYTES: Final = 64 << 20  # kubelet's /pods at 500 pods is 10 MB
+MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
+_CHUNK_BYTES: Final = 64 << 10
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """metav1.StatusCause."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True):
+    """metav1.StatusDetails."""
+
+    kind: str = ""
+    name: str = ""
+    causes: list[StatusCause] | None = None
+    retryAfterSeconds: int | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """metav1.Status: how the API server words a refusal."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+class Transport:
+    """A connection pool to one server, with its credentials. Safe for threads; `close()` ends every request at once."""
+
+    def __init__(self, url: str, pool: urllib3.PoolManager, authorize: Callable[[], Mapping[str, str]]) -> None:
+        self.url = url.rstrip("/")
+        self._pool = pool
+        self._authorize = authorize
+        self._authorizing = threading.Lock()
+        self._wires = Wires()
+        # A SOCKS proxy brings connections of its own, which keep their way and are ended by their time-outs alone.
+        if pool.pool_classes_by_scheme is urllib3.poolmanager.pool_classes_by_scheme:
+            pool.pool_classes_by_scheme = pool_classes(self._wires)
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, verb: str, resource: str, timeout_s: float
+    ) -> bytes:
+        """Return the body of a successful answer, read to its end within `timeout_s`.
+
+        `verb` and `resource` are RBAC's words; errors are worded with them.
+
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError.
+        """
+        return self._exchange("GET", path, query, None, verb, resource, timeout_s)
+
+    def post(self, path: str, body: bytes, *, resource: str, timeout_s: float) -> bytes:
+        """Return the body of a successful answer to an object that was sent.
+
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError.
+        """
+        return self._exchange("POST", path, None, body, "create", resource, timeout_s)
+
+    @contextlib.contextmanager
+    def lines(
+        self, path: str, query: Mapping[str, str], *, resource: str, silence_s: float
+    ) -> Iterator[Iterator[bytes]]:
+        """Open a watch and give its lines as they come. The iterator ends when the server ends the answer properly.
+
+        Raises:  KubeError: also from the iterator, where the connection broke or nothing came for `silence_s`.
+        """
+        what = f"watch {resource}"
+        with self._worded(what):
+            response = self._open("GET", path, query, None, what, connect_s=CONNECT_S, read_s=silence_s)
+        try:
+            if response.status != HTTPStatus.OK:
+                with self._worded(what):
+                    body = _read(response, time.monotonic() + CONNECT_S, what)
+                raise refusal(response.status, response.headers, body, "watch", resource)
+            yield self._split(response, what)
+        finally:
+            # A watch that was read to its end has gone back to the pool by itself; any other is of no use to anyone.
+            response.close()
+
+    def close(self) -> None:
+        """Cut every connection; requests that wait fail at once, and no new one is made."""
+        self._wires.cut()
+        self._pool.clear()
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        verb: str,
+        resource: str,
+        timeout_s: float,
+    ) -> bytes:
+        what = f"{verb} {resource}"
+        deadline = time.monotonic() + timeout_s
+        with self._worded(what):
+            response = self._open(
+                method, path, query, body, what, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s
+            )
+            try:
+                answer = _read(response, deadline, what)
+            except BaseException:
+                response.close()
+                raise
+            response.release_conn()
+        if response.status not in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
+            raise refusal(response.status, response.headers, answer, verb, resource)
+        return answer
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        what: str,
+        *,
+        connect_s: float,
+        read_s: float,
+    ) -> BaseHTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": "koordebpf"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        with self._authorizing:
+            headers.update(self._authorize())
+        return self._pool.request(
+            method,
+            f"{self.url}{path}" + (f"?{urlencode(query)}" if query else ""),
+            headers=headers,
+            body=body,
+            timeout=urllib3.Timeout(connect=connect_s, read=read_s),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+
+    def _split(self, response: BaseHTTPResponse, what: str) -> Iterator[bytes]:
+        rest = b""
+        with self._worded(what):
+            while chunk := response.read1(_CHUNK_BYTES):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (line for line in lines if line.strip())
+                if len(rest) > MAX_LINE_BYTES:
+                    raise KubeError(f"{what}: a line of more than {MAX_LINE_BYTES} bytes")
+        if rest.strip():
+            raise KubeError(f"{what}: the connection to {self.url} was cut inside a line")
+
+    @contextlib.contextmanager
+    def _worded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as e:
+            raise KubeError(f"{what}: no answer from {self.url} in time, the outcome is unknown: {e}") from e
+        except (HTTPError, http.client.HTTPException, OSError) as e:
+            raise KubeError(f"{what}: the connection to {self.url} failed: {e}") from e
+
+
+def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> Transport:
+    """Return a transport to the API server: of a kubeconfig, or in-cluster where none is given.
+
+    Raises:  ConfigError: the configuration cannot be used.
+    Cost:    imports the kubernetes package, 20–38 MB.
+    """
+    from kubernetes import config as loaders
+    from kubernetes.client import Configuration
+    from kubernetes.client.rest import RESTClientObject
+
+    configuration = Configuration()
+    try:
+        if kubeconfig is None:
+            loaders.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            loaders.load_kube_config(  # type: ignore[no-untyped-call]
+                str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+            )
+        pool = RESTClientObject(configuration).pool_manager
+    except (loaders.ConfigException, OSError, ValueError) as e:
+        where = "in-cluster configuration" if kubeconfig is None else str(kubeconfig)
+        raise ConfigError(where, context, f"must lead to an API server: {e}") from e
+
+    def authorize() -> dict[str, str]:
+        # The package refreshes in-cluster tokens, and those of kubeconfig plugins, inside this call.
+        try:
+            bearer = configuration.auth_settings().get("BearerToken")
+        except (loaders.ConfigException, OSError) as e:
+            raise KubeError(f"the credentials for {configuration.host} cannot be refreshed: {e}") from e
+        return {"Authorization": bearer["value"]} if bearer and bearer["value"] else {}
+
+    return Transport(configuration.host, pool, authorize)
+
+
+def open_kubelet(url: str, token_file: Path, ca_file: Path | None, *, insecure: bool) -> Transport:
+    """Return a transport to a kubelet that shows the token of a ServiceAccount, read again whenever its file changes.
+
+    Raises:  ConfigError: no https address, an unreadable file, or not exactly one of `ca_file` and `insecure`.
+    """
+    if not url.startswith("https://"):
+        raise ConfigError("kubelet URL", url, "must begin with https://, or the token would travel in the clear")
+    if (ca_file is None) != insecure:
+        raise ConfigError("kubelet CA file", ca_file, "give a CA file, or say that the certificate is not checked")
+    for path in filter(None, (token_file, ca_file)):
+        if not os.access(path, os.R_OK):
+            raise ConfigError(str(path), None, "must be a readable file")
+    if ca_file is None:
+        # The kubelet's default serving certificate is self-signed: many clusters have nothing to check it against.
+        pool = urllib3.PoolManager(cert_reqs="CERT_NONE", assert_hostname=False)
+    else:
+        pool = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_certs=str(ca_file))
+    return Transport(url, pool, _TokenFile(token_file).header)
+
+
+class _TokenFile:
+    # kubelet rotates projected tokens by swapping a symlink: the stat changes.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: tuple[int, int, int] | None = None
+        self._header: dict[str, str] = {}
+
+    def header(self) -> dict[str, str]:
+        try:
+            seen = self._path.stat()
+            mark = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+            if mark != self._mark:
+                self._header = {"Authorization": f"Bearer {self._path.read_text('ascii').strip()}"}
+                self._mark = mark
+        except (OSError, UnicodeError) as e:
+            raise KubeError(f"{self._path}: the token cannot be read: {e}") from e
+        return self._header
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, resource: str) -> KubeError:
+    """Return the error that an HTTP status other than success means; `verb` and `resource` are RBAC's words."""
+    try:
+        said = msgspec.json.decode(body, type=Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Priority and fairness, proxies and the kubelet answer in plain text.
+        said = Status(message=body[:200].decode(errors="replace").strip())
+    phrase = http.client.responses.get(status, "unknown status")
+    causes = [cause.message for cause in (said.details.causes or ()) if cause.message] if said.details else []
+    text = f"{verb} {resource}: {status} {phrase}: {'; '.join([said.message, *causes])}".rstrip(": ")
+    match status:
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+            # A PodDisruptionBudget whose controller lags answers 403 too, which is no matter of RBAC
+            # (pkg/registry/core/pod/storage/eviction.go, checkAndDecrement).
+            if said.details is not None and said.details.kind.startswith("poddisruptionbudget"):
+                return KubeBusy(text, _retry_after_s(headers, said))
+            return KubeDenied(f"{text} (needs RBAC verb {verb} on {resource})", verb, resource)
+        case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
+            return KubeGone(text, status)
+        case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE:
+            return KubeBusy(text, _retry_after_s(headers, said))
+        case HTTPStatus.CONFLICT:
+            # Of all conflicts only the one on the UID means that the pod is another one now; the rest is the server's
+            # bookkeeping (a PodDisruptionBudget written by two, a resourceVersion it set itself) and passes.
+            if "UID in precondition" in said.message:
+                return KubeGone(text, status)
+            return KubeError(text, retry=said.reason != "AlreadyExists")
+        case _:
+            return KubeError(text, retry=status >= HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
+    value = headers.get("Retry-After", "")
+    if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
+        return float(value)
+    if said.details is not None and said.details.retryAfterSeconds:
+        return float(said.details.retryAfterSeconds)
+    return None
+
+
+def _read(response: BaseHTTPResponse, deadline: float, what: str) -> bytes:
+    body = bytearray()
+    while chunk := response.read1(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise KubeError(f"{what}: an answer of more than {MAX_BODY_BYTES} bytes", retry=False)
+        # The socket's own time-out begins anew with every byte.
+        if time.monotonic() > deadline:
+            raise KubeError(f"{what}: the answer did not end in time, the outcome is unknown")
+    return bytes(body)

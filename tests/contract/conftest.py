@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apiserver import Cluster, Server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def cluster(server: Server) -> Cluster:
+    return Cluster(server)
+
+
+@pytest.fixture
+def kubeconfig(server: Server, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        f"""
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{{name: here, context: {{cluster: here, user: agent}}}}]
+clusters: [{{name: here, cluster: {{server: "{server.url}"}}}}]
+users: [{{name: agent, user: {{token: sesame}}}}]
+"""
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key, as a kubelet makes itself one."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        + ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=kubelet"]
+        + ["-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+@pytest.fixture
+def kubelet(certificate: tuple[Path, Path]) -> Iterator[Server]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    server = Server(context)
+    yield server
+    server.close()
