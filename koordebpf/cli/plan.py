@@ -82,7 +82,7 @@ def _numbers(feature: FeaturePlan) -> str:
         note = f"Koordinator: {format_bytes(other)}" if other != feature.need_bytes else ""
         lines.append(_row("need", feature.need_bytes, note))
         lines.append(_row("coming back", feature.pending_bytes))
-        lines.append(_row("credit", feature.credit_bytes, f"{len(feature.victims)} victims" if feature.victims else ""))
+        lines.append(_row("credit", feature.credit_bytes, _victims(len(feature.victims))))
         if feature.missing_bytes:
             lines.append(_row("missing", feature.missing_bytes))
     return "\n".join(lines)
@@ -101,7 +101,8 @@ def _ranking(feature: FeaturePlan, count: int) -> str:
     header = ["rank", "pod", "priority", "used", "credit", "growth/s", *(["Koordinator"] if differs else [])]
     rows = [[f"{'*' if each.uid in going else ' '}{each.rank:>3}", *_cells(each, differs)] for each in shown]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    widths[1] = min(widths[1], _COLUMNS - sum(widths) + widths[1] - 2 * (len(widths) - 1))
+    others = sum(widths) - widths[1] + 2 * (len(widths) - 1)
+    widths[1] = min(widths[1], _COLUMNS - others)
     lines = []
     for row in [header, *rows]:
         cells = [
@@ -109,11 +110,11 @@ def _ranking(feature: FeaturePlan, count: int) -> str:
             for column, cell in enumerate(row)
         ]
         lines.append("  ".join(cells).rstrip())
-    if going:
-        lines.append(
-            "* goes"
-            + (f"; {len(feature.candidates) - count} more candidates" if len(feature.candidates) > count else "")
-        )
+    notes = ["* goes"] if going else []
+    if len(feature.candidates) > count:
+        notes.append(f"{len(feature.candidates) - count} more candidates")
+    if notes:
+        lines.append("; ".join(notes))
     return "\n".join(lines)
 
 
@@ -141,3 +142,7 @@ def _not_done(feature: FeaturePlan) -> str:
         for pod in feature.excluded
     ]
     return "\n".join(["best-effort, but no candidates:", *lines])
+
+
+def _victims(count: int) -> str:
+    return "" if count == 0 else "1 victim" if count == 1 else f"{count} victims"

@@ -1,1 +1,1 @@
-"""Koordinator's vocabulary as values and rules: strategies, QoS classes, priority bands, quantities. Reads nothing."""
+"""Koordinator's vocabulary: QoS classes, priority bands, NodeSLO and its merge. Pure."""

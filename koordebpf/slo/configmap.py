@@ -27,9 +27,7 @@ def strategy_of_configmap(data: Mapping[str, str], node_labels: Mapping[str, str
     config = decode_object(data[THRESHOLD_KEY], THRESHOLD_KEY)
     cluster = member(config, "clusterStrategy", THRESHOLD_KEY)
     strategy = overlay(DEFAULT_STRATEGY, cluster or {}, f"{THRESHOLD_KEY}.clusterStrategy")
-    entries = config.get("nodeStrategies") or []
-    if not isinstance(entries, list):
-        raise ConfigError(f"{THRESHOLD_KEY}.nodeStrategies", entries, "must be an array")
+    entries = _array(config, "nodeStrategies", THRESHOLD_KEY)
     chosen: ResourceThresholdStrategy | None = None
     for index, entry in enumerate(entries):
         path = f"{THRESHOLD_KEY}.nodeStrategies[{index}]"
@@ -55,9 +53,7 @@ def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str], path:
     for key, value in wanted.items():
         if not isinstance(value, str):
             raise ConfigError(f"{path}.matchLabels.{key}", value, "must be a string")
-    expressions = selector.get("matchExpressions") or []
-    if not isinstance(expressions, list):
-        raise ConfigError(f"{path}.matchExpressions", expressions, "must be an array")
+    expressions = _array(selector, "matchExpressions", path)
     fits = [_fits(each, labels, f"{path}.matchExpressions[{index}]") for index, each in enumerate(expressions)]
     return all(labels.get(key) == value for key, value in wanted.items()) and all(fits)
 
@@ -65,10 +61,10 @@ def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str], path:
 def _fits(expression: object, labels: Mapping[str, str], path: str) -> bool:
     if not isinstance(expression, dict):
         raise ConfigError(path, expression, "must be an object")
-    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or []
+    key, operator, values = expression.get("key"), expression.get("operator"), _array(expression, "values", path)
     if not isinstance(key, str):
         raise ConfigError(f"{path}.key", key, "must be a string")
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    if not all(isinstance(value, str) for value in values):
         raise ConfigError(f"{path}.values", values, "must be an array of strings")
     match operator:
         case "In":
@@ -81,3 +77,10 @@ def _fits(expression: object, labels: Mapping[str, str], path: str) -> bool:
             return not values and key not in labels
         case _:
             return False
+
+
+def _array(of: Mapping[str, Any], name: str, path: str) -> list[Any]:
+    value = of.get(name)
+    if value is not None and not isinstance(value, list):
+        raise ConfigError(f"{path}.{name}", value, "must be an array")
+    return value or []

@@ -1,0 +1,141 @@
+"""What holds for every decision, whatever the node looks like."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from koordebpf.decide.evict.credit import credit_bytes
+from koordebpf.decide.evict.ranking import ranked
+from koordebpf.decide.evict.victims import choose_victims
+from koordebpf.decide.plan import decode_plan, encode_plan
+from koordebpf.decide.rounds import decide
+from koordebpf.slo.eviction import allows_eviction
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.view import Frame, PendingRelease
+from koordebpf.units import MIB, NS_PER_S
+from tests.builders import NOW_NS, frame, memory_volume, pod
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    pods = [
+        pod(
+            draw(st.sampled_from(["a", "b", "hog"])),
+            namespace=draw(st.sampled_from(["x", "y"])),
+            uid=f"uid-{index}",
+            anon=(anon := draw(st.integers(0, 400))),
+            shmem=draw(st.none() | st.integers(0, anon)),
+            file=draw(st.integers(0, 100)),
+            priority=draw(st.none() | st.sampled_from([0, 5000, 5500, 9500])),
+            qos=draw(st.sampled_from(["BE", "BE", "BE", "be", "LS", None])),
+            phase=draw(st.sampled_from(["Running", "Running", "Running", "Pending", "Failed"])),
+            terminating=draw(st.integers(0, 9)) == 0,
+            policy=draw(st.sampled_from([None, None, None, '["BEMemoryEvict"]', "[]"])),
+            has_cgroup=draw(st.integers(0, 9)) > 0,
+            measured=draw(st.integers(0, 9)) > 0,
+            volumes=[memory_volume()] if draw(st.booleans()) else [],
+        )
+        for index in range(draw(st.integers(0, 12)))
+    ]
+    uids = [each.pod.uid for each in pods] or ["uid-gone"]
+    return frame(
+        pods,
+        used=draw(st.integers(700, 1000)),
+        executor=draw(st.sampled_from(["api", "cgroup"])),
+        pending=[
+            PendingRelease(uid, NOW_NS - draw(st.integers(0, 130)) * NS_PER_S, draw(st.integers(0, 400)) * MIB)
+            for uid in draw(st.lists(st.sampled_from(uids), max_size=2, unique=True))
+        ],
+        last_evict_ns=draw(st.none() | st.integers(0, 6).map(lambda seconds: NOW_NS - seconds * NS_PER_S)),
+    )
+
+
+@given(frames())
+def test_a_frame_survives_its_json(recorded):
+    assert decode_frame(encode_frame(recorded), "frame") == recorded
+
+
+@given(frames())
+def test_the_same_frame_gives_the_same_plan(recorded):
+    first, again = decide(view_of_frame(recorded)), decide(view_of_frame(decode_frame(encode_frame(recorded), "frame")))
+    assert first == again
+    assert decode_plan(encode_plan(first), "plan") == first
+
+
+@given(frames())
+def test_only_true_candidates_ever_go(recorded):
+    view = view_of_frame(recorded)
+    pods = {each.uid: each for each in view.pods}
+    for victim in decide(view).victims:
+        chosen = pods[victim.candidate.uid]
+        assert chosen.koord_qos == "BE"
+        assert chosen.phase not in {"Succeeded", "Failed"}
+        assert not chosen.is_terminating
+        assert allows_eviction(chosen.eviction_policy, "BEMemoryEvict")
+        assert chosen.cgroup_id is not None
+        assert credit_bytes(chosen) == victim.candidate.credit_bytes > 0
+
+
+@given(frames())
+def test_every_labelled_pod_is_a_candidate_or_has_a_reason(recorded):
+    view = view_of_frame(recorded)
+    (feature,) = decide(view).features
+    ranking, excluded = {each.uid for each in feature.candidates}, {each.uid for each in feature.excluded}
+    assert not ranking & excluded
+    if feature.victims or feature.missing_bytes:
+        assert ranking | excluded >= {each.uid for each in view.pods if each.koord_qos == "BE"}
+
+
+@given(frames())
+def test_no_victim_is_needless_and_the_books_balance(recorded):
+    (feature,) = decide(view_of_frame(recorded)).features
+    credits = [victim.candidate.credit_bytes for victim in feature.victims]
+    assert feature.credit_bytes == sum(credits)
+    if not credits:
+        return
+    open_need = feature.need_bytes - feature.pending_bytes
+    assert feature.missing_bytes == max(open_need - sum(credits), 0)
+    for credit in credits:
+        assert sum(credits) - credit < open_need
+
+
+@given(frames(), st.integers(0, 300))
+def test_more_usage_never_frees_less(recorded, more):
+    def freed(used_bytes: int) -> int:
+        measured = replace(recorded.measured, node=replace(recorded.measured.node, used_bytes=used_bytes))
+        return decide(view_of_frame(replace(recorded, measured=measured))).features[0].credit_bytes
+
+    used = recorded.measured.node.used_bytes
+    assert freed(used + more * MIB) >= freed(used)
+
+
+@given(frames(), st.integers(0, 2000))
+def test_victims_are_part_of_what_the_ranking_alone_would_take(recorded, need):
+    candidates = ranked(each for each in view_of_frame(recorded).pods if each.memory is not None)
+    victims = choose_victims(candidates, need * MIB)
+    # The shortest run from the top that covers the need, or all of it.
+    run = next(
+        (n for n in range(len(candidates)) if sum(each.credit_bytes for each in candidates[:n]) >= need * MIB),
+        len(candidates),
+    )
+    assert set(victims) <= set(candidates[:run])
+    assert [each.rank for each in victims] == sorted(each.rank for each in victims)
+
+
+@settings(max_examples=50)
+@given(frames(), st.randoms(use_true_random=False))
+def test_the_order_is_strict_total_and_blind_to_the_order_of_the_list(recorded, random):
+    pods = list(view_of_frame(recorded).pods)
+    order = ranked(pods)
+    random.shuffle(pods)
+    assert ranked(pods) == order
+    for first, second in itertools.combinations(order, 2):
+        # Every pair is in the order it has on its own: the relation is transitive.
+        pair = [each for each in pods if each.uid in {first.uid, second.uid}]
+        assert [each.uid for each in ranked(pair)] == [first.uid, second.uid]
+        assert (first.priority or 0, -(first.used_bytes or 0)) <= (second.priority or 0, -(second.used_bytes or 0))

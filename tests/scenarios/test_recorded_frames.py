@@ -1,0 +1,32 @@
+"""Recorded frames and, beside each, the plan they have to give: FRAME.json and FRAME.plan.json.
+
+After a change that is meant: `koordebpf plan --json FRAME.json > FRAME.plan.json`, and the difference is the review.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koordebpf.decide.plan import decode_plan
+from koordebpf.decide.rounds import decide
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.frame import decode_frame, encode_frame
+
+FRAMES = sorted(path for path in (Path(__file__).parent / "frames").glob("*.json") if ".plan" not in path.suffixes)
+
+
+def test_no_plan_stands_alone():
+    assert len(FRAMES) >= 4
+    plans = set((Path(__file__).parent / "frames").glob("*.plan.json"))
+    assert plans == {frame.with_suffix(".plan.json") for frame in FRAMES}
+
+
+@pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
+def test_the_frame_gives_its_plan(path):
+    frame = decode_frame(path.read_bytes(), path.name)
+    plan_path = path.with_suffix(".plan.json")
+    expected = decode_plan(plan_path.read_bytes(), plan_path.name)
+    assert decide(view_of_frame(frame)) == expected
+    assert decide(view_of_frame(decode_frame(encode_frame(frame), path.name))) == expected

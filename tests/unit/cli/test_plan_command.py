@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from koordebpf.cli.plan import plan
+from koordebpf.errors import ConfigError
+from koordebpf.state.frame import encode_frame
+from tests.builders import frame, memory_volume, pod
+
+FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"
+
+
+def _run(*arguments: str, stdin: bytes | None = None) -> str:
+    result = CliRunner().invoke(plan, list(arguments), input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_text_says_who_goes_by_which_numbers_and_who_does_not():
+    assert _run(str(FRAMES / "hog-goes.json")) == (
+        "evicting spark/exec-2 (priority 5000, 3.7 GiB): node at 88 % ≥ 80 %, need 2.2\n"
+        "GiB to reach 75 %\n"
+        "\n"
+        "BEMemoryEvict\n"
+        "  capacity     16.0 GiB\n"
+        "  used         14.2 GiB  88 %\n"
+        "  threshold    12.8 GiB  80 %\n"
+        "  lower        12.0 GiB  75 %\n"
+        "  need          2.2 GiB  Koordinator: 2.1 GiB\n"
+        "  coming back       0 B\n"
+        "  credit        3.7 GiB  1 victim\n"
+        "\n"
+        "rank  pod           priority     used   credit  growth/s\n"
+        "*  1  spark/exec-2      5000  3.7 GiB  3.7 GiB   2.1 GiB\n"
+        "   2  spark/exec-1      5000  900 MiB  900 MiB       0 B\n"
+        "   3  ml/train-0        5500  5.0 GiB  5.0 GiB         -\n"
+        "* goes\n"
+        "\n"
+        "best-effort, but no candidates:\n"
+        "  spark/driver-old: its phase is Succeeded: no process is left\n"
+        "  ops/debug-shell: it is Kubernetes BestEffort but has no label\n"
+        "    koordinator.sh/qosClass=BE\n"
+        "  ml/checkpoint-0: its annotation koordinator.sh/eviction-policy does not list\n"
+        "    BEMemoryEvict\n"
+    )
+
+
+def test_koordinators_credit_stands_beside_ours_where_they_differ():
+    assert "Koordinator\n" in _run(str(FRAMES / "ramdisk-survives-a-kill.json"))
+    assert "Koordinator\n" not in _run(str(FRAMES / "hog-goes.json"))
+
+
+def test_a_skipped_feature_says_its_word():
+    raw = encode_frame(frame([pod("hog", anon=900)], used=990, gate=False))
+    text = _run("-", stdin=raw)
+    assert text == "no action: feature gate BEMemoryEvict is off\n\nBEMemoryEvict: skipped (gate_off)\n"
+
+
+@pytest.mark.parametrize("ranking", ["0", "3", "60"])
+def test_it_fits_into_80_columns(ranking):
+    pods = [
+        pod(
+            f"a-very-long-deployment-name-{n}-" + "x" * 30 + f"-{n:03d}",
+            anon=9 + n,
+            shmem=8,
+            growth=1e9,
+            priority=2_000_000_000 + n,
+            namespace="a-rather-long-namespace-name",
+            volumes=[memory_volume()],
+        )
+        for n in range(50)
+    ]
+    text = _run("-", "--ranking", ranking, stdin=encode_frame(frame(pods, used=990, executor="cgroup")))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert sum(line[3:4].isdigit() and line[4:6] == "  " for line in text.splitlines()) == min(int(ranking), 50)
+
+
+def test_json_is_the_plan_beside_the_frame():
+    for path in FRAMES.glob("*.plan.json"):
+        assert _run("--json", str(path.with_name(path.name.replace(".plan", "")))) == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["frame", "plan"])
+def test_schemas(name):
+    schema = json.loads(_run("--schema", name))
+    assert schema["$ref"] == f"#/$defs/{name.title()}"
+
+
+def test_bad_input_is_raised_for_the_group_to_say(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.json: 'No such file or directory'"):
+        _run(str(tmp_path / "absent.json"))
+    with pytest.raises(ConfigError, match="-: "):
+        _run("-", stdin=b"{}")
+
+
+def test_no_frame_is_a_usage_error():
+    result = CliRunner().invoke(plan, [])
+    assert result.exit_code == 2
+    assert "Missing argument 'FRAME.json'" in result.output
+
+
+def test_help_has_an_example():
+    assert "koordebpf plan incident.json" in _run("--help")
+
+
+def test_a_decision_costs_no_cluster_client():
+    heavy = "import koordebpf.cli.plan, sys; print({'kubernetes', 'psutil', 'prometheus_client'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "set()\n"

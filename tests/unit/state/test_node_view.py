@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.objects import (
+    Container,
+    HostPathVolumeSource,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    ResourceRequirements,
+    Volume,
+)
+from koordebpf.state.build import build_view, node_capacity_bytes, view_of_frame
+from koordebpf.state.facts import facts_of_pods, pod_facts
+from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
+from koordebpf.state.view import NodeMeasure
+from koordebpf.units import GIB, MIB
+from tests.builders import frame, host_shm, memory_volume, pod
+
+
+def test_every_pod_is_in_the_view_measured_or_not():
+    view = view_of_frame(frame([pod("a", anon=4, growth=7.5), pod("b", measured=False), pod("c", has_cgroup=False)]))
+    a, b, c = view.pods
+    assert a.memory is not None
+    assert (a.memory.koordinator_used_bytes, a.growth_bytes_per_s, a.key) == (4 * MIB, 7.5, "spark/a")
+    assert a.cgroup_id is not None
+    assert (b.cgroup_id, b.memory, c.cgroup_id, c.memory) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("scope", "status", "expected"),
+    [
+        ("machine", NodeStatus(capacity={"memory": "2Gi"}), 2 * GIB),
+        ("machine", NodeStatus(capacity={"memory": "2097152Ki"}), 2 * GIB),
+        ("machine", NodeStatus(capacity={"memory": 12}), 12),
+        ("machine", NodeStatus(capacity={"memory": "0"}), 0),
+        ("machine", NodeStatus(capacity={"cpu": "2"}), GIB),
+        ("machine", NodeStatus(), GIB),
+        ("cgroup", NodeStatus(capacity={"memory": "2Gi"}), GIB),
+    ],
+)
+def test_what_the_percents_refer_to(scope, status, expected):
+    measure = NodeMeasure(scope=scope, total_bytes=GIB, used_bytes=0)
+    assert node_capacity_bytes(Node(metadata=ObjectMeta(name="n"), status=status), measure) == expected
+    assert node_capacity_bytes(None, measure) == GIB
+
+
+def test_a_capacity_that_is_no_quantity():
+    with pytest.raises(ConfigError, match=r"node\.status\.capacity\.memory: 'lots'"):
+        view_of_frame(frame([], capacity="lots"))
+
+
+@pytest.mark.parametrize(
+    ("volume", "api", "cgroup"),
+    [
+        (memory_volume(), False, True),
+        (host_shm(), True, True),
+        (Volume(name="v", hostPath=HostPathVolumeSource(path="/dev/shm")), True, True),
+        (Volume(name="v", hostPath=HostPathVolumeSource(path="/run/app")), True, True),
+        (Volume(name="v", hostPath=HostPathVolumeSource(path="/runner")), False, False),
+        (Volume(name="v", hostPath=HostPathVolumeSource(path="/var/lib/x")), False, False),
+        (Volume(name="v"), False, False),
+    ],
+)
+def test_which_tmpfs_outlives_an_eviction(volume, api, cgroup):
+    facts = pod_facts(pod("p", volumes=[volume]).pod)
+    assert (facts.keeps_tmpfs("api"), facts.keeps_tmpfs("cgroup")) == (api, cgroup)
+
+
+def test_the_kubernetes_class_is_worked_out_where_the_status_lacks_it():
+    both = {"cpu": "500m", "memory": "1Gi"}
+    made = Pod(
+        metadata=ObjectMeta(name="p", uid="u"),
+        spec=PodSpec(containers=[Container(resources=ResourceRequirements(requests={"cpu": 0.5}, limits=both))]),
+    )
+    assert pod_facts(made).kube_qos == "Guaranteed"
+    assert pod_facts(Pod(metadata=ObjectMeta(name="p", uid="u"))).kube_qos == "BestEffort"
+    bad = msgspec.structs.replace(
+        made, spec=PodSpec(containers=[Container(resources=ResourceRequirements({"cpu": "x"}))])
+    )
+    with pytest.raises(ConfigError, match=r"containers\.resources\.cpu: 'x'"):
+        pod_facts(bad)
+
+
+def test_facts_of_unchanged_objects_are_kept():
+    pods = [pod("a").pod, pod("b").pod]
+    first = facts_of_pods(pods)
+    changed = [pods[1], pod("a", phase="Failed").pod]
+    second = facts_of_pods(changed, first)
+    assert second[0] is first[1]
+    assert (second[1] is first[0], second[1].phase) == (False, "Failed")
+
+
+def test_a_view_from_parts_is_the_view_of_the_frame():
+    recorded = frame([pod("a", anon=4)], used=850)
+    built = build_view(
+        pods=facts_of_pods(recorded.pods),
+        node=recorded.node,
+        strategy=view_of_frame(recorded).strategy,
+        measured=recorded.measured,
+        feature_gates=recorded.featureGates,
+    )
+    assert built == view_of_frame(recorded)
+
+
+def test_a_configmap_serves_where_there_is_no_nodeslo():
+    recorded = msgspec.structs.replace(
+        frame([]),
+        nodeSLO=msgspec.UNSET,
+        sloControllerConfig={"resource-threshold-config": '{"clusterStrategy": {"memoryEvictThresholdPercent": 60}}'},
+    )
+    strategy = view_of_frame(recorded).strategy
+    assert strategy is not None
+    assert strategy.memoryEvictThresholdPercent == 60
+    assert view_of_frame(msgspec.structs.replace(recorded, sloControllerConfig=None)).strategy is None
+    nothing = msgspec.structs.replace(recorded, nodeSLO=msgspec.Raw(b"null"), sloControllerConfig=None)
+    assert view_of_frame(decode_frame(encode_frame(nothing), "f")).strategy is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((b'"schema":"koordebpf.frame/v1"', b'"schema":"koordebpf.frame/v9"'), "schema: 'koordebpf.frame/v9'"),
+        ((b'"used_bytes":891289600', b'"used_bytes":"much"'), "measured.node.used_bytes: 'much': Expected `int`"),
+        ((b'"used_bytes":891289600', b'"used_bytes":-1'), "measured.node.used_bytes: -1: Expected `int` >= 0"),
+        ((b'"measured":', b'"measure":'), "frame: "),
+        ((b'"scope":', b'"socpe":'), "measured.node: "),
+        ((b'"uid":"uid-spark-a","labels"', b'"uid":"","labels"'), "pods[0].metadata.uid: '': must not be empty"),
+        (
+            (b'"uid":"uid-spark-b","labels"', b'"uid":"uid-spark-a","labels"'),
+            "pods[1].metadata.uid: 'uid-spark-a': must be unique",
+        ),
+        (
+            (b'{"uid":"uid-spark-b","cgroup_id"', b'{"uid":"uid-spark-a","cgroup_id"'),
+            "measured.pods[1].uid: 'uid-spark-a': must be unique",
+        ),
+    ],
+)
+def test_a_wrong_frame_names_file_place_value_and_rule(change, message):
+    good = encode_frame(frame([pod("a"), pod("b")], used=850))
+    bad = good.replace(*change)
+    assert bad != good
+    with pytest.raises(ConfigError) as caught:
+        decode_frame(bad, "F.json")
+    assert str(caught.value).startswith(f"F.json: {message}")
+
+
+def test_unknown_fields_of_kubernetes_objects_are_skipped():
+    good = encode_frame(frame([pod("a")], used=850))
+    assert decode_frame(
+        good.replace(b'"phase":"Running"', b'"phase":"Running","hostIP":"10.0.0.1"'), "f"
+    ) == decode_frame(good, "f")
+
+
+def test_the_schema_covers_the_frame():
+    frame_properties = frame_schema()["$defs"]["Frame"]["properties"]
+    assert {"schema", "measured", "pods", "node", "nodeSLO", "sloControllerConfig", "executor"} <= set(frame_properties)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from koordebpf.state.series import GrowthTable, Series, next_sample_ns
+from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S
+
+
+def test_growth_is_that_of_the_window():
+    series = Series(length=8)
+    assert series.growth_per_s(NS_PER_S) is None
+    for step, value in enumerate([0, 0, 0, 100, 300]):
+        series.push(step * 10 * NS_PER_MS, value)
+    assert series.growth_per_s(10 * NS_PER_MS) == 200 * 100
+    assert series.growth_per_s(20 * NS_PER_MS) == 300 * 50
+    assert series.growth_per_s(NS_PER_S) == 300 * 25
+
+
+def test_a_slow_pace_does_not_hide_growth():
+    series = Series()
+    series.push(0, 0)
+    series.push(2 * NS_PER_S, 100)
+    assert series.growth_per_s(NS_PER_MS) == 50
+
+
+def test_a_ring_forgets_the_oldest_and_keeps_order():
+    series = Series(length=3)
+    for step in range(5):
+        series.push(step, step * 10)
+    assert list(series) == [(2, 20.0), (3, 30.0), (4, 40.0)]
+    assert len(series) == 3
+
+
+def test_a_sample_that_is_not_newer_is_dropped():
+    series = Series()
+    series.push(10, 1)
+    series.push(10, 2)
+    series.push(9, 3)
+    assert list(series) == [(10, 1.0)]
+
+
+def test_a_series_of_one_is_refused():
+    with pytest.raises(ValueError, match="two samples"):
+        Series(length=1)
+
+
+def test_a_table_keeps_keys_apart_and_forgets():
+    table: GrowthTable[int] = GrowthTable(window_ns=NS_PER_S)
+    assert table.push(1, 0, 0) is None
+    assert table.push(2, 0, 5) is None
+    assert table.push(1, NS_PER_S, 7) == 7
+    table.keep_only([2, 3])
+    assert len(table) == 1
+    assert table.push(1, 2 * NS_PER_S, 7) is None
+    assert table.push(2, NS_PER_S, 4) == -1
+
+
+@pytest.mark.parametrize(
+    ("headroom", "seen", "expected"),
+    [
+        (6 * GIB, None, NS_PER_S),
+        (3 * GIB, None, NS_PER_S // 2),
+        (600 * GIB, None, NS_PER_S),
+        (MIB, None, 5 * NS_PER_MS),
+        (0, None, 5 * NS_PER_MS),
+        (-GIB, 1e12, 5 * NS_PER_MS),
+        (6 * GIB, float(GIB), NS_PER_S),
+        (6 * GIB, 12.0 * GIB, NS_PER_S // 2),
+        (6 * GIB, -5.0 * GIB, NS_PER_S),
+    ],
+)
+def test_how_soon_to_look_again(headroom, seen, expected):
+    assert next_sample_ns(headroom, seen, cpus=2) == expected
+
+
+def test_more_cpus_fill_memory_faster():
+    assert next_sample_ns(6 * GIB, cpus=8) == NS_PER_S // 4
+    assert next_sample_ns(6 * GIB, cpus=2, cap_ns=NS_PER_MS) == NS_PER_MS
