@@ -130,11 +130,17 @@ def test_terminating_pods_count_as_pending_release():
 
 def test_what_leaves_is_subtracted_from_the_need():
     # GIVEN 120 MiB are needed, 50 leave with a latency-sensitive pod
-    node = frame([ls_pod("old", anon=50, terminating=True), pod("a", anon=60), pod("b", anon=65)], used=900)
+    node = frame([ls_pod("old", anon=50, terminating=True), pod("a", anon=60), pod("b", anon=75)], used=900)
     feature = feature_of(node)
-    # THEN the other 70 are found
+    # THEN the other 70 are found, and no more
     assert (feature.need_bytes, feature.pending_bytes) == (120 * MIB, 50 * MIB)
-    assert names(feature) == ["b", "a"]
+    assert names(feature) == ["b"]
+
+
+def test_as_much_leaving_as_needed_is_enough():
+    plan = plan_of(frame([pod("leaving", anon=70, terminating=True), pod("hog", anon=400)], used=850))
+    assert plan.victims == ()
+    assert plan.sentence.endswith("but 70.0 MiB is already coming back from spark/leaving")
 
 
 def test_a_pod_that_was_told_counts_with_what_it_still_holds():
@@ -151,6 +157,18 @@ def test_a_pod_that_cannot_die_does_not_shield_the_others():
     stuck = pod("stuck", anon=400, terminating=True)
     node = frame([stuck, pod("other", anon=100)], used=850, pending=[told(stuck, credit=400, seconds_ago=121)])
     assert names(feature_of(node)) == ["other"]
+
+
+def test_a_pod_that_was_told_in_vain_may_be_told_again():
+    deaf = pod("deaf", anon=400)
+    assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=119)]))) == []
+    assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=121)]))) == ["deaf"]
+
+
+def test_what_is_missing_is_missing_beyond_what_leaves():
+    feature = feature_of(frame([pod("old", anon=50, terminating=True), pod("a", anon=30)], used=900))
+    assert (feature.need_bytes, feature.pending_bytes, feature.credit_bytes) == (120 * MIB, 50 * MIB, 30 * MIB)
+    assert feature.missing_bytes == 40 * MIB
 
 
 def test_after_an_eviction_the_node_gets_time_to_see_the_memory_come_back():
