@@ -1,1 +1,1 @@
-"""The node as one immutable value per tick, and the short memories it is made from. Knows no thresholds."""
+"""What is known of the node at one moment: samples, rates, frames, `NodeView`. Pure; knows no thresholds."""
