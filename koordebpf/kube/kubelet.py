@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -20,6 +21,7 @@ from koordebpf.kube.transport import open_kubelet
 NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list anew for every request: 20 births are one question
 _ANSWER_S: Final = 5.0
 _SLOW_S: Final = 60.0
+_LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 0.9  # the thread ends within a second
 
 
@@ -95,6 +97,12 @@ class KubeletSource:
                 if not self._stop.is_set():
                     self._complain(str(e))
                     self._stop.wait(self._wait_s(e))
+                continue
+            except Exception:
+                # A bug must not leave a node with a picture that silently stands still.
+                _LOG.exception("asking the kubelet failed")
+                self._complain("kubelet: internal error, see the log")
+                self._stop.wait(self._backoff.next_s())
                 continue
             self._backoff.reset()
             if self._nudged.wait(self._period_s * random.uniform(0.9, 1.1)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -29,7 +29,13 @@ class Manifests(msgspec.Struct, frozen=True):
 
 
 class _Loader(yaml.CSafeLoader):
-    pass
+    # Twice the same key is a forgotten `---` or an edit gone wrong; YAML would silently drop the first half of it.
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 # YAML reads 2026-11-21T12:00:00Z as a date; to Kubernetes a timestamp is text.
@@ -44,7 +50,7 @@ def parse_manifests(texts: Mapping[str, bytes]) -> Manifests:
 
     Raises:  ConfigError: a file is neither YAML nor JSON, an object has a wrong type or an unknown kind, a pod has
              no UID or the same as another, or there are two Nodes, NodeSLOs or ConfigMaps.
-    Cost:    110 pods: 5 ms as JSON, 150 ms as YAML.
+    Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
     pods: dict[str, tuple[str, Pod]] = {}
     single: dict[str, tuple[str, Any]] = {}
@@ -87,7 +93,7 @@ def parse_manifests(texts: Mapping[str, bytes]) -> Manifests:
 
 def _documents(path: str, text: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        # JSON is YAML too, but this reads it thirty times as fast.
+        # JSON is YAML too, but this reads it a hundred times as fast.
         if text.lstrip()[:1] == b"{":
             documents = [msgspec.json.decode(text)]
         else:

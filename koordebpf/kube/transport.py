@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from urllib3.exceptions import HTTPError, TimeoutError
+from urllib3.exceptions import HTTPError, InsecureRequestWarning, TimeoutError
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.wires import Wires, pool_classes
@@ -207,6 +207,8 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
                 str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
             )
         pool = RESTClientObject(configuration).pool_manager
+        if not configuration.verify_ssl:
+            urllib3.disable_warnings(InsecureRequestWarning)  # the kubeconfig asks for it; once is enough
     except (loaders.ConfigException, OSError, ValueError) as e:
         where = "in-cluster configuration" if kubeconfig is None else str(kubeconfig)
         raise ConfigError(where, context, f"must lead to an API server: {e}") from e
@@ -235,7 +237,9 @@ def open_kubelet(url: str, token_file: Path, ca_file: Path | None, *, insecure: 
         if not os.access(path, os.R_OK):
             raise ConfigError(str(path), None, "must be a readable file")
     if ca_file is None:
-        # The kubelet's default serving certificate is self-signed: many clusters have nothing to check it against.
+        # The kubelet's default serving certificate is self-signed: many clusters have nothing to check it against. Who
+        # asked for this need not be warned at every request.
+        urllib3.disable_warnings(InsecureRequestWarning)
         pool = urllib3.PoolManager(cert_reqs="CERT_NONE", assert_hostname=False)
     else:
         pool = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_certs=str(ca_file))

@@ -241,7 +241,9 @@ class Reflector(Generic[T]):
         self, *, is_news: bool = False, is_alive: bool = False, is_absent: bool = False, problem: str | None = None
     ) -> None:
         problems = (*((problem,) if problem else ()), *self._table.problems.values())
-        is_news = is_news or problems != self.view.problems or is_absent != self.view.is_absent
+        # The first answer is news even if it is empty: to know that there is nothing is not to know nothing.
+        is_first = is_alive and not self.view.synced_at_ns
+        is_news = is_news or is_first or problems != self.view.problems or is_absent != self.view.is_absent
         self.view = ResourceView(
             objects=self._table.objects if is_news else self.view.objects,
             synced_at_ns=time.monotonic_ns() if is_alive else self.view.synced_at_ns,

@@ -1,7 +1,7 @@
 """A server on 127.0.0.1 that speaks HTTP by hand, so that it can misbehave in every way a real one does.
 
-kmock answers well-formed requests well; connections cut inside a line, bodies that never end and handshakes that hang need
-the socket itself.
+kmock answers well-formed requests well; connections cut inside a line, bodies that never end and handshakes that hang
+need the socket itself.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ class Server:
             except OSError:
                 return
             self.connections += 1
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._spawn(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:

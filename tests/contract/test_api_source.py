@@ -49,7 +49,7 @@ def synced(source: ApiSource) -> None:
 
 
 def complaint(source: ApiSource, part: str) -> str:
-    return until(lambda: next((p for p in source.state().problems if part in p), None), f"a problem with {part!r}")
+    return str(until(lambda: next((p for p in source.state().problems if part in p), None), f"a problem: {part}"))
 
 
 def test_nothing_is_known_before_the_first_lists(kubeconfig: Path, cluster: Cluster) -> None:
@@ -129,24 +129,39 @@ def test_bookmark_moves_the_resume_point_without_a_new_list(open_source: Open, c
 
 
 def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Cluster) -> None:
-    ticks = threading.Semaphore(0)
+    go = threading.Event()
 
-    def bookmarks(exchange: Exchange) -> None:
-        exchange.stream()
-        for version in range(101, 200):
-            ticks.acquire(timeout=30)
-            exchange.event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
+    def bookmarks_after(obj: object) -> Callable[[Exchange], None]:
+        def watch(exchange: Exchange) -> None:
+            exchange.stream()
+            exchange.event("MODIFIED", obj)
+            go.wait(30)
+            exchange.event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "301"}})
+            exchange.hold()
 
-    for collection in (cluster.pods, cluster.nodes, cluster.nodeslos):
-        collection.watches.append(bookmarks)
+        return watch
+
+    cluster.pods.watches.append(bookmarks_after(pod("c", 300)))
+    cluster.nodes.watches.append(bookmarks_after(node(300)))
+    cluster.nodeslos.watches.append(bookmarks_after(nodeslo(300)))
     source = open_source()
-    until(lambda: len(cluster.server.requests) == 6, "three watches")
-    synced(source)
-    version, at_ns = source.state().version, source.state().synced_at_ns
-    ticks.release(3)
-    until(lambda: source.state().synced_at_ns > at_ns, "a later sign of life")
+
+    def is_told() -> bool:
+        state = source.state()
+        return bool(
+            names(source) == ["a", "b", "c"]
+            and state.node
+            and state.node.metadata.resourceVersion == "300"
+            and state.nodeslo
+            and b'"300"' in bytes(state.nodeslo)
+        )
+
+    until(is_told, "the event before each bookmark")
+    version, at_ns = source.state().version, time.monotonic_ns()
+    assert source.state().synced_at_ns < at_ns
+    go.set()
+    until(lambda: source.state().synced_at_ns > at_ns, "signs of life after all events")
     assert source.state().version == version
-    ticks.release(1000)
 
 
 @pytest.mark.parametrize("how", ["status", "event"])
@@ -284,7 +299,9 @@ def test_stale_list_says_so(open_source: Open, cluster: Cluster) -> None:
     cluster.pods.watches.append(gives(410, EXPIRED))
     cluster.pods.lists += [gives(200, listing(cluster.pods.items, 100))] + [gives(200, listing([], 90))] * 1000
     source = open_source()
-    assert complaint(source, "older") == "list pods: resourceVersion 90 is older than the known 100; the answer is ignored"
+    assert (
+        complaint(source, "older") == "list pods: resourceVersion 90 is older than the known 100; the answer is ignored"
+    )
     assert names(source) == ["a", "b"]
 
 

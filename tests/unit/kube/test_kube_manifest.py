@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.manifest import parse_manifests
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: spark-1
+  namespace: be
+  uid: uid-1
+  creationTimestamp: 2026-11-21T12:00:00Z
+  labels: {koordinator.sh/qosClass: BE}
+spec:
+  priority: 5500
+  containers:
+    - name: c
+      resources: {limits: {memory: 2Gi, cpu: 1}}
+status: {phase: Running}
+"""
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {capacity: {memory: 16Gi, cpu: 8}}\n"
+NODESLO = """
+apiVersion: slo.koordinator.sh/v1alpha1
+kind: NodeSLO
+metadata: {name: n1}
+spec:
+  resourceUsedThresholdWithBE: {enable: true, memoryEvictThresholdPercent: 70}
+"""
+CONFIG = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: slo-controller-config, namespace: koordinator-system}
+data:
+  resource-threshold-config: |
+    {"clusterStrategy": {"enable": true}}
+"""
+
+
+def pod(name: str, uid: str | None = None, **more: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "be", "uid": uid if uid is not None else f"uid-{name}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, **more}
+
+
+def text(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def refused(texts: dict[str, bytes]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parse_manifests(texts)
+    return caught.value
+
+
+def test_many_documents_in_one_file() -> None:
+    found = parse_manifests({"all.yaml": "---\n".join(["", POD, NODE, NODESLO, CONFIG, ""]).encode()})
+    (got,) = found.pods
+    assert got.key == "be/spark-1"
+    assert got.spec.priority == 5500
+    assert got.metadata.creationTimestamp == "2026-11-21T12:00:00Z"
+    assert got.spec.containers[0].resources is not None
+    assert got.spec.containers[0].resources.limits == {"memory": "2Gi", "cpu": 1}
+    assert found.node is not None
+    assert found.node.status.capacity == {"memory": "16Gi", "cpu": 8}
+    assert found.nodeslo is not None
+    spec = msgspec.json.decode(found.nodeslo)["spec"]
+    assert spec == {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 70}}
+    assert found.slo_controller_config == {
+        "resource-threshold-config": '{"clusterStrategy": {"enable": true}}\n',
+    }
+
+
+def test_many_files_are_one_set() -> None:
+    found = parse_manifests({"a.yaml": POD.encode(), "b.json": text(pod("other")), "n.yaml": NODE.encode()})
+    assert [p.metadata.name for p in found.pods] == ["spark-1", "other"]
+    assert found.node is not None
+
+
+@pytest.mark.parametrize("kind", ["List", "PodList"])
+def test_lists(kind: str) -> None:
+    items = [pod("a"), pod("b")]
+    if kind == "PodList":
+        for item in items:  # as the API server writes them
+            del item["kind"], item["apiVersion"]
+    found = parse_manifests({"x": text({"apiVersion": "v1", "kind": kind, "items": items})})
+    assert [p.metadata.name for p in found.pods] == ["a", "b"]
+
+
+def test_list_of_lists_and_null_items() -> None:
+    inner = {"apiVersion": "v1", "kind": "PodList", "items": [pod("a")]}
+    empty = {"apiVersion": "v1", "kind": "PodList", "items": None}
+    found = parse_manifests({"x": text({"apiVersion": "v1", "kind": "List", "items": [inner, empty]})})
+    assert [p.metadata.name for p in found.pods] == ["a"]
+
+
+@pytest.mark.parametrize("nothing", [b"", b"---\n---\n", b"# a comment\n"])
+def test_nothing_is_no_error(nothing: bytes) -> None:
+    found = parse_manifests({"x": nothing})
+    assert found == parse_manifests({})
+    assert (found.pods, found.node, found.nodeslo, found.slo_controller_config) == ((), None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "rule"),
+    [
+        (pod("a", uid=""), "x.metadata.uid", "pod be/a must have a UID"),
+        (pod("a", spec={"priority": "high"}), "x", "$.spec.priority"),
+        (pod("a", spec=[]), "x", "$.spec"),
+        ({"apiVersion": "v1", "kind": "Pod"}, "x", "metadata"),
+        ({"apiVersion": "v1", "kind": "Pod", "metadata": 3}, "x", "$.metadata"),
+        ({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}}, "x", "must be Pod, Node"),
+        ({"apiVersion": "v1alpha9", "kind": "NodeSLO"}, "x", "must be Pod, Node"),
+        ({"kind": ["Pod"]}, "x", "must be Pod, Node"),
+        ({"metadata": {}}, "x", "must be Pod, Node"),
+        ({"apiVersion": "v1", "kind": "PodList", "items": {}}, "x.items", "must be a list"),
+        ({"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), 5]}, "x.items[1]", "must be an object"),
+        ({"apiVersion": "v1", "kind": "List", "items": [pod("a", spec={"containers": 1})]}, "x.items[0]", "containers"),
+        (
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}},
+            "x.metadata.name",
+            "slo-controller-config",
+        ),
+        (
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config"}, "data": {"k": 1}},
+            "x",
+            "$.data",
+        ),
+    ],
+)
+def test_unusable_objects_name_path_and_rule(document: object, path: str, rule: str) -> None:
+    error = refused({"x": text(document)})
+    assert error.path == path
+    assert rule in error.rule
+
+
+def test_same_uid_twice_names_both() -> None:
+    error = refused({"one": text(pod("a", uid="u")), "two": text(pod("b", uid="u"))})
+    assert error.path == "two.metadata.uid"
+    assert "be/b has the UID of be/a in one" in error.rule
+
+
+@pytest.mark.parametrize("document", [NODE, NODESLO, CONFIG])
+def test_second_of_what_a_node_has_once_is_refused(document: str) -> None:
+    error = refused({"one": document.encode(), "two": document.encode()})
+    assert error.path == "two"
+    assert "already in one" in error.rule
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (b'{"kind": "Pod", ', "whole JSON"),
+        (b"kind: Pod\nmetadata: {name: [", "whole YAML"),
+        (b"kind: Pod\n\tmetadata: x", "whole YAML"),
+        (b"\xff\xfe\x00", "whole YAML"),
+        (b"key: \x00", "whole YAML"),
+        (b"just words", "must be Pod"),
+        (b"[1, 2]", "must be Pod"),
+        (b"a: !!python/object/apply:os.system [true]", "whole YAML"),
+    ],
+)
+def test_unreadable_text_names_the_file(content: bytes, rule: str) -> None:
+    error = refused({"x": content})
+    assert error.path.startswith("x")
+    assert rule in error.rule
+
+
+def test_key_that_is_there_twice_is_refused() -> None:
+    # A forgotten line between two documents; YAML alone would drop the pod without a word.
+    error = refused({"x": f"{POD}---{NODE}".encode()})
+    assert "the key 'kind' is there twice" in error.rule
+
+
+def test_merge_keys_and_anchors_are_yaml_as_usual() -> None:
+    found = parse_manifests({"x": POD.replace("labels: {", "labels: &l {").encode() + b"x: {<<: {a: 1}, a: 2}\n"})
+    assert len(found.pods) == 1
+
+
+def test_document_number_is_named() -> None:
+    error = refused({"x": f"{POD}---\nkind: Nonsense\n".encode()})
+    assert error.path == "x document 2"

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.kube import table as tables
+from koordebpf.kube.table import Table, decode_list, decode_pod, is_older
+
+
+def raw(name: str, version: int | str, uid: str | None = None, **more: Any) -> msgspec.Raw:
+    meta = {"name": name, "namespace": "be", "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return msgspec.Raw(msgspec.json.encode({"metadata": meta, **more}))
+
+
+def table(*names: str, version: int = 100) -> Table[Any]:
+    new = Table("pods", decode_pod)
+    new.replace([raw(name, 10) for name in names], str(version))
+    return new
+
+
+def held(of: Table[Any]) -> list[tuple[str, str]]:
+    return sorted((p.metadata.name, p.metadata.resourceVersion) for p in of.objects)
+
+
+def test_null_items_are_an_empty_list() -> None:
+    assert decode_list(b'{"metadata":{"resourceVersion":"3"},"items":null}').items is None
+
+
+def test_versions_compare_as_numbers_or_not_at_all() -> None:
+    assert is_older("9", "10")
+    assert not is_older("10", "9")
+    assert not is_older("10", "10")
+    assert not is_older("abc", "abd")
+    assert not is_older("", "1")
+
+
+def test_opaque_versions_are_taken_in_order_of_arrival() -> None:
+    of = table(version=0)
+    of.replace([raw("a", "x1")], "x9")
+    assert of.apply("MODIFIED", raw("a", "x0"))
+    assert of.apply("ADDED", raw("b", "x0"))
+    assert held(of) == [("a", "x0"), ("b", "x0")]
+    assert not of.apply("ADDED", raw("b", "x0"))
+
+
+def test_event_that_the_list_contains_is_no_news() -> None:
+    of = table("a", version=100)
+    assert not of.apply("ADDED", raw("a", 10))
+    assert not of.apply("DELETED", raw("a", 9))
+    assert not of.apply("ADDED", raw("ghost", 100))
+    assert held(of) == [("a", "10")]
+
+
+def test_bookmark_never_moves_back() -> None:
+    of = table(version=100)
+    of.move_on("150")
+    of.move_on("120")
+    of.move_on("")
+    assert of.version == "150"
+
+
+def test_late_event_does_not_bring_back_the_dead() -> None:
+    of = table("a")
+    assert of.apply("DELETED", raw("a", 130))
+    assert not of.apply("MODIFIED", raw("a", 120))
+    assert not of.apply("DELETED", raw("a", 130))
+    assert held(of) == []
+
+
+def test_memory_of_the_dead_is_bounded() -> None:
+    of = table()
+    for i in range(tables.MAX_DELETED + 50):
+        of.apply("ADDED", raw(f"p{i}", 1000 + 2 * i))
+        of.apply("DELETED", raw(f"p{i}", 1001 + 2 * i))
+    assert len(of._deleted) == tables.MAX_DELETED
+    assert held(of) == []
+    of.replace([], "99999")
+    assert len(of._deleted) == 0
+
+
+def test_unreadable_object_in_a_new_list_stays_as_it_was() -> None:
+    of = table("a", "b")
+    assert of.replace([raw("a", 110, spec=[]), raw("b", 111), raw("c", 112, status=1)], "120")
+    assert held(of) == [("a", "10"), ("b", "111")]
+    assert len(of.problems) == 2
+    assert of.replace([raw("b", 111)], "130")
+    assert held(of) == [("b", "111")]
+    assert of.problems == {}
+
+
+def test_deleting_an_unreadable_object_ends_the_complaint() -> None:
+    of = table()
+    assert of.apply("ADDED", raw("a", 110, spec=[]))
+    assert of.problems
+    assert of.apply("DELETED", raw("a", 120, spec=[]))
+    assert of.problems == {}
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.sampled_from("abc")), min_size=1, max_size=12
+)
+
+
+@given(events=EVENTS, data=st.data())
+def test_duplicates_and_any_order_of_arrival_end_the_same(events: list[tuple[str, str]], data: st.DataObject) -> None:
+    told = [(kind, raw(name, 200 + i)) for i, (kind, name) in enumerate(events)]
+    straight, shuffled = table("a"), table("a")
+    for kind, obj in told:
+        straight.apply(kind, obj)
+    repeats = data.draw(st.lists(st.sampled_from(told), max_size=12))
+    for kind, obj in data.draw(st.permutations([*told, *repeats])):
+        shuffled.apply(kind, obj)
+    assert held(shuffled) == held(straight)
+    assert shuffled.version == straight.version
+
+
+@given(st.binary(max_size=80), st.sampled_from(["ADDED", "MODIFIED", "DELETED"]))
+def test_any_bytes_leave_the_known_as_they_are(rubbish: bytes, kind: str) -> None:
+    of = table("a")
+    of.apply(kind, msgspec.Raw(rubbish))
+    assert held(of) == [("a", "10")]

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.quantity import parse_quantity, quantity_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", "0"),
+        ("7", "7"),
+        ("+7", "7"),
+        ("-7", "-7"),
+        ("1.", "1"),
+        (".5", "0.5"),
+        ("500n", "0.0000005"),
+        ("500u", "0.0005"),
+        ("500m", "0.5"),
+        ("1k", "1000"),
+        ("1M", "1000000"),
+        ("1G", "1000000000"),
+        ("1T", "1000000000000"),
+        ("1P", "1000000000000000"),
+        ("1E", "1000000000000000000"),
+        ("1Ki", "1024"),
+        ("1Mi", "1048576"),
+        ("1.5Gi", "1610612736"),
+        ("1Ti", "1099511627776"),
+        ("1Pi", "1125899906842624"),
+        ("1Ei", "1152921504606846976"),
+        ("1e3", "1000"),
+        ("1E3", "1000"),
+        ("12e-1", "1.2"),
+        ("1e+2", "100"),
+        (64, "64"),
+        (0.5, "0.5"),
+        (1e21, "1000000000000000000000"),
+    ],
+)
+def test_quantities(text: str | int | float, number: str) -> None:
+    assert parse_quantity(text) == Decimal(number)
+
+
+WORDS = [
+    "",
+    " ",
+    "1 Gi",
+    " 1",
+    "1\n",
+    "Gi",
+    "1K",
+    "1ki",
+    "1Gib",
+    "1e",
+    "1e3Ki",
+    "0x10",
+    "1_000",
+    "--1",
+    "1,5",
+    "∞",
+    "١",
+]
+
+
+@pytest.mark.parametrize("rubbish", [*WORDS, "1e9999", True, False, None, [], float("nan"), float("inf")])
+def test_rubbish_is_named(rubbish: object) -> None:
+    with pytest.raises(ConfigError, match="must be a Kubernetes quantity") as caught:
+        parse_quantity(rubbish, "spec.limits.memory")  # type: ignore[arg-type]
+    assert caught.value.path == "spec.limits.memory"
+    assert caught.value.value is rubbish or caught.value.value == rubbish
+
+
+@pytest.mark.parametrize(("text", "number"), [("1500m", 2), ("1m", 1), ("0.1", 1), ("16Gi", 17179869184), ("0", 0)])
+def test_bytes_are_rounded_up(text: str, number: int) -> None:
+    assert quantity_bytes(text) == number
+
+
+def test_negative_bytes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must not be negative"):
+        quantity_bytes("-1Gi")
+
+
+@given(st.integers(min_value=0, max_value=2**60), st.sampled_from(["", "Ki", "Mi", "Gi"]))
+def test_whole_numbers_are_exact(number: int, suffix: str) -> None:
+    factor = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}[suffix]
+    assert parse_quantity(f"{number}{suffix}") == number * factor
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_or_a_config_error(text: str) -> None:
+    try:
+        assert parse_quantity(text).is_finite()
+    except ConfigError as e:
+        assert e.value == text
