@@ -14,7 +14,7 @@ class OwnerKind(enum.Enum):
     POD = "pod"  # the pod's own level
     SANDBOX = "sandbox"
     CONTAINER = "container"
-    NESTED = "nested"  # below a container: crun, init systems inside
+    NESTED = "nested"  # below a container: crun, init systems inside; or beside one: conmon
     HOST_APPLICATION = "host-application"  # NodeSLO hostApplications
     SYSTEM = "system"  # everything else of the machine
 
@@ -22,9 +22,9 @@ class OwnerKind(enum.Enum):
 class Owner(msgspec.Struct, frozen=True):
     """Who a cgroup belongs to.
 
-    `pod_uid` comes from the path (for static pods the annotation kubernetes.io/config.hash stands there) and is resolved to
-    metadata.uid where the pod is known; `pod_known` is False while no source has told of the pod, which then stays visible
-    as such. `container_name` is None where no status names the id yet.
+    `pod_uid` comes from the path (for static pods the annotation kubernetes.io/config.hash stands there) and is
+    resolved to metadata.uid where the pod is known; `pod_known` is False while no source has told of the pod, which
+    then stays visible as such. `container_name` is None where no status names the id yet.
     """
 
     cgroup_id: int
