@@ -1,0 +1,46 @@
+# Everything a person types. Each target sets up what it needs first (.ci/setup: quick when nothing is missing).
+
+PYTHON := .venv/bin/python
+SHELL_FILES := .ci/run .ci/setup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench bpf workloads wheel clean
+
+help: ## Show this list.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1   \2/p' Makefile
+
+setup: ## Install what is missing: system packages, .venv, BPF objects.
+	@.ci/setup
+
+demo: setup ## Watch a node cgroup be eaten and saved, on this kernel (root).
+	@$(PYTHON) -m koordebpf demo
+
+test: setup ## Run every test this machine can run.
+	@$(PYTHON) tests/run.py
+
+lint: setup ## Check style, types, architecture, shell and C.
+	@echo '  ruff check'        && $(PYTHON) -m ruff check --quiet .
+	@echo '  ruff format'       && $(PYTHON) -m ruff format --quiet --check .
+	@echo '  mypy --strict'     && $(PYTHON) -m mypy --no-error-summary
+	@echo '  import contracts'  && .venv/bin/lint-imports > .make/lint-imports.txt || { cat .make/lint-imports.txt; exit 1; }
+	@echo '  shellcheck'        && .venv/bin/shellcheck $(SHELL_FILES)
+	@echo '  clang-format'      && .venv/bin/clang-format --dry-run --Werror tests/workloads/*.[ch]
+	@echo '  house rules'       && $(PYTHON) -m pytest -q tests/contract/test_house.py
+
+bench: setup ## Measure the figures of the README: JSON and a table (root).
+	@$(PYTHON) -m tests.bench
+
+bpf: ## Compile the BPF objects.
+	@$(MAKE) --no-print-directory -C bpf
+
+workloads: ## Compile the known loads that tests and measurements use.
+	@$(MAKE) --no-print-directory -C tests/workloads
+
+wheel: setup ## Build dist/*.whl with the BPF objects inside.
+	@$(PYTHON) -m hatchling build -t wheel
+
+clean: ## Remove what was built; keep .venv.
+	@$(MAKE) --no-print-directory -C bpf clean
+	@$(MAKE) --no-print-directory -C tests/workloads clean
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,44 @@
+"""What every folder of tests shares: when a skip is a failure, and what needs root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
+
+_TESTS = Path(__file__).parent
+
+# KOORDEBPF_REQUIRE=host,vm: the folders of which no test may be skipped.
+_REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
+
+
+def _fail_if_required(report: R, path: Path) -> R:
+    folder = path.relative_to(_TESTS).parts[0] if path.is_relative_to(_TESTS) else ""
+    if report.skipped and folder in _REQUIRED and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nKOORDEBPF_REQUIRE={','.join(sorted(_REQUIRED))} allows no skip in tests/{folder}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _fail_if_required((yield), item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _fail_if_required((yield), collector.path)
+
+
+@pytest.fixture
+def require_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes cgroups and loads programs into the kernel")

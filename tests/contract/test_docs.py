@@ -1,0 +1,94 @@
+"""The READMEs: their commands run, their transcripts are what the program prints, and what they name exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+READMES = sorted(path for path in (ROOT / name / "README.md" for name in (".", "bpf", "deploy", "tests", "vagrant")))
+TOP = ("bpf/", "koordebpf/", "tests/", "deploy/", "vagrant/", ".ci/")
+
+
+def blocks(language: str) -> list[str]:
+    return [block for path in READMES for block in re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)]
+
+
+def shell_commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def koordebpf(command: str) -> subprocess.CompletedProcess[str]:
+    name, *arguments = shlex.split(command)
+    assert name == "koordebpf"
+    return subprocess.run(
+        [sys.executable, "-m", "koordebpf", *arguments],
+        cwd=ROOT, env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+# Those that only print. `make …` would run this very test again.
+@pytest.mark.parametrize("command", [line for line in shell_commands() if line.startswith("koordebpf ")])
+def test_a_command_of_a_readme_runs(command):
+    done = koordebpf(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize("transcript", blocks("console"), ids=lambda text: text.splitlines()[0])
+def test_a_transcript_is_what_the_program_prints(transcript):
+    first, expected = transcript.split("\n", 1)
+    assert first.startswith("$ ")
+    assert koordebpf(first.removeprefix("$ ")).stdout == expected
+
+
+def test_every_command_of_a_readme_is_known():
+    commands = shell_commands()
+    assert commands
+    assert [line for line in commands if line.split()[0] not in {"koordebpf", "make"}] == []
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+class TestReadme:
+    def test_its_make_targets_exist(self, path):
+        text = path.read_text()
+        named = re.findall(r"`make ([a-z]+)`", text) + re.findall(r"^make ([a-z]+)", text, re.MULTILINE)
+        assert set(named) <= make_targets()
+
+    def test_its_paths_exist(self, path):
+        text = path.read_text()
+        here = [name for name in re.findall(r"^\| \[?`([\w.-]+/?)`", text, re.MULTILINE) if name.endswith(("/", ".c"))]
+        named = [name for name in re.findall(r"[`\s]((?:[\w.-]+/)+[\w.-]*)", text) if name.startswith(TOP)]
+        missing = [name for name in here if not (path.parent / name).exists()]
+        missing += [name for name in named if not (ROOT / name).exists()]
+        # Made by a build, a set-up or a person.
+        assert [name for name in missing if name not in {".venv/bin"}] == []
+
+    def test_its_links_lead_somewhere(self, path):
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+        assert [link for link in links if not (path.parent / link).exists()] == []
+
+    def test_its_options_exist(self, path):
+        commands = re.findall(r"`koordebpf (\w+) ([^`]*)`", path.read_text())
+        for command, arguments in commands:
+            usage = koordebpf(f"koordebpf {command} --help").stdout
+            assert [option for option in re.findall(r"--[a-z-]+", arguments) if option not in usage] == []
+
+
+def test_every_target_of_the_makefile_is_in_its_help():
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {line.split()[1] for line in shown.splitlines()} == make_targets()
+    declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert set(declared[1].split()) == make_targets()

@@ -1,0 +1,57 @@
+"""The wheel: what is in it, and that a user of it finds the BPF objects without the repository."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_it_holds_every_object_and_says_it_is_typed(wheel):
+    sources = {path.name.removesuffix(".c") for path in (ROOT / "bpf").glob("*.bpf.c")}
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert sources
+    assert {f"koordebpf/kernel/objects/{source}.o" for source in sources} <= names
+    assert "koordebpf/py.typed" in names
+
+
+def test_it_holds_the_package_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"koordebpf"}
+    licences = {name.rsplit("/", 1)[1] for name in names if "/licenses/" in name and not name.endswith("/")}
+    assert licences == {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt"}
+
+
+def test_its_user_finds_the_objects(wheel, tmp_path):
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    # The venv has no pip of its own: installing one takes longer than all the rest.
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    found = subprocess.run(
+        [str(python), "-c", "from koordebpf.kernel.objects import object_path; print(object_path('reclaim'))"],
+        cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    path = Path(found.stdout.strip())
+    assert path.is_relative_to(tmp_path / "venv")
+    assert path.read_bytes().startswith(b"\x7fELF")
