@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -50,11 +49,19 @@ def documented(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.
 
 
 def literal_page_sizes(path: Path) -> list[int]:
-    # Tokens, not text: 4096 in a comment or docstring is prose.
-    with path.open("rb") as source:
-        tokens = list(tokenize.tokenize(source.readline))
-    numbers = [token for token in tokens if token.type == tokenize.NUMBER]
-    return [token.start[0] for token in numbers if token.string.replace("_", "") in {"4096", "0x1000"}]
+    # 4096 that is multiplied, divided or called a page; a buffer or a bound may well be 4096.
+    lines = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.BinOp(left=ast.Constant(value=4096)) | ast.BinOp(right=ast.Constant(value=4096)):
+                lines.append(node.lineno)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=4096)) if "page" in name.lower():
+                lines.append(node.lineno)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=4096)) if "page" in name.lower():
+                lines.append(node.lineno)
+            case ast.keyword(arg=str(name), value=ast.Constant(value=4096)) if "page" in name.lower():
+                lines.append(node.value.lineno)
+    return sorted(lines)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -86,8 +93,8 @@ def test_a_docstring_that_repeats_is_told_from_one_that_does_not(name, docstring
 
 def test_a_literal_page_size_is_found(tmp_path):
     path = tmp_path / "reader.py"
-    path.write_text('"""4096 in prose."""\nSIZE = 4_096\nOTHER = 8192\n')
-    assert literal_page_sizes(path) == [2]
+    path.write_text('"""4096 in prose."""\nPAGE_BYTES = 4_096\nused = pages * 4096\nbuf = os.read(fd, 4096)\n')
+    assert literal_page_sizes(path) == [2, 3]
 
 
 def test_every_module_was_looked_at():
