@@ -1,0 +1,173 @@
+"""When the agent must not act, as rules over facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from koordebpf.decide.plan import Victim
+from koordebpf.units import NS_PER_S
+
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000  # pkg/apis/scheduling: SystemCriticalPriority
+
+
+class ClosedGuard(msgspec.Struct, frozen=True):
+    """One reason not to act; `code` is a stable word for metrics."""
+
+    code: str
+    sentence: str
+
+
+class GuardLimits(msgspec.Struct, frozen=True):
+    """Where the guards close.
+
+    `pods_max_age_ns`         Why: a watch sends bookmarks about once a minute and a kubelet list is refreshed every few
+                              seconds; a view half a minute old may name a pod that another one has replaced.
+    `lost_max_ratio`          of the records since the last rescan. Why: births are among them; one lost in a hundred
+                              still leaves the rescan, more means that the ring does not keep up.
+    `clock_jump_max_ns`       Why: a machine that slept has samples and a pod list from before.
+    `cgroupless_max_ratio`    of the running pods. Why: single pods start and stop; half of them means that the agent
+                              looks at another node's cgroups (a wrong --node-cgroup) or lists another node's pods.
+    `evictions_per_minute`    Why: kubelet evicts at most one pod in 10 s, 6 a minute; one hog needs 1, and a
+                              mistake must not empty a node of 110 pods before someone looks.
+    `victims_per_round`       Why: Koordinator sets none; half the minute's budget, so that one round never spends it.
+    `protected_namespaces`    never evicted from, whatever a label says.
+    """
+
+    pods_max_age_ns: int = 30 * NS_PER_S
+    lost_max_ratio: float = 0.01
+    clock_jump_max_ns: int = 5 * NS_PER_S
+    cgroupless_max_ratio: float = 0.5
+    evictions_per_minute: int = 10
+    victims_per_round: int = 5
+    protected_namespaces: frozenset[str] = frozenset({"kube-system"})
+
+
+class GuardFacts(msgspec.Struct, frozen=True):
+    """What the guards look at.
+
+    `pods_synced_ns` None: no view of pods yet. `records` and `lost_records` count since the last rescan.
+    `clock_jump_ns` is how far CLOCK_BOOTTIME − CLOCK_MONOTONIC moved since then; a stepped wall clock moves neither and
+    does no harm.
+    """
+
+    now_ns: int
+    source: Literal["api", "kubelet", "file"]
+    pods_synced_ns: int | None
+    source_problem: str | None = None  # the source cannot be read now
+    records: int = 0
+    lost_records: int = 0
+    clock_jump_ns: int = 0
+    running_pods: int = 0
+    running_pods_without_cgroup: int = 0
+
+
+def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, ...]:
+    """Return every guard that forbids acting on this node now; none: the agent may act.
+
+    A file that can be read is never stale: nothing newer exists than what it says.
+    """
+    closed: list[ClosedGuard] = []
+    if facts.pods_synced_ns is None:
+        closed.append(ClosedGuard("no_pod_view", f"no list of pods from the {facts.source} source yet"))
+    else:
+        age_ns = facts.now_ns - facts.pods_synced_ns
+        if facts.source == "file":
+            if facts.source_problem is not None:
+                closed.append(ClosedGuard("source_unreadable", f"the file source: {facts.source_problem}"))
+        elif age_ns > limits.pods_max_age_ns:
+            closed.append(
+                ClosedGuard(
+                    "pods_stale",
+                    f"the {facts.source} source's list of pods is {age_ns / NS_PER_S:.0f} s old"
+                    f" > {limits.pods_max_age_ns / NS_PER_S:.0f} s",
+                )
+            )
+    seen = facts.records + facts.lost_records
+    if seen and facts.lost_records > limits.lost_max_ratio * seen:
+        closed.append(
+            ClosedGuard(
+                "records_lost",
+                f"{facts.lost_records} of {seen} kernel records lost since the last rescan"
+                f" > {limits.lost_max_ratio:.0%}",
+            )
+        )
+    if abs(facts.clock_jump_ns) > limits.clock_jump_max_ns:
+        closed.append(
+            ClosedGuard(
+                "clock_jump",
+                f"the machine was suspended for {abs(facts.clock_jump_ns) / NS_PER_S:.0f} s since the last rescan",
+            )
+        )
+    if facts.running_pods and facts.running_pods_without_cgroup > limits.cgroupless_max_ratio * facts.running_pods:
+        closed.append(
+            ClosedGuard(
+                "node_disagrees",
+                f"{facts.running_pods_without_cgroup} of {facts.running_pods} running pods have no cgroup here:"
+                " check --node-name and --node-cgroup",
+            )
+        )
+    return tuple(closed)
+
+
+def victim_guard(victim: Victim, limits: GuardLimits, *, own_pod_uid: str | None = None) -> ClosedGuard | None:
+    """Return why this pod is never to be evicted, or None."""
+    pod = victim.candidate
+    if own_pod_uid is not None and pod.uid == own_pod_uid:
+        return ClosedGuard("own_pod", f"{pod.namespace}/{pod.name} is this agent")
+    if pod.namespace in limits.protected_namespaces:
+        return ClosedGuard("protected_namespace", f"{pod.namespace}/{pod.name} is in a protected namespace")
+    if pod.priority is not None and pod.priority >= SYSTEM_CRITICAL_PRIORITY:
+        return ClosedGuard("system_critical", f"{pod.namespace}/{pod.name} has system-critical priority {pod.priority}")
+    return None
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """The evictions of the last minute, as times in CLOCK_MONOTONIC nanoseconds. Bounded by `evictions_per_minute`."""
+
+    spent_ns: tuple[int, ...] = ()
+
+    def left(self, now_ns: int, limits: GuardLimits) -> int:
+        """Return how many evictions the minute still allows."""
+        recent = sum(1 for at_ns in self.spent_ns if now_ns - at_ns < 60 * NS_PER_S)
+        return max(0, limits.evictions_per_minute - recent)
+
+    def spend(self, now_ns: int) -> Budget:
+        """Return the budget after one more eviction."""
+        recent = tuple(at_ns for at_ns in self.spent_ns if now_ns - at_ns < 60 * NS_PER_S)
+        return Budget((*recent, now_ns))
+
+
+class Screening(msgspec.Struct, frozen=True):
+    """Which victims may go, in order, and which are held and why."""
+
+    allowed: tuple[Victim, ...]
+    held: tuple[tuple[Victim, ClosedGuard], ...]
+
+
+def screen(
+    victims: Iterable[Victim],
+    node_guards: tuple[ClosedGuard, ...],
+    budget: Budget,
+    limits: GuardLimits,
+    *,
+    now_ns: int,
+    own_pod_uid: str | None = None,
+) -> Screening:
+    """Return what of a plan may be carried out now: node guards first, then each pod's own, then the budget."""
+    allowed: list[Victim] = []
+    held: list[tuple[Victim, ClosedGuard]] = []
+    left = budget.left(now_ns, limits)
+    for victim in victims:
+        guard = node_guards[0] if node_guards else victim_guard(victim, limits, own_pod_uid=own_pod_uid)
+        if guard is None and len(allowed) >= limits.victims_per_round:
+            guard = ClosedGuard("round_full", f"{limits.victims_per_round} victims in this round already")
+        if guard is None and len(allowed) >= left:
+            guard = ClosedGuard("budget_spent", f"{limits.evictions_per_minute} evictions in the last minute already")
+        if guard is None:
+            allowed.append(victim)
+        else:
+            held.append((victim, guard))
+    return Screening(tuple(allowed), tuple(held))

@@ -1,0 +1,67 @@
+"""The documented last resort: stop the cgroup of a pod that the API server would not evict in time."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from koordebpf.act.actuator import Actuator
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Victim
+from koordebpf.units import NS_PER_S
+
+_API_FAILED = frozenset({Result.REFUSED, Result.FAILED})
+
+
+class LastResort(Actuator):
+    """Sends a victim to `api`, and to `cgroup` once `api` has failed it for `kill_after_s`.
+
+    Off unless configured: with `kill_after_s` None it is `api` alone. It passes over PodDisruptionBudgets and grace
+    periods, so it is for nodes where losing the node is worse. The decision to evict the pod is taken anew in each
+    round; this only chooses the way.
+    """
+
+    name = "api"
+
+    def __init__(self, api: Actuator, cgroup: Actuator | None, *, kill_after_s: float | None = None) -> None:
+        super().__init__(enforce=not api.is_dry_run)
+        self._api = api
+        self._cgroup = cgroup
+        self._kill_after_ns = None if kill_after_s is None or cgroup is None else int(kill_after_s * NS_PER_S)
+        self._failing_since_ns: dict[str, int] = {}
+
+    def observe(self, outcome: Outcome) -> Outcome:
+        """Take note of an outcome, returned or queued; return it with the time at which the pod may be tried again."""
+        if outcome.executor != self._api.name or outcome.result not in _API_FAILED:
+            if outcome.result is not Result.SENT:
+                self._failing_since_ns.pop(outcome.uid, None)
+            return outcome
+        since_ns = self._failing_since_ns.setdefault(outcome.uid, outcome.decided_ns)
+        if self._kill_after_ns is None:
+            return outcome
+        kill_at_ns = since_ns + self._kill_after_ns
+        if outcome.retry_at_ns is None or kill_at_ns < outcome.retry_at_ns:
+            return msgspec.structs.replace(outcome, retry_at_ns=kill_at_ns)
+        return outcome
+
+    def forget(self, known_uids: frozenset[str]) -> None:
+        """Drop what is remembered of pods that are no more."""
+        self._failing_since_ns = {uid: ns for uid, ns in self._failing_since_ns.items() if uid in known_uids}
+
+    def close(self) -> None:
+        """Stop both executors."""
+        self._api.close()
+        if self._cgroup is not None:
+            self._cgroup.close()
+
+    def _act(self, victim: Victim, decided_ns: int) -> Outcome:
+        since_ns = self._failing_since_ns.get(victim.candidate.uid)
+        if (
+            self._cgroup is not None
+            and self._kill_after_ns is not None
+            and since_ns is not None
+            and time.monotonic_ns() - since_ns >= self._kill_after_ns
+        ):
+            return self._cgroup.submit(victim, decided_ns)
+        return self._api.submit(victim, decided_ns)

@@ -1,0 +1,41 @@
+"""Which pods were told to go and have not given their memory back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.evict.pending import still_pending
+from koordebpf.state.view import PendingRelease, PodView
+
+_WITHDRAWN = frozenset({Result.REFUSED, Result.FAILED, Result.GONE, Result.HELD, Result.DRY_RUN})
+
+
+def note_told(
+    pending: Iterable[PendingRelease], *, uid: str, credit_bytes: int, now_ns: int
+) -> tuple[PendingRelease, ...]:
+    """Return the list with this pod on it; told again, its time starts again."""
+    others = tuple(entry for entry in pending if entry.uid != uid)
+    return (*others, PendingRelease(uid=uid, since_ns=now_ns, credit_bytes=credit_bytes))
+
+
+def note_outcome(pending: Iterable[PendingRelease], outcome: Outcome) -> tuple[PendingRelease, ...]:
+    """Return the list after an answer: a pod that will not go, or is another one now, is not waited for."""
+    if outcome.result not in _WITHDRAWN:
+        return tuple(pending)
+    return tuple(entry for entry in pending if entry.uid != outcome.uid)
+
+
+def expire(
+    pending: Iterable[PendingRelease], pods: Iterable[PodView], *, now_ns: int, max_ns: int
+) -> tuple[tuple[PendingRelease, ...], tuple[PendingRelease, ...], tuple[PendingRelease, ...]]:
+    """Split into what is still waited for, what has given its memory back and what took longer than `max_ns`."""
+    entries = tuple(pending)
+    waiting = still_pending(entries, pods)
+    waiting_uids = {entry.uid for entry in waiting}
+    late = tuple(entry for entry in waiting if now_ns - entry.since_ns > max_ns)
+    return (
+        tuple(entry for entry in waiting if now_ns - entry.since_ns <= max_ns),
+        tuple(entry for entry in entries if entry.uid not in waiting_uids),
+        late,
+    )

@@ -1,0 +1,191 @@
+"""One JSON line per plan: what was known, what was decided, what became of it.
+
+The line is written when every victim's outcome is final, so that one line tells the whole story.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Candidate, Excluded, Plan
+from koordebpf.detect.verdict import Verdict
+
+_BEST = 10  # candidates of the ranking that a line holds
+
+
+class AuditedFeature(msgspec.Struct, frozen=True):
+    """One feature's decision. Bytes. `ranking` holds the ten best of `candidates`."""
+
+    verdict: Verdict
+    need_bytes: int
+    pending_bytes: int
+    credit_bytes: int
+    missing_bytes: int
+    candidates: int
+    ranking: tuple[Candidate, ...]
+    victims: tuple[str, ...]  # uids, in order
+    excluded: tuple[Excluded, ...]
+    reason: str
+
+
+class Latencies(msgspec.Struct, frozen=True):
+    """Nanoseconds from one step to the next; None: that step was not reached.
+
+    Crossing seen → plan decided → first signal or request sent → memory below the lower mark or all releases done.
+    """
+
+    seen_to_decided_ns: int | None = None
+    decided_to_sent_ns: int | None = None
+    decided_to_freed_ns: int | None = None
+
+
+class AuditRecord(msgspec.Struct, frozen=True):
+    """One line of the audit log. `time` is RFC 3339 UTC; every `_ns` that is a moment is CLOCK_MONOTONIC."""
+
+    schema: Literal["koordebpf.audit/v1"]
+    time: str
+    node: str
+    dry_run: bool
+    decided_ns: int
+    sentence: str
+    features: tuple[AuditedFeature, ...]
+    outcomes: tuple[Outcome, ...]
+    latencies: Latencies
+
+
+class OpenPlan:
+    """A plan whose outcomes are still coming in."""
+
+    def __init__(self, plan: Plan, *, node: str, dry_run: bool, seen_ns: int | None, wall_s: float) -> None:
+        self.plan = plan
+        self._node = node
+        self._dry_run = dry_run
+        self._seen_ns = seen_ns
+        self._time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._outcomes: dict[str, Outcome] = {}
+        self._freed_ns: int | None = None
+
+    def note(self, outcome: Outcome) -> bool:
+        """Take an outcome of one of this plan's victims; tell whether it was one."""
+        if outcome.uid not in {victim.candidate.uid for victim in self.plan.victims}:
+            return False
+        earlier = self._outcomes.get(outcome.uid)
+        if earlier is None or earlier.result is Result.SENT:
+            self._outcomes[outcome.uid] = outcome
+        return True
+
+    def note_freed(self, now_ns: int) -> None:
+        """Say that the victims' memory is back."""
+        if self._freed_ns is None:
+            self._freed_ns = now_ns
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every outcome is final and, where something was really evicted, its memory is back."""
+        finals = [outcome.result for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
+        return len(finals) == len(self.plan.victims) and (Result.DONE not in finals or self._freed_ns is not None)
+
+    def record(self) -> AuditRecord:
+        """Return the line as known now; also for a plan that was given up on."""
+        decided_ns = self.plan.now_ns
+        sent = [outcome.sent_ns for outcome in self._outcomes.values() if outcome.sent_ns is not None]
+        return AuditRecord(
+            schema="koordebpf.audit/v1",
+            time=self._time,
+            node=self._node,
+            dry_run=self._dry_run,
+            decided_ns=decided_ns,
+            sentence=self.plan.sentence,
+            features=tuple(
+                AuditedFeature(
+                    verdict=feature.verdict,
+                    need_bytes=feature.need_bytes,
+                    pending_bytes=feature.pending_bytes,
+                    credit_bytes=feature.credit_bytes,
+                    missing_bytes=feature.missing_bytes,
+                    candidates=len(feature.candidates),
+                    ranking=feature.candidates[:_BEST],
+                    victims=tuple(victim.candidate.uid for victim in feature.victims),
+                    excluded=feature.excluded[:_BEST],
+                    reason=feature.reason,
+                )
+                for feature in self.plan.features
+            ),
+            outcomes=tuple(self._outcomes.values()),
+            latencies=Latencies(
+                seen_to_decided_ns=None if self._seen_ns is None else decided_ns - self._seen_ns,
+                decided_to_sent_ns=min(sent) - decided_ns if sent else None,
+                decided_to_freed_ns=None if self._freed_ns is None else self._freed_ns - decided_ns,
+            ),
+        )
+
+
+def audit_schema() -> dict[str, Any]:
+    """Return the JSON Schema of one audit line."""
+    return msgspec.json.schema(AuditRecord)
+
+
+class AuditLog:
+    """Appends audit lines to a file that is rotated by size, or to standard output. Never stops the agent.
+
+    At most `max_bytes` × (`kept` + 1) are on disk. A line that cannot be written (a full disk, a removed directory) is
+    counted in `dropped` and the next one is tried anew.
+    """
+
+    def __init__(self, path: Path | None, *, max_bytes: int = 16 << 20, kept: int = 3) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._kept = kept
+        self.written = 0
+        self.dropped = 0
+        self.last_error: str | None = None
+
+    def write(self, record: AuditRecord) -> bool:
+        """Append one line; tell whether it is in the file."""
+        line = msgspec.json.encode(record) + b"\n"
+        try:
+            if self._path is None:
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+            else:
+                self._append(self._path, line)
+        except OSError as error:
+            self.dropped += 1
+            self.last_error = f"{self._path or 'stdout'}: {error.strerror}"
+            return False
+        self.written += 1
+        return True
+
+    # Opened for each line: a plan is rare, and a file that someone moved or removed is made anew.
+    def _append(self, path: Path, line: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            size = os.fstat(fd).st_size
+            if size and size + len(line) > self._max_bytes:
+                os.close(fd)
+                fd = -1
+                self._rotate(path)
+                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+                size = 0
+            if os.write(fd, line) != len(line):
+                os.ftruncate(fd, size)  # a full disk took a part: half a line would spoil the file for its readers
+                raise OSError(28, "No space left on device")
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _rotate(self, path: Path) -> None:
+        for number in range(self._kept, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+            if newer.exists():
+                newer.replace(older)
+        if self._kept == 0:
+            path.unlink()

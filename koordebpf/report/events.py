@@ -1,0 +1,106 @@
+"""Kubernetes Events with Koordinator's texts, posted without blocking the loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime
+from queue import Full, Queue
+from typing import Literal, Protocol
+
+import msgspec
+
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Victim
+from koordebpf.errors import KubeError
+
+_log = logging.getLogger(__name__)
+
+_QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
+_TIMEOUT_S = 5.0
+
+
+class PodEvent(msgspec.Struct, frozen=True):
+    """A Warning on a pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: Literal["evictPodSuccess", "evictPodFail"]
+    message: str
+
+
+def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
+    """Return the Event of an eviction that was tried; None where nothing was tried or the answer is outstanding.
+
+    Source: Koordinator pkg/util/pod_evict.go and qosmanager/plugins/util/evictor.go.
+    """
+    pod = victim.candidate
+    text = f"evict Pod:{pod.namespace}/{pod.name}, reason: {victim.reason}, message: {victim.message}"
+    match outcome.result:
+        case Result.DONE:
+            return PodEvent(pod.namespace, pod.name, pod.uid, "evictPodSuccess", text)
+        case Result.REFUSED | Result.FAILED:
+            return PodEvent(pod.namespace, pod.name, pod.uid, "evictPodFail", f"{text}, error {outcome.detail}")
+        case Result.GONE | Result.HELD | Result.DRY_RUN | Result.SENT:
+            return None
+
+
+class CreatesEvents(Protocol):
+    """The one call that is made; `kube.actions.KubeActions` has it."""
+
+    def create_event(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        reason: Literal["evictPodSuccess", "evictPodFail"],
+        message: str,
+        at: datetime,
+        timeout_s: float,
+    ) -> None:
+        """Record a Warning on a pod."""
+
+
+class EventPoster:
+    """Posts Events from one thread. What the API server does not take, or what does not fit, is counted and dropped."""
+
+    def __init__(self, api: CreatesEvents) -> None:
+        self._api = api
+        self._queue: Queue[tuple[PodEvent, datetime] | None] = Queue(_QUEUED)
+        self.posted = 0
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+        self._thread.start()
+
+    def post(self, event: PodEvent, wall_s: float) -> None:
+        """Queue one Event that happened at `wall_s`."""
+        try:
+            self._queue.put_nowait((event, datetime.fromtimestamp(wall_s, UTC)))
+        except Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Post what is queued, then stop the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            event, at = entry
+            try:
+                self._api.create_event(
+                    event.namespace,
+                    event.name,
+                    event.uid,
+                    reason=event.reason,
+                    message=event.message,
+                    at=at,
+                    timeout_s=_TIMEOUT_S,
+                )
+            except KubeError as error:
+                self.dropped += 1
+                _log.warning("event %s on %s/%s was not recorded: %s", event.reason, event.namespace, event.name, error)
+            else:
+                self.posted += 1
