@@ -30,6 +30,11 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> A
     raise TimeoutError(what)
 
 
+def let_it_spin() -> None:
+    """Give a hot loop the time to show itself. A slow machine can only miss it; it never fails what is right."""
+    time.sleep(0.2)
+
+
 @dataclass
 class Request:
     method: str

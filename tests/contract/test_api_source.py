@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from apiserver import Cluster, Exchange, gives, hold_open, listing, node, nodeslo, pod, status, until
+from apiserver import Cluster, Exchange, gives, hold_open, let_it_spin, listing, node, nodeslo, pod, status, until
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.api import ApiSource
@@ -190,6 +190,7 @@ def test_endless_410_is_not_a_hot_loop(open_source: Open, cluster: Cluster) -> N
     cluster.pods.watches += [gives(410, EXPIRED)] * 1000
     source = open_source(msgspec.structs.replace(PACE, first_s=3600.0, cap_s=3600.0))
     complaint(source, "too old resource version")
+    let_it_spin()
     # The first 410 asks anew at once, the second waits an hour.
     assert len(cluster.pods.seen_lists) == 2
     assert len(cluster.pods.seen_watches) == 2
@@ -232,6 +233,18 @@ def test_connection_cut_inside_a_line_resumes_after_the_last_whole_event(
     assert cluster.pods.seen_watches[1].query["resourceVersion"] == "120"
     assert len(cluster.pods.seen_lists) == 1
     until(lambda: names(source) == ["a", "b", "c"] and source.state().problems == (), "only what came whole")
+
+
+def test_half_a_line_is_a_broken_connection(open_source: Open, cluster: Cluster) -> None:
+    def half(exchange: Exchange) -> None:
+        exchange.head(200, Connection="close")
+        exchange.raw(b'{"type": "ADDED", "obj')
+        exchange.cut()
+
+    cluster.pods.watches.append(half)
+    source = open_source(msgspec.structs.replace(PACE, first_s=3600.0, cap_s=3600.0))
+    assert "was cut inside a line" in complaint(source, "watch pods")
+    assert names(source) == ["a", "b"]
 
 
 def test_events_in_pieces_and_many_in_one_piece(open_source: Open, cluster: Cluster) -> None:
@@ -435,6 +448,7 @@ def test_denied_is_no_hot_loop(open_source: Open, cluster: Cluster) -> None:
     source = open_source(msgspec.structs.replace(PACE, slow_s=3600.0))
     complaint(source, "list pods")
     until(lambda: cluster.nodeslos.seen_watches and cluster.nodes.seen_watches, "the other resources")
+    let_it_spin()
     assert len(cluster.pods.seen_lists) == 1
     assert source.state().node is not None
 
@@ -467,6 +481,7 @@ def test_retry_after_is_obeyed(open_source: Open, cluster: Cluster) -> None:
     source = open_source()
     complaint(source, "429")
     until(lambda: cluster.nodes.seen_watches, "the other resources")
+    let_it_spin()
     assert len(cluster.pods.seen_lists) == 1
 
 
@@ -478,8 +493,9 @@ def test_watch_that_ends_at_once_is_not_a_hot_loop(open_source: Open, cluster: C
     cluster.pods.watches += [ends] * 1000
     source = open_source(msgspec.structs.replace(PACE, first_s=3600.0, cap_s=3600.0))
     synced(source)
-    until(lambda: cluster.nodes.seen_watches and cluster.nodeslos.seen_watches, "the other resources")
-    assert len(cluster.pods.seen_watches) <= 1
+    until(lambda: cluster.pods.seen_watches, "a watch")
+    let_it_spin()
+    assert len(cluster.pods.seen_watches) == 1
 
 
 def test_absent_crd_is_quiet_and_the_configmap_stands_in(open_source: Open, cluster: Cluster) -> None:
