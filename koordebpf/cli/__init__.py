@@ -41,7 +41,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "KOORDEBPF"})
 @click.version_option(__version__, prog_name="koordebpf")
 def _group() -> None:
-    r"""Protect a Kubernetes node's latency-sensitive pods from its best-effort ones.
+    """Protect a Kubernetes node's latency-sensitive pods from its best-effort ones.
 
     \b
     Examples:

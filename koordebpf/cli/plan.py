@@ -28,7 +28,7 @@ _COLUMNS = 80
 )
 @click.option("--ranking", default=10, show_default=True, type=click.IntRange(min=0), help="Candidates to show.")
 def plan(frame: str | None, as_json: bool, schema: str | None, ranking: int) -> None:
-    r"""Print the decision for one recorded frame, and why not another one.
+    """Print the decision for one recorded frame, and why not another one.
 
     FRAME.json holds Kubernetes' own objects (pods, node, nodeSLO or sloControllerConfig) and what was measured beside
     them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer.

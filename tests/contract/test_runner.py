@@ -1,0 +1,73 @@
+"""The test runner's own promises: nothing required is skipped in silence, and nothing that died counts as passed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    tests = tmp_path / "tests"
+    for name in ("host", "unit"):
+        (tests / name).mkdir(parents=True)
+    for name in ("conftest.py", "run.py"):
+        shutil.copy(TESTS / name, tests)
+    return tests
+
+
+def run(tests: Path, require: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(tests / "run.py"), *arguments],
+        env=os.environ | {"KOORDEBPF_REQUIRE": require}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def one_test(body: str) -> str:
+    return f"import os, pytest\ndef test_it():\n    {body}\n"
+
+
+@pytest.mark.parametrize(
+    ("require", "reason", "total"),
+    [
+        ("unit", "no time", "0 passed, 1 failed, 0 skipped"),
+        ("unit", "not this kind of machine: v2 only", "0 passed, 0 failed, 1 skipped"),
+        ("host", "no time", "0 passed, 0 failed, 1 skipped"),
+    ],
+)
+def test_a_required_skip_fails_unless_it_is_for_another_machine(folders, require, reason, total):
+    (folders / "unit" / "test_skip.py").write_text(one_test(f"pytest.skip({reason!r})"))
+    done = run(folders, require, "unit")
+    assert done.stdout.splitlines()[-1] == total
+    assert done.returncode == 1, "nothing passed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["os._exit(0)", "os.abort()", "assert False", "raise KeyboardInterrupt"],
+    ids=lambda body: body.split("(")[0],
+)
+def test_what_dies_or_fails_is_counted(folders, body):
+    (folders / "unit" / "test_death.py").write_text(one_test(body))
+    done = run(folders, "", "unit")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_a_test_that_passes_is_counted(folders):
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    done = run(folders, "", "unit")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+
+
+def test_an_unknown_folder_is_refused_by_name(folders):
+    done = run(folders, "", "units")
+    assert done.returncode == 2
+    assert "units" in done.stderr
