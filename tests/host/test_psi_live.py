@@ -1,0 +1,67 @@
+"""PSI on the running kernel: the file is read, and a trigger is granted or refused with its reason."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+
+import pytest
+
+from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger
+
+ASKED_US = 50_000
+
+
+@pytest.fixture(autouse=True)
+def node_psi(require_root: None) -> None:
+    if not NODE_MEMORY_PRESSURE.exists():
+        pytest.skip("this kernel does no pressure accounting: CONFIG_PSI is off, or it was booted with psi=0")
+
+
+def test_the_node_file_is_read_again_and_again_through_one_fd() -> None:
+    with PressureFile() as file:
+        first, second = file.read(), file.read()
+    assert second.some.total_us >= first.some.total_us
+    assert first.full is not None and first.full.total_us <= first.some.total_us
+
+
+@pytest.mark.parametrize("kind", ["some", "full"])
+def test_a_trigger_is_granted_in_the_shortest_window_the_kernel_allows(kind: str) -> None:
+    with PsiTrigger(NODE_MEMORY_PRESSURE, kind, 5_000, ASKED_US) as trigger:  # type: ignore[arg-type]
+        windows = (ASKED_US, *FALLBACK_WINDOWS_US)
+        assert trigger.window_us in windows
+        # One reason for each shorter window, none for the granted one.
+        assert len(trigger.refused) == windows.index(trigger.window_us)
+        with select.epoll() as epoll:
+            epoll.register(trigger.fileno(), select.EPOLLPRI)
+            assert epoll.poll(0) == [] or epoll.poll(0) == []  # a stall at this very moment wakes once at most
+
+
+def test_a_window_no_kernel_grants_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(SupportError, match="CAP_SYS_RESOURCE"):
+        PsiTrigger(NODE_MEMORY_PRESSURE, "some", 1_000, 11_000_000)  # a window is at most 10 s
+
+
+def test_a_stall_longer_than_its_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="60000"):
+        PsiTrigger(NODE_MEMORY_PRESSURE, "some", 60_000, 50_000)
+
+
+def test_a_cgroup_of_its_own(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
+    path = memory_cgroup / "memory.pressure"
+    if not path.exists():
+        with pytest.raises(SupportError, match="cgroup v2 only"):
+            PressureFile(path)
+        return
+    with PressureFile(path) as file, PsiTrigger(path) as trigger:
+        assert file.read().some.total_us == 0
+        memory_cgroup.rmdir()
+        with pytest.raises(CgroupGone):
+            file.read()
+        with select.epoll() as epoll:
+            epoll.register(trigger.fileno(), select.EPOLLPRI)
+            assert epoll.poll(1)[0][1] & select.EPOLLERR
+    with pytest.raises(CgroupGone):
+        PressureFile(path)
