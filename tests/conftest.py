@@ -13,8 +13,8 @@ R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 _TESTS = Path(__file__).parent
 
-# KOORDEBPF_REQUIRE=host,vm: the folders of which no test may be skipped, but for those of another kind of machine (cgroup
-# v2 only, a newer kernel), whose reason begins with these words.
+# KOORDEBPF_REQUIRE=host,vm: the folders of which no test may be skipped, but for those of another kind of machine
+# (cgroup v2 only, a newer kernel), whose reason begins with these words.
 OTHER_MACHINE = "not this kind of machine: "
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 
