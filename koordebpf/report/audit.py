@@ -63,8 +63,11 @@ class AuditRecord(msgspec.Struct, frozen=True):
 class OpenPlan:
     """A plan whose outcomes are still coming in."""
 
-    def __init__(self, plan: Plan, *, node: str, dry_run: bool, seen_ns: int | None, wall_s: float) -> None:
+    def __init__(
+        self, plan: Plan, *, node: str, dry_run: bool, seen_ns: int | None, decided_ns: int, wall_s: float
+    ) -> None:
         self.plan = plan
+        self._decided_ns = decided_ns
         self._node = node
         self._dry_run = dry_run
         self._seen_ns = seen_ns
@@ -94,7 +97,7 @@ class OpenPlan:
 
     def record(self) -> AuditRecord:
         """Return the line as known now; also for a plan that was given up on."""
-        decided_ns = self.plan.now_ns
+        decided_ns = self._decided_ns
         sent = [outcome.sent_ns for outcome in self._outcomes.values() if outcome.sent_ns is not None]
         return AuditRecord(
             schema="koordebpf.audit/v1",

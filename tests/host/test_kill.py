@@ -1,0 +1,347 @@
+"""Real process trees in real cgroups: what is meant dies, all of it, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from koordebpf.act.actuator import OutcomeQueue
+from koordebpf.act.cgroup import CgroupExecutor
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.errors import CgroupGone
+from koordebpf.kernel.kill import Kill, KillReport, KillTarget, kill_cgroup
+from koordebpf.units import NS_PER_S
+
+V1_MEMORY = Path("/sys/fs/cgroup/memory")
+V1_FREEZER = Path("/sys/fs/cgroup/freezer")
+V2_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+
+# A tree that forks 50 times a second, each child alive for as long as its parent, up to 200; gone after 30 s by itself.
+FORKER = """
+import os, signal, time
+signal.alarm(30)
+for _ in range(200):
+    if os.fork() == 0:
+        signal.alarm(30)
+        signal.pause()
+    time.sleep(0.02)
+signal.pause()
+"""
+# Children fork on from themselves, so that killing the parents alone never ends it. 200 in all, by a bounded chain.
+RUNNER = """
+import os, signal, time
+for _ in range(200):
+    signal.alarm(5)
+    time.sleep(0.02)
+    if os.fork() != 0:
+        os._exit(0)
+signal.pause()
+"""
+HOG = """
+import mmap, signal, sys
+signal.alarm(30)
+hog = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, len(hog), 4096):
+    hog[offset] = 1
+print("full", flush=True)
+signal.pause()
+"""
+
+
+class Site:
+    """A cgroup of our own, with the directory of the same name in the freezer hierarchy where there is one."""
+
+    def __init__(self, path: Path, version: int, freezer: Path | None) -> None:
+        self.path, self.version, self.freezer = path, version, freezer
+        self._children: list[subprocess.Popen[str]] = []
+
+    def target(self) -> KillTarget:
+        return KillTarget(self.path, self.path.stat().st_ino, 1 if self.version == 1 else 2, self.freezer)
+
+    def spawn(self, code: str, *args: str, below: str = "") -> subprocess.Popen[str]:
+        directories = [base / below for base in (self.path, self.freezer) if base is not None]
+        for directory in directories:
+            directory.mkdir(parents=True, exist_ok=True)
+
+        def join() -> None:
+            for directory in directories:
+                (directory / "cgroup.procs").write_text("0")
+
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, *args], preexec_fn=join, stdout=subprocess.PIPE, text=True
+        )
+        self._children.append(child)
+        return child
+
+    def pids(self) -> list[int]:
+        return [int(pid) for file in self.path.rglob("cgroup.procs") for pid in file.read_text().split()]
+
+    def close(self) -> None:
+        for child in self._children:
+            child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+        if self.freezer is not None and self.freezer.exists():
+            for state in self.freezer.rglob("freezer.state"):
+                state.write_text("THAWED")
+        for base in (self.path, self.freezer):
+            if base is not None and base.exists():
+                for pid in self.pids():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, 9)
+                for directory in (*sorted((d for d in base.rglob("*") if d.is_dir()), reverse=True), base):
+                    wait_until(lambda d=directory: _removed(d))
+
+
+def _removed(directory: Path) -> bool:
+    with suppress(FileNotFoundError, OSError):
+        directory.rmdir()
+    return not directory.exists()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("waited in vain")
+        time.sleep(0.005)
+
+
+def _v1(with_freezer: bool) -> Site | None:
+    if not (V1_MEMORY / "cgroup.procs").exists():
+        return None
+    if with_freezer and not V1_FREEZER.is_dir():
+        return None
+    name = f"koordebpf-kill-{os.getpid()}"
+    return Site(V1_MEMORY / name, 1, V1_FREEZER / name if with_freezer else None)
+
+
+def _v2() -> Site | None:
+    # cgroup.kill needs no controller: on a hybrid host the unified hierarchy serves as well.
+    for root in V2_ROOTS:
+        if (root / "cgroup.controllers").exists():
+            return Site(root / f"koordebpf-kill-{os.getpid()}", 2, None)
+    return None
+
+
+def _make(kind: str) -> Site | None:
+    return _v2() if kind == "v2" else _v1(with_freezer=kind == "v1-freezer")
+
+
+HERE = [kind for kind in ("v1-freezer", "v1-bare", "v2") if _make(kind) is not None]
+
+
+@pytest.fixture(params=HERE)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    made = _make(request.param)
+    assert made is not None
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make cgroups")
+    made.path.mkdir()
+    if made.freezer is not None:
+        made.freezer.mkdir()
+    yield made
+    made.close()
+
+
+def kill(site: Site, seconds: float = 10) -> KillReport:
+    return kill_cgroup(site.target(), deadline_ns=time.monotonic_ns() + int(seconds * NS_PER_S))
+
+
+def test_everything_below_dies_and_a_bystander_lives(site: Site) -> None:
+    bystander = subprocess.Popen(["sleep", "30"])
+    try:
+        children = [site.spawn("import time; time.sleep(30)", below=below) for below in ("", "a", "a/b", "a/b/c")]
+        report = kill(site)
+        assert report.killed_tasks == 4
+        assert report.left_tasks == 0
+        assert report.empty_ns is not None and report.empty_ns >= report.signalled_ns
+        assert site.pids() == []
+        assert [child.wait(5) for child in children] == [-9] * 4
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_tree_that_keeps_forking_dies(site: Site) -> None:
+    site.spawn(FORKER)
+    wait_until(lambda: len(site.pids()) > 20)
+    report = kill(site)
+    assert report.left_tasks == 0
+    assert report.killed_tasks >= 20
+    assert site.pids() == []
+
+
+def test_a_task_that_forks_away_from_its_killer_dies(site: Site) -> None:
+    for _ in range(5):
+        site.spawn(RUNNER)
+    wait_until(lambda: len(site.pids()) >= 5)
+    report = kill(site)
+    assert report.left_tasks == 0
+    assert site.pids() == []
+    # One more look: nothing was in the middle of a fork.
+    time.sleep(0.1)
+    assert site.pids() == []
+
+
+def test_more_processes_than_one_batch_of_descriptors(site: Site) -> None:
+    site.spawn(FORKER.replace("0.02", "0").replace("200", "300"))
+    wait_until(lambda: len(site.pids()) == 301)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    report = kill(site)
+    assert report.killed_tasks == 301
+    assert site.pids() == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
+def test_a_paused_container_dies(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)", below="paused")
+    if site.version == 2:
+        (site.path / "paused/cgroup.freeze").write_text("1")
+    else:
+        assert site.freezer is not None
+        state = site.freezer / "paused/freezer.state"
+        state.write_text("FROZEN")
+        wait_until(lambda: state.read_text().strip() == "FROZEN")
+    assert kill(site).killed_tasks == 1
+    assert child.wait(5) == -9
+
+
+def test_memory_comes_back(site: Site) -> None:
+    child = site.spawn(HOG, "128")
+    assert child.stdout is not None and child.stdout.readline() == "full\n"
+    report = kill(site)
+    assert report.killed_tasks == 1
+    usage = site.path / ("memory.usage_in_bytes" if site.version == 1 else "memory.current")
+    if usage.exists():
+        wait_until(lambda: int(usage.read_text()) < 32 << 20)
+
+
+def test_an_empty_cgroup_needs_nothing(site: Site) -> None:
+    report = kill(site)
+    assert (report.killed_tasks, report.left_tasks) == (0, 0)
+
+
+def test_a_reused_path_is_refused(site: Site) -> None:
+    old = site.target()
+    site.path.rmdir()
+    site.path.mkdir()
+    child = site.spawn("import time; time.sleep(30)")
+    assert site.path.stat().st_ino != old.cgroup_id
+    with pytest.raises(CgroupGone):
+        Kill.begin(old)
+    assert child.poll() is None
+
+
+def test_a_removed_cgroup_is_gone(site: Site) -> None:
+    old = site.target()
+    site.path.rmdir()
+    with pytest.raises(CgroupGone):
+        Kill.begin(old)
+
+
+def test_a_cgroup_that_vanishes_after_it_was_opened_is_empty(site: Site) -> None:
+    with Kill.begin(site.target()) as under_way:
+        site.path.rmdir()
+        report = under_way.finish(deadline_ns=time.monotonic_ns() + NS_PER_S)
+    assert report.left_tasks == 0 and report.empty_ns is not None
+
+
+# The caller of kill_cgroup is a process of its own here: the one that must not kill itself.
+SELF_KILL = """
+import sys, time
+from pathlib import Path
+from koordebpf.errors import ActuationError
+from koordebpf.kernel.kill import KillTarget, kill_cgroup
+path = Path(sys.argv[1])
+try:
+    kill_cgroup(KillTarget(path, path.stat().st_ino, int(sys.argv[2])), deadline_ns=time.monotonic_ns() + 10**9)
+except ActuationError as error:
+    print("refused:", error, flush=True)
+"""
+
+
+def test_the_agents_own_cgroup_is_refused_and_its_neighbours_live(site: Site) -> None:
+    neighbour = site.spawn("import time; time.sleep(30)")
+    agent = site.spawn(SELF_KILL, str(site.path), str(site.version))
+    out, _ = agent.communicate(timeout=20)
+    assert out.startswith("refused:") and "this agent" in out
+    assert agent.returncode == 0
+    assert neighbour.poll() is None
+
+
+def test_what_does_not_die_in_time_is_reported(site: Site) -> None:
+    # A vfork parent sleeps uninterruptibly, though killably; nothing we may make here resists SIGKILL. A deadline that
+    # has passed before the first look stands for it.
+    site.spawn(HOG, "64")
+    wait_until(lambda: len(site.pids()) == 1)
+    report = kill_cgroup(site.target(), deadline_ns=0, release_early=False)
+    assert report.left_tasks + report.killed_tasks == 1
+    wait_until(lambda: site.pids() == [])
+
+
+def _victim(site: Site) -> Victim:
+    candidate = Candidate(
+        rank=1, uid="u-1", namespace="be", name="spark-1", cgroup_id=site.target().cgroup_id, priority=5000,
+        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+    )  # fmt: skip
+    return Victim(candidate=candidate, reason="evicted", message="trigger by koordlet feature X, kill pod: spark-1")
+
+
+def test_the_executor_signals_now_and_reports_when_empty(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)")
+    woken: Queue[None] = Queue()
+    outcomes = OutcomeQueue(lambda: woken.put(None))
+    executor = CgroupExecutor(lambda _: site.target(), outcomes, enforce=True)
+    try:
+        first = executor.submit(_victim(site), decided_ns=time.monotonic_ns())
+        assert first.result is Result.SENT and first.sent_ns is not None
+        woken.get(timeout=10)
+        (final,) = outcomes.drain()
+        assert (final.result, final.killed_tasks) == (Result.DONE, 1)
+        assert child.wait(5) == -9
+        again = executor.submit(_victim(site), decided_ns=time.monotonic_ns())
+        assert again.result is Result.SENT  # an empty cgroup that still stands
+    finally:
+        executor.close()
+
+
+def test_the_executor_does_not_kill_in_a_dry_run(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)")
+    executor = CgroupExecutor(lambda _: site.target(), OutcomeQueue(lambda: None))
+    outcome: Outcome = executor.submit(_victim(site), decided_ns=1)
+    assert outcome.result is Result.DRY_RUN
+    assert child.poll() is None
+    executor.close()
+
+
+def test_the_executor_says_gone_when_the_path_is_another_cgroup(site: Site) -> None:
+    victim = _victim(site)
+    old = site.target()
+    site.path.rmdir()
+    site.path.mkdir()
+    child = site.spawn("import time; time.sleep(30)")
+    executor = CgroupExecutor(lambda _: old, OutcomeQueue(lambda: None), enforce=True)
+    assert executor.submit(victim, decided_ns=1).result is Result.GONE
+    assert child.poll() is None
+    executor.close()
+
+
+def test_init_is_never_signalled() -> None:
+    from koordebpf.kernel.kill import _pidfd_open
+
+    assert _pidfd_open(1) is None
+    assert _pidfd_open(0) is None
+    assert _pidfd_open(os.getpid()) is None

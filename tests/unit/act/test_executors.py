@@ -1,0 +1,251 @@
+"""The API executor against an API that answers as told, dry run, and the last resort."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import Queue
+
+import pytest
+
+from koordebpf.act.actuator import Actuator, OutcomeQueue
+from koordebpf.act.api import ApiExecutor, ApiLimits
+from koordebpf.act.guards import ClosedGuard
+from koordebpf.act.last_resort import LastResort
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.act.pending import expire, note_outcome, note_told
+from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
+from koordebpf.units import NS_PER_S
+
+QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3)
+
+
+def victim(name: str = "spark-1") -> Victim:
+    candidate = Candidate(
+        rank=1, uid=f"u-{name}", namespace="be", name=name, cgroup_id=1, priority=5000,
+        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+    )  # fmt: skip
+    return Victim(candidate=candidate, reason="evicted", message="m")
+
+
+class Api:
+    """Answers each call with the next of `answers`; an exception is raised. After the last: success."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self._answers = list(answers)
+        self.calls: list[tuple[str, str, str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
+        self.gate.wait(10)
+        self.calls.append((namespace, name, uid))
+        answer = self._answers.pop(0) if self._answers else None
+        if answer is not None:
+            raise answer
+
+
+class Desk:
+    """An executor with its queue."""
+
+    def __init__(self, api: Api) -> None:
+        self._woken: Queue[None] = Queue()
+        self.outcomes = OutcomeQueue(lambda: self._woken.put(None))
+        self.executor = ApiExecutor(api, self.outcomes, limits=QUICK, enforce=True)
+
+    def answer(self) -> Outcome:
+        self._woken.get(timeout=10)
+        (outcome,) = self.outcomes.drain()
+        return outcome
+
+
+@pytest.fixture
+def desk() -> Iterator[Callable[[Api], Desk]]:
+    desks: list[Desk] = []
+
+    def make(api: Api) -> Desk:
+        desks.append(Desk(api))
+        return desks[-1]
+
+    yield make
+    for made in desks:
+        made.executor.close()
+
+
+def test_success(desk: Callable[[Api], Desk]) -> None:
+    api = Api()
+    d = desk(api)
+    assert d.executor.submit(victim(), 7).result is Result.SENT
+    outcome = d.answer()
+    assert (outcome.result, outcome.decided_ns) == (Result.DONE, 7)
+    assert outcome.sent_ns is not None and outcome.answered_ns is not None
+    assert outcome.answered_ns >= outcome.sent_ns
+    assert api.calls == [("be", "spark-1", "u-spark-1")]
+
+
+def test_retry_after_is_kept(desk: Callable[[Api], Desk]) -> None:
+    api = Api(KubeBusy("Cannot evict pod: disruption budget", 60.0))
+    d = desk(api)
+    before_ns = time.monotonic_ns()
+    d.executor.submit(victim(), 1)
+    outcome = d.answer()
+    assert outcome.result is Result.REFUSED
+    assert outcome.retry_at_ns is not None and outcome.retry_at_ns >= before_ns + 60 * NS_PER_S
+    again = d.executor.submit(victim(), 2)
+    assert (again.result, again.retry_at_ns) == (Result.REFUSED, outcome.retry_at_ns)
+    assert len(api.calls) == 1
+    assert d.executor.submit(victim("other"), 3).result is Result.SENT  # the next candidate is not kept waiting
+    assert d.answer().result is Result.DONE
+
+
+def test_without_retry_after_the_waits_grow(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api())
+    waits = [d.executor._note_busy("u", None) - time.monotonic_ns() for _ in range(8)]
+    assert 0 < waits[0] <= NS_PER_S
+    assert waits[4] > waits[0]
+    assert max(waits) <= 30 * NS_PER_S
+
+
+def test_a_denied_pod_is_not_sent_again_but_its_successor_is(desk: Callable[[Api], Desk]) -> None:
+    api = Api(KubeDenied("forbidden", "create", "pods/eviction"))
+    d = desk(api)
+    d.executor.submit(victim(), 1)
+    first = d.answer()
+    assert first.result is Result.REFUSED and "allow create on pods/eviction" in first.detail
+    assert first.retry_at_ns is None
+    assert d.executor.submit(victim(), 2).result is Result.REFUSED
+    assert len(api.calls) == 1
+    d.executor.forget(frozenset())
+    d.executor.submit(victim(), 3)
+    assert d.answer().result is Result.DONE
+
+
+@pytest.mark.parametrize("status", [404, 409, 410])
+def test_another_pod_or_none_is_gone(desk: Callable[[Api], Desk], status: int) -> None:
+    d = desk(Api(KubeGone("not this one", status)))
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.GONE
+
+
+def test_an_unknown_outcome_is_asked_again_with_the_same_uid(desk: Callable[[Api], Desk]) -> None:
+    api = Api(KubeError("timed out"), KubeGone("not found", 404))
+    d = desk(api)
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.DONE  # the first request had worked
+    assert api.calls == [("be", "spark-1", "u-spark-1")] * 2
+
+
+def test_an_unknown_outcome_is_given_up_in_the_end(desk: Callable[[Api], Desk]) -> None:
+    api = Api(*(KubeError("500") for _ in range(9)))
+    d = desk(api)
+    d.executor.submit(victim(), 1)
+    outcome = d.answer()
+    assert outcome.result is Result.FAILED and outcome.retry_at_ns is not None
+    assert len(api.calls) == 3
+
+
+def test_an_error_that_no_retry_mends_fails_at_once(desk: Callable[[Api], Desk]) -> None:
+    api = Api(KubeError("400 bad request", retry=False))
+    d = desk(api)
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.FAILED
+    assert len(api.calls) == 1
+
+
+def test_a_defect_in_the_client_does_not_end_the_worker(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api(ZeroDivisionError("x"), ZeroDivisionError("x"), ZeroDivisionError("x")))
+    for name in "abc":
+        d.executor.submit(victim(name), 1)
+        assert d.answer().result is Result.FAILED
+    d.executor.submit(victim("d"), 1)
+    assert d.answer().result is Result.DONE
+
+
+def test_the_loop_does_not_wait_and_a_pod_is_sent_once(desk: Callable[[Api], Desk]) -> None:
+    api = Api()
+    api.gate.clear()
+    d = desk(api)
+    assert d.executor.submit(victim(), 1).result is Result.SENT
+    assert d.executor.submit(victim(), 2).detail == "already on its way"
+    api.gate.set()
+    d.answer()
+    assert len(api.calls) == 1
+
+
+def test_dry_run_is_the_default_of_every_executor() -> None:
+    api = Api()
+    threads = threading.active_count()
+    executor = ApiExecutor(api, OutcomeQueue(lambda: None))
+    assert threading.active_count() == threads
+    outcome = executor.submit(victim(), 1)
+    assert (outcome.result, api.calls) == (Result.DRY_RUN, [])
+    assert outcome.detail == "would evict be/spark-1 by api"
+
+
+class Recorder(Actuator):
+    """An executor that notes what reaches it."""
+
+    def __init__(self, name: str, result: Result, *, enforce: bool = True) -> None:
+        super().__init__(enforce=enforce)
+        self.name = name  # type: ignore[misc]
+        self.result = result
+        self.reached: list[str] = []
+
+    def _act(self, victim: Victim, decided_ns: int) -> Outcome:
+        self.reached.append(victim.candidate.name)
+        return self._outcome(victim, decided_ns, self.result, "x")
+
+
+@pytest.mark.parametrize("enforce", [False, None, 1, "true"])
+def test_only_a_plain_true_enforces(enforce: object) -> None:
+    executor = Recorder("api", Result.DONE, enforce=enforce)  # type: ignore[arg-type]
+    assert executor.submit(victim(), 1).result is Result.DRY_RUN
+    assert executor.reached == []
+
+
+def test_a_closed_guard_holds() -> None:
+    executor = Recorder("api", Result.DONE)
+    outcome = executor.submit(victim(), 1, ClosedGuard("pods_stale", "the list is old"))
+    assert (outcome.result, outcome.detail, executor.reached) == (Result.HELD, "the list is old", [])
+
+
+def test_the_last_resort_is_off_by_default() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup)
+    both.observe(both.submit(victim(), 0))
+    both.observe(both.submit(victim(), 0))
+    assert (len(api.reached), cgroup.reached) == (2, [])
+
+
+def test_the_last_resort_kills_once_the_api_has_failed_long_enough() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup, kill_after_s=3600)
+    now_ns = time.monotonic_ns()
+    refused = both.observe(both.submit(victim(), now_ns))
+    assert refused.retry_at_ns == now_ns + 3600 * NS_PER_S
+    both.submit(victim(), now_ns)
+    assert cgroup.reached == []
+    old = LastResort(api, cgroup, kill_after_s=3600)
+    old.observe(old.submit(victim(), now_ns - 3601 * NS_PER_S))
+    assert old.submit(victim(), now_ns).executor == "cgroup"
+    assert cgroup.reached == ["spark-1"]
+
+
+def test_the_last_resort_of_a_dry_run_is_a_dry_run() -> None:
+    api, cgroup = Recorder("api", Result.DONE, enforce=False), Recorder("cgroup", Result.DONE)
+    assert LastResort(api, cgroup, kill_after_s=0).submit(victim(), 0).result is Result.DRY_RUN
+    assert (api.reached, cgroup.reached) == ([], [])
+
+
+def test_pending_release_ends_by_answer_by_memory_and_by_time() -> None:
+    pending = note_told((), uid="u-1", credit_bytes=100, now_ns=5)
+    pending = note_told(pending, uid="u-1", credit_bytes=100, now_ns=9)
+    assert [entry.since_ns for entry in pending] == [9]
+    refused = Outcome("u-1", "be", "p", "api", Result.REFUSED, "", 0)
+    done = Outcome("u-1", "be", "p", "api", Result.DONE, "", 0)
+    assert note_outcome(pending, refused) == ()
+    assert note_outcome(pending, done) == pending
+    waiting, freed, late = expire(pending, (), now_ns=10, max_ns=100)  # no such pod: its memory is back
+    assert (waiting, [entry.uid for entry in freed], late) == ((), ["u-1"], ())

@@ -1,0 +1,105 @@
+"""Every guard, closed and open on both sides of its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordebpf.act.guards import (
+    Budget,
+    ClosedGuard,
+    GuardFacts,
+    GuardLimits,
+    closed_guards,
+    screen,
+    victim_guard,
+)
+from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.units import NS_PER_S
+
+NOW = 1_000 * NS_PER_S
+LIMITS = GuardLimits()
+
+
+def facts(**changes: Any) -> GuardFacts:
+    return GuardFacts(**{"now_ns": NOW, "source": "api", "pods_synced_ns": NOW, **changes})
+
+
+def victim(name: str = "spark-1", namespace: str = "be", priority: int | None = 5000) -> Victim:
+    candidate = Candidate(
+        rank=1, uid=f"u-{name}", namespace=namespace, name=name, cgroup_id=1, priority=priority,
+        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+    )  # fmt: skip
+    return Victim(candidate=candidate, reason="evicted", message="m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ({}, []),
+        ({"pods_synced_ns": None}, ["no_pod_view"]),
+        ({"pods_synced_ns": NOW - 30 * NS_PER_S}, []),
+        ({"pods_synced_ns": NOW - 30 * NS_PER_S - 1}, ["pods_stale"]),
+        ({"pods_synced_ns": NOW - 31 * NS_PER_S, "source": "kubelet"}, ["pods_stale"]),
+        ({"pods_synced_ns": 0, "source": "file"}, []),
+        ({"pods_synced_ns": 0, "source": "file", "source_problem": "half written"}, ["source_unreadable"]),
+        ({"records": 99, "lost_records": 1}, []),
+        ({"records": 98, "lost_records": 2}, ["records_lost"]),
+        ({"records": 0, "lost_records": 1}, ["records_lost"]),
+        ({"clock_jump_ns": 5 * NS_PER_S}, []),
+        ({"clock_jump_ns": 6 * NS_PER_S}, ["clock_jump"]),
+        ({"clock_jump_ns": -6 * NS_PER_S}, ["clock_jump"]),
+        ({"running_pods": 2, "running_pods_without_cgroup": 1}, []),
+        ({"running_pods": 3, "running_pods_without_cgroup": 2}, ["node_disagrees"]),
+        ({"running_pods": 0, "running_pods_without_cgroup": 0}, []),
+        ({"pods_synced_ns": None, "clock_jump_ns": 9 * NS_PER_S}, ["no_pod_view", "clock_jump"]),
+    ],
+)
+def test_node_guards(changes: dict[str, Any], codes: list[str]) -> None:
+    assert [guard.code for guard in closed_guards(facts(**changes), LIMITS)] == codes
+
+
+@pytest.mark.parametrize(
+    ("pod", "code"),
+    [
+        (victim(), None),
+        (victim(namespace="kube-system"), "protected_namespace"),
+        (victim(priority=2_000_000_000), "system_critical"),
+        (victim(priority=1_999_999_999), None),
+        (victim(priority=None), None),
+        (victim("me"), "own_pod"),
+    ],
+)
+def test_pods_that_are_never_evicted(pod: Victim, code: str | None) -> None:
+    guard = victim_guard(pod, LIMITS, own_pod_uid="u-me")
+    assert (guard.code if guard else None) == code
+
+
+def test_a_round_stops_at_its_limit_and_says_so() -> None:
+    result = screen([victim(f"p{n}") for n in range(7)], (), Budget(), LIMITS, now_ns=NOW)
+    assert len(result.allowed) == 5
+    assert [guard.code for _, guard in result.held] == ["round_full"] * 2
+
+
+def test_the_minutes_budget_is_spent_and_comes_back() -> None:
+    budget = Budget()
+    for n in range(8):
+        budget = budget.spend(NOW + n)
+    result = screen([victim(f"p{n}") for n in range(4)], (), budget, LIMITS, now_ns=NOW + 9)
+    assert [v.candidate.name for v in result.allowed] == ["p0", "p1"]
+    assert {guard.code for _, guard in result.held} == {"budget_spent"}
+    assert budget.left(NOW + 61 * NS_PER_S, LIMITS) == 10
+    assert len(budget.spend(NOW + 61 * NS_PER_S).spent_ns) == 1
+
+
+def test_a_protected_pod_leaves_its_place_to_the_next() -> None:
+    result = screen([victim("a", namespace="kube-system"), victim("b")], (), Budget(), LIMITS, now_ns=NOW)
+    assert [v.candidate.name for v in result.allowed] == ["b"]
+
+
+def test_a_closed_node_guard_holds_everyone() -> None:
+    guard = ClosedGuard("pods_stale", "old")
+    result = screen([victim("a"), victim("b")], (guard,), Budget(), LIMITS, now_ns=NOW)
+    assert result.allowed == ()
+    assert [held for _, held in result.held] == [guard, guard]
