@@ -20,7 +20,7 @@ _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split
 
 
 def _fail_if_required(report: R, path: Path) -> R:
-    folder = path.relative_to(_TESTS).parts[0] if path.is_relative_to(_TESTS) else ""
+    folder = next(iter(path.relative_to(_TESTS).parts), "") if path.is_relative_to(_TESTS) else ""
     if report.skipped and folder in _REQUIRED and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         if str(reason).removeprefix("Skipped: ").startswith(OTHER_MACHINE):

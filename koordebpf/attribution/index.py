@@ -70,7 +70,8 @@ class CgroupIndex:
     oldest there (ids grow with birth) and another one is named. A second unknown one, or one that is younger than a
     named one, may be a container whose status is not yet written: it stays a CONTAINER without a name.
 
-    Cost:    a birth or death 3 µs, `owner` 0.2 µs when asked again, `subtree_pod` 0.1 µs; 0.7 KiB a cgroup.
+    Cost:    measured with 13,000 cgroups: a birth 5 µs, a death 3 µs, `owner` 4 µs the first time after a change and
+             0.1 µs again, `subtree_pod` 0.1 µs; 0.7 KiB a cgroup.
     """
 
     def __init__(self, host_applications: Mapping[str, str] | None = None, max_cgroups: int = MAX_CGROUPS) -> None:
@@ -163,7 +164,7 @@ class CgroupIndex:
 
         The first one is the node's root. A path is relative to the hierarchy's mount, whatever the root.
 
-        Cost:    0.7 µs a cgroup that was right.
+        Cost:    0.5 µs a cgroup that was right.
         """
         missing: list[int] = []
         seen: set[int] = set()
@@ -187,7 +188,7 @@ class CgroupIndex:
     def set_pods(self, pods: Sequence[Pod]) -> None:
         """Know these pods and no others.
 
-        Cost:    an unchanged object 0.5 µs, a new one 3 µs.
+        Cost:    an unchanged object 1 µs, a new one 7 µs.
         """
         old = self._pods
         # By identity: a source hands out the same object until something in it changes.

@@ -35,7 +35,9 @@ def test_a_walk_finds_every_cgroup_and_the_index_whose_it_is(memory_cgroup: Path
 def test_a_limit_is_read_as_written_and_none_is_none(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
     with CgroupMemory(memory_cgroup, hierarchy.version) as memory:
         assert memory.limit_bytes() is None
-        (memory_cgroup / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")).write_text(f"{16 * MIB}")
+        (memory_cgroup / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")).write_text(
+            f"{16 * MIB}"
+        )
         assert memory.limit_bytes() == 16 * MIB
         assert memory.oom_kills() == 0
 

@@ -1,4 +1,4 @@
-"""Small file trees in place of procfs and cgroupfs: `tree({"a/b": "text", "c": {...}})` makes one and returns its root."""
+"""Small file trees in place of procfs and cgroupfs: `tree({"a/b": "text", "c": {...}})` returns the root of one."""
 
 from __future__ import annotations
 

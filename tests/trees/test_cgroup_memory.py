@@ -106,7 +106,7 @@ def test_an_absent_counter_is_none_and_not_zero(memory, version) -> None:
 @both
 def test_a_missing_lru_key_is_named(memory, version) -> None:
     stat = "\n".join(line for line in FILES[version]["memory.stat"].splitlines() if "inactive_file" not in line)
-    with pytest.raises(KernelFileError, match="must have the key (total_)?inactive_file"):
+    with pytest.raises(KernelFileError, match=r"must have the key (total_)?inactive_file"):
         memory(version, {"memory.stat": stat}).read()
 
 
@@ -122,7 +122,7 @@ def test_a_garbage_usage_is_named(memory, version, text) -> None:
 @both
 @pytest.mark.parametrize("line", ["inactive_anon", "inactive_anon 1 2", "total_inactive_anon x\ninactive_anon x", ""])
 def test_a_garbage_stat_line_is_named(memory, version, line) -> None:
-    with pytest.raises(KernelFileError, match="memory.stat"):
+    with pytest.raises(KernelFileError, match=r"memory\.stat"):
         memory(version, {"memory.stat": FILES[version]["memory.stat"] + line + "\n"}).read()
 
 

@@ -1,4 +1,4 @@
-"""Where the memory controller is mounted: one tree for each way a distribution does it, and for each way it is broken."""
+"""Where the memory controller is mounted: a tree for each way distributions do it, and for each way it is broken."""
 
 from __future__ import annotations
 

@@ -1,0 +1,242 @@
+"""The index: births in any order, deaths, renames, and the join with the pods."""
+
+from __future__ import annotations
+
+from koordebpf.attribution.index import CgroupIndex, Rescan
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+
+PAUSE, APP, SIDECAR = "0" * 64, "a" * 64, "b" * 64
+ROOT, KUBEPODS, POD_ID, PAUSE_ID, APP_ID = 1, 10, 20, 21, 22
+WALK = [
+    (ROOT, 0, ""),
+    (KUBEPODS, ROOT, "kubepods"),
+    (POD_ID, KUBEPODS, "kubepods/podu-1"),
+    (PAUSE_ID, POD_ID, f"kubepods/podu-1/{PAUSE}"),
+    (APP_ID, POD_ID, f"kubepods/podu-1/{APP}"),
+]
+
+
+def birth(cgroup_id: int, parent_id: int, name: str, *, cut: bool = False) -> CgroupBirth:
+    return CgroupBirth(0, cgroup_id, parent_id, 1, name, cut)
+
+
+def death(cgroup_id: int) -> CgroupDeath:
+    return CgroupDeath(0, cgroup_id, 0, 1, "", False)
+
+
+def rename(cgroup_id: int, name: str, *, cut: bool = False) -> CgroupRename:
+    return CgroupRename(0, cgroup_id, 0, 1, name, cut)
+
+
+def pod(
+    uid: str = "u-1", *, containers: dict[str, str] | None = None, config_hash: str = "", phase: str = "Running"
+) -> Pod:
+    annotations = {"kubernetes.io/config.hash": config_hash} if config_hash else None
+    statuses = [ContainerStatus(name, f"containerd://{each}") for each, name in (containers or {}).items()]
+    meta = ObjectMeta(name=f"name-{uid}", namespace="default", uid=uid, annotations=annotations)
+    return Pod(meta, status=PodStatus(phase=phase, containerStatuses=statuses))
+
+
+def walked(pods: list[Pod] | None = None) -> CgroupIndex:
+    index = CgroupIndex()
+    index.replace_all(WALK)
+    if pods is not None:
+        index.set_pods(pods)
+    return index
+
+
+def kind(index: CgroupIndex, cgroup_id: int) -> OwnerKind | None:
+    owner = index.owner(cgroup_id)
+    return owner and owner.kind
+
+
+def test_a_birth_is_owned_at_once() -> None:
+    index = walked([pod(containers={APP: "app", SIDECAR: "sidecar"})])
+    index.born(birth(23, POD_ID, SIDECAR))
+    index.born(birth(24, 23, "init.scope"))
+    owner = index.owner(23)
+    assert owner is not None
+    assert (owner.kind, owner.container_name, owner.pod_name) == (OwnerKind.CONTAINER, "sidecar", "name-u-1")
+    assert owner.path == f"kubepods/podu-1/{SIDECAR}"
+    assert kind(index, 24) is OwnerKind.NESTED
+    assert index.subtree_pod(24) == "u-1"
+
+
+def test_a_birth_before_its_parents_waits() -> None:
+    index = walked()
+    index.born(birth(32, 31, APP))
+    index.born(birth(31, 30, "podu-2"))
+    assert (index.orphans, index.owner(32), index.subtree_pod(32), index.pod_cgroup("u-2")) == (1, None, None, None)
+    index.born(birth(30, KUBEPODS, "besteffort"))
+    owner = index.owner(32)
+    assert owner is not None and (owner.pod_uid, owner.kube_qos) == ("u-2", "BestEffort")
+    assert (index.orphans, index.pod_cgroup("u-2")) == (0, 31)
+
+
+def test_an_orphan_may_die() -> None:
+    index = walked()
+    index.born(birth(32, 31, APP))
+    index.died(death(32))
+    assert (index.orphans, len(index)) == (0, len(WALK))
+    index.born(birth(31, KUBEPODS, "podu-2"))
+    assert 32 not in index
+
+
+def test_a_death_takes_the_owner_and_the_pod_with_it() -> None:
+    index = walked([pod()])
+    assert kind(index, APP_ID) is OwnerKind.CONTAINER
+    for cgroup_id in (APP_ID, PAUSE_ID, POD_ID):
+        index.died(death(cgroup_id))
+        assert index.owner(cgroup_id) is None and index.subtree_pod(cgroup_id) is None
+    assert index.pod_cgroups() == {}
+    assert [each.uid for each in index.pods_without_cgroup()] == ["u-1"]
+    index.died(death(POD_ID))  # twice changes nothing
+    assert len(index) == 2
+
+
+def test_an_id_that_is_born_again_is_another_cgroup() -> None:
+    index = walked()
+    index.born(birth(POD_ID, ROOT, "system.slice"))
+    assert kind(index, POD_ID) is OwnerKind.SYSTEM
+    assert index.owner(APP_ID) is None
+    assert (index.pod_cgroup("u-1"), index.subtree_pod(POD_ID)) == (None, None)
+
+
+def test_a_rename_is_judged_with_all_below_it() -> None:
+    index = walked()
+    index.renamed(rename(POD_ID, "podu-9"))
+    owner = index.owner(APP_ID)
+    assert owner is not None and owner.pod_uid == "u-9" and owner.path == f"kubepods/podu-9/{APP}"
+    assert (index.pod_cgroup("u-1"), index.pod_cgroup("u-9"), index.subtree_pod(APP_ID)) == (None, POD_ID, "u-9")
+
+
+def test_a_rename_out_of_kubernetes() -> None:
+    index = walked()
+    index.renamed(rename(KUBEPODS, "other"))
+    assert (kind(index, APP_ID), index.subtree_pod(APP_ID), index.cgroups_without_pod()) == (OwnerKind.SYSTEM, None, ())
+
+
+def test_a_cut_name_is_pending_until_it_is_read() -> None:
+    index = walked()
+    index.born(birth(40, KUBEPODS, "podlong", cut=True))
+    index.born(birth(41, 40, APP))
+    assert index.pending_names() == (40,)
+    assert index.add(40, KUBEPODS, "podlong-and-more")
+    assert (index.pending_names(), index.subtree_pod(41)) == ((), "long-and-more")
+
+
+def test_a_birth_without_a_parent_is_pending_until_the_walk() -> None:
+    index = walked()
+    index.born(birth(40, 0, "podu-4"))
+    assert (index.pending_names(), index.owner(40)) == ((40,), None)
+    assert index.replace_all([*WALK, (40, KUBEPODS, "kubepods/podu-4")]) == Rescan((40,), ())
+    assert (index.pending_names(), index.pod_cgroup("u-4")) == ((), 40)
+
+
+def test_a_walk_mends_what_lost_records_left() -> None:
+    index = walked()
+    index.born(birth(50, KUBEPODS, "podgone"))
+    index.died(death(APP_ID))
+    index.renamed(rename(PAUSE_ID, "x"))
+    rescan = index.replace_all(WALK)
+    assert (set(rescan.missing), rescan.extra) == ({APP_ID, PAUSE_ID}, (50,))
+    assert index.replace_all(WALK) == Rescan((), ())
+    assert len(index) == len(WALK)
+
+
+def test_more_cgroups_than_the_cap_are_counted_and_refused() -> None:
+    index = CgroupIndex(max_cgroups=len(WALK))
+    index.replace_all(WALK)
+    index.born(birth(60, POD_ID, SIDECAR, cut=True))
+    assert (index.refused, len(index), index.owner(60)) == (1, len(WALK), None)
+    index.died(death(APP_ID))
+    index.born(birth(61, POD_ID, SIDECAR))
+    assert 61 in index
+
+
+def test_a_static_pod_is_found_by_its_hash() -> None:
+    index = CgroupIndex()
+    index.replace_all([(1, 0, ""), (2, 1, "kubepods"), (3, 2, "kubepods/podhash1"), (4, 3, f"kubepods/podhash1/{APP}")])
+    assert [each.pod_uid for each in index.cgroups_without_pod()] == ["hash1"]
+    assert index.subtree_pod(4) == "hash1"
+    index.set_pods([pod("mirror-uid", config_hash="hash1", containers={APP: "etcd"})])
+    owner = index.owner(4)
+    assert owner is not None and (owner.pod_uid, owner.pod_known, owner.container_name) == ("mirror-uid", True, "etcd")
+    assert (index.subtree_pod(4), index.subtree_pod(3)) == ("mirror-uid", "mirror-uid")
+    assert (index.pod_cgroups(), index.cgroups_without_pod()) == ({"mirror-uid": 3}, ())
+    index.set_pods([])
+    assert (index.subtree_pod(4), index.pod_cgroups()) == ("hash1", {})
+
+
+def test_unknown_on_either_side_stays_visible() -> None:
+    index = walked([pod("u-2"), pod("u-3", phase="Succeeded")])
+    assert [each.uid for each in index.pods_without_cgroup()] == ["u-2"]
+    (stray,) = index.cgroups_without_pod()
+    assert (stray.cgroup_id, stray.pod_uid, stray.pod_known, stray.path) == (POD_ID, "u-1", False, "kubepods/podu-1")
+
+
+def test_the_sandbox_is_the_oldest_and_only_one_without_a_status() -> None:
+    index = walked([pod(containers={APP: "app"})])
+    assert (kind(index, PAUSE_ID), kind(index, APP_ID)) == (OwnerKind.SANDBOX, OwnerKind.CONTAINER)
+    # A second unknown one: which of them is the sandbox cannot be told.
+    index.born(birth(23, POD_ID, SIDECAR))
+    assert (kind(index, PAUSE_ID), kind(index, 23)) == (OwnerKind.CONTAINER, OwnerKind.CONTAINER)
+    index.set_pods([pod(containers={APP: "app", SIDECAR: "sidecar"})])
+    assert kind(index, PAUSE_ID) is OwnerKind.SANDBOX
+    index.died(death(23))
+    index.died(death(APP_ID))
+    assert kind(index, PAUSE_ID) is OwnerKind.CONTAINER
+
+
+def test_a_container_whose_status_is_late_is_no_sandbox() -> None:
+    index = CgroupIndex()
+    index.replace_all(
+        [*WALK[:3], (APP_ID, POD_ID, f"kubepods/podu-1/{APP}"), (23, POD_ID, f"kubepods/podu-1/{SIDECAR}")]
+    )
+    index.set_pods([pod(containers={APP: "app"})])
+    assert kind(index, 23) is OwnerKind.CONTAINER
+
+
+def test_the_pod_tells_new_container_names() -> None:
+    index = walked([pod()])
+    first = index.owner(APP_ID)
+    assert first is not None and first.container_name is None
+    index.set_pods([pod(containers={APP: "app"})])
+    second = index.owner(APP_ID)
+    assert second is not None and second.container_name == "app"
+
+
+def test_a_node_cgroup_is_the_root_of_its_tree() -> None:
+    top = f"kubepods/podouter/{SIDECAR}"
+    index = CgroupIndex()
+    index.replace_all([(5, 4, top), (6, 5, f"{top}/kubepods"), (7, 6, f"{top}/kubepods/podinner")])
+    assert (kind(index, 5), kind(index, 7), index.pod_cgroup("inner")) == (OwnerKind.ROOT, OwnerKind.POD, 7)
+    assert index.path(7) == f"{top}/kubepods/podinner"
+
+
+def test_kubepods_itself_may_be_the_node() -> None:
+    index = CgroupIndex()
+    index.replace_all([(5, 4, "kubepods/besteffort"), (6, 5, "kubepods/besteffort/podu-1")])
+    owner = index.owner(6)
+    assert owner is not None and (owner.kind, owner.kube_qos) == (OwnerKind.POD, "BestEffort")
+
+
+def test_a_host_application_with_a_path_of_its_own() -> None:
+    index = CgroupIndex({"yarn/nm": "yarn"})
+    index.replace_all([(1, 0, ""), (2, 1, "yarn"), (3, 2, "yarn/nm"), (4, 3, "yarn/nm/e1")])
+    assert (kind(index, 2), kind(index, 3), kind(index, 4)) == (
+        OwnerKind.SYSTEM,
+        OwnerKind.HOST_APPLICATION,
+        OwnerKind.HOST_APPLICATION,
+    )
+
+
+def test_of_two_cgroups_of_one_pod_the_younger_counts() -> None:
+    index = walked([pod()])
+    index.born(birth(70, KUBEPODS, "burstable"))
+    index.born(birth(71, 70, "podu-1"))
+    assert index.pod_cgroups() == {"u-1": 71}
+    index.died(death(71))
+    assert index.pod_cgroups() == {"u-1": POD_ID}
