@@ -14,8 +14,8 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 SourceName = Literal["file", "kubelet", "api"]
 ExecutorName = Literal["api", "cgroup"]
 
-# The gates this agent knows, and their defaults. Why on: nothing is evicted before NodeSLO's `enable` and --enforce say so
-# too, so a third switch that is off by default would only hide what the agent would have done.
+# The gates this agent knows, and their defaults. Why on: nothing is evicted before NodeSLO's `enable` and --enforce say
+# so too, so a third switch that is off by default would only hide what the agent would have done.
 FEATURE_GATES: Mapping[str, bool] = {"BEMemoryEvict": True}
 
 
@@ -33,7 +33,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_cgroup: Path | None = None  # None: the machine is the node
     executor: ExecutorName = "cgroup"
     enforce: bool = False
-    feature_gates: Mapping[str, bool] = FEATURE_GATES
+    feature_gates: Mapping[str, bool] = msgspec.field(default_factory=lambda: dict(FEATURE_GATES))
     listen: str | None = "127.0.0.1:9320"
     audit: Path | None = None  # None: no audit file; "-": standard output
     # Why 1 ms: direct reclaim below it is what healthy nodes do all day; koordebpf counts it and keeps quiet.
@@ -43,6 +43,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_cap_ns: int = NS_PER_S
     # Why 4 s: Koordinator's memory-evict-cool-time-seconds; it ends early once the memory is back.
     cool_time_ns: int = 4 * NS_PER_S
+    evictions_per_minute: int = 10  # Why: act/guards.py GuardLimits
+    kill_after_s: float | None = None  # executor api: kill the cgroup when the API server fails for so long
     lock_memory: bool = True
 
 

@@ -15,8 +15,12 @@ _FILE = click.Path(exists=True, path_type=Path)
               help="Where pods, Node and NodeSLO come from.")  # fmt: skip
 @click.option("--pods", "files", type=_FILE, multiple=True,
               help="Source file: YAML or JSON with Pods, a Node, a NodeSLO or slo-controller-config; a directory means all in it.")  # fmt: skip
-@click.option("--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="This node's name. Sources api and kubelet.")
-@click.option("--kubeconfig", type=_FILE, help="Source and executor api: credentials; default: the pod's ServiceAccount.")
+@click.option(
+    "--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="This node's name. Sources api and kubelet."
+)
+@click.option(
+    "--kubeconfig", type=_FILE, help="Source and executor api: credentials; default: the pod's ServiceAccount."
+)
 @click.option("--kubelet-url", help="Source kubelet: its HTTPS address, as https://127.0.0.1:10250.")
 @click.option("--kubelet-token-file", type=_FILE, help="Source kubelet: default: the pod's ServiceAccount token.")
 @click.option("--kubelet-ca-file", type=_FILE, help="Source kubelet: the CA of its serving certificate.")
@@ -26,15 +30,29 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--executor", type=click.Choice(["api", "cgroup"]),
               help="How to evict: through the API server, or by killing the pod's cgroup. Default: cgroup for source file, else api.")  # fmt: skip
 @click.option("--enforce/--dry-run", default=False, show_default=True, help="Act, or only say what would be done.")
-@click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Koordinator's gates, as BEMemoryEvict=false.")
+@click.option(
+    "--feature-gates", multiple=True, metavar="NAME=BOOL", help="Koordinator's gates, as BEMemoryEvict=false."
+)
 @click.option("--listen", default="127.0.0.1:9320", show_default=True, metavar="HOST:PORT",
               help="For /metrics, /healthz and /readyz; an empty text for none.")  # fmt: skip
-@click.option("--audit", type=click.Path(path_type=Path), help="One JSON line per plan into this file; - for standard output.")
+@click.option(
+    "--audit", type=click.Path(path_type=Path), help="One JSON line per plan into this file; - for standard output."
+)
 @click.option("--min-stall-ms", type=click.FloatRange(min=0), default=1.0, show_default=True,
               help="Reclaim stalls from this duration on are sent one by one; shorter ones are only counted.")  # fmt: skip
+@click.option("--evictions-per-minute", type=click.IntRange(min=1), default=10, show_default=True, help="The budget.")
+@click.option("--kill-after-s", type=click.FloatRange(min=0),
+              help="Executor api: kill the pod's cgroup when the API server failed to evict it for so long. Default: never.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--lock-memory/--no-lock-memory", default=True, show_default=True, help="Lock the agent into memory.")
-def run(log_format: str, feature_gates: tuple[str, ...], min_stall_ms: float, listen: str, executor: str | None, **given: Any) -> None:
+def run(
+    log_format: str,
+    feature_gates: tuple[str, ...],
+    min_stall_ms: float,
+    listen: str,
+    executor: str | None,
+    **given: Any,
+) -> None:
     """Watch a node and protect its latency-sensitive pods.
 
     Nothing is evicted unless --enforce is given: by default the agent says what it would do, and why.
@@ -47,9 +65,9 @@ def run(log_format: str, feature_gates: tuple[str, ...], min_stall_ms: float, li
     """
     from koordebpf.agent.config import AgentConfig, parse_feature_gates
     from koordebpf.agent.run import run_agent
-    from koordebpf.report.logs import configure_logs
+    from koordebpf.report.logs import set_up_logging
 
-    configure_logs(log_format)
+    set_up_logging(json=log_format == "json")
     config = AgentConfig(
         **given,
         executor=executor or ("cgroup" if given["source"] == "file" else "api"),  # type: ignore[arg-type]  # click's choice

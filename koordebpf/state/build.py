@@ -12,7 +12,7 @@ from koordebpf.kube.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.facts import PodFacts, facts_of_pods
-from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView, PendingRelease, PodMeasure, PodView
+from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView, PendingRelease, PodMeasure, PodView, RefusedEviction
 
 
 def build_view(
@@ -24,6 +24,7 @@ def build_view(
     feature_gates: Mapping[str, bool],
     executor: Literal["api", "cgroup"] = "api",
     pending: Sequence[PendingRelease] = (),
+    refused: Sequence[RefusedEviction] = (),
     last_evict_ns: int | None = None,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
@@ -42,6 +43,7 @@ def build_view(
         measure=measured.node,
         executor=executor,
         pending=tuple(pending),
+        refused=tuple(refused),
         last_evict_ns=last_evict_ns,
         strays=measured.strays,
     )
@@ -62,6 +64,7 @@ def view_of_frame(frame: Frame) -> NodeView:
         feature_gates=frame.featureGates,
         executor=frame.executor,
         pending=frame.pending,
+        refused=frame.refused,
         last_evict_ns=frame.lastEvictNs,
     )
 

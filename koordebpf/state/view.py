@@ -111,6 +111,15 @@ class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credit_bytes: NotNegative  # at the decision
 
 
+class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pod whose eviction the API server refused (a PodDisruptionBudget, RBAC): not asked again
+    before `retry_at_ns`."""
+
+    uid: str
+    retry_at_ns: int | None  # None: never, until the pod changes
+    why: str
+
+
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything one decision rests on; what `koordebpf plan` reads.
 
@@ -127,6 +136,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     featureGates: dict[str, bool] = {}
     executor: Literal["api", "cgroup"] = "api"
     pending: tuple[PendingRelease, ...] = ()
+    refused: tuple[RefusedEviction, ...] = ()
     lastEvictNs: NotNegative | None = None
 
 
@@ -168,5 +178,6 @@ class NodeView(msgspec.Struct, frozen=True):
     measure: NodeMeasure
     executor: Literal["api", "cgroup"] = "api"
     pending: tuple[PendingRelease, ...] = ()
+    refused: tuple[RefusedEviction, ...] = ()
     last_evict_ns: int | None = None
     strays: tuple[StrayMeasure, ...] = ()

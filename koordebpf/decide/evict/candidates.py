@@ -7,7 +7,7 @@ from collections.abc import Collection
 from koordebpf.decide.plan import Excluded
 from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
 from koordebpf.slo.qos import QOS_LABEL
-from koordebpf.state.view import NodeView, PodView
+from koordebpf.state.view import NodeView, PodView, RefusedEviction
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -21,11 +21,14 @@ def candidates_of(
     nor already leaving (`leaving` are the uids that were told to go), has memory that was measured, and would free it
     by going. Koordinator takes finished and unmeasured pods too; they can only waste a round.
     """
+    refused = {entry.uid: entry for entry in view.refused}
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in view.pods:
         if pod.koord_qos == "BE":
-            found = _excluded_as_candidate(pod, view, feature, leaving)
+            found = _excluded_as_candidate(pod, view, feature, leaving) or _excluded_by_refusal(
+                refused.get(pod.uid), view.now_ns
+            )
         elif not pod.koord_qos and _looks_best_effort(pod):
             found = _excluded_by_label(pod)
         else:
@@ -66,3 +69,9 @@ def _excluded_as_candidate(
     if pod.memory is None:
         return "unmeasured", "its memory was not measured"
     return None
+
+
+def _excluded_by_refusal(refused: RefusedEviction | None, now_ns: int) -> tuple[str, str] | None:
+    if refused is None or (refused.retry_at_ns is not None and now_ns >= refused.retry_at_ns):
+        return None
+    return "refused", f"its eviction was refused: {refused.why}"

@@ -14,7 +14,7 @@ def stall(cgroup_id: int, global_ns: int = 0, limit_ns: int = 0, count: int = 1)
 
 def test_containers_add_up_to_their_pod_and_all_to_the_node() -> None:
     window = StallWindow(10 * S)
-    window.push(1 * S, [stall(1, 100), stall(2, 50), stall(9, 7)], {1: "a", 2: "a"})
+    window.push(1 * S, [stall(1, 100), stall(2, 50), stall(9, 7)], {1: "a", 2: "a"}.get)
     assert window.rows() == {
         "a": StallParts(10 * S, 150, 0, 2, 0),
         NODE: StallParts(10 * S, 157, 0, 3, 0),
@@ -23,18 +23,18 @@ def test_containers_add_up_to_their_pod_and_all_to_the_node() -> None:
 
 def test_only_growth_counts_and_the_window_moves_on() -> None:
     window = StallWindow(10 * S)
-    window.push(1 * S, [stall(1, 100)], {1: "a"})
-    window.push(2 * S, [stall(1, 100)], {1: "a"})
-    window.push(5 * S, [stall(1, 130, count=3)], {1: "a"})
+    window.push(1 * S, [stall(1, 100)], {1: "a"}.get)
+    window.push(2 * S, [stall(1, 100)], {1: "a"}.get)
+    window.push(5 * S, [stall(1, 130, count=3)], {1: "a"}.get)
     assert window.rows()["a"] == StallParts(10 * S, 130, 0, 3, 0)
-    window.push(11 * S, [stall(1, 130, count=3)], {1: "a"})
+    window.push(11 * S, [stall(1, 130, count=3)], {1: "a"}.get)
     assert window.rows()["a"] == StallParts(10 * S, 30, 0, 2, 0)
-    window.push(15 * S, [], {})
+    window.push(15 * S, [], {}.get)
     assert window.rows() == {}
 
 
 def test_a_reused_id_counts_from_zero() -> None:
     window = StallWindow(10 * S)
-    window.push(1 * S, [stall(1, limit_ns=100, count=9)], {1: "a"})
-    window.push(2 * S, [stall(1, limit_ns=30, count=1)], {1: "b"})
+    window.push(1 * S, [stall(1, limit_ns=100, count=9)], {1: "a"}.get)
+    window.push(2 * S, [stall(1, limit_ns=30, count=1)], {1: "b"}.get)
     assert window.rows()["b"] == StallParts(10 * S, 0, 30, 0, 1)

@@ -1,0 +1,193 @@
+"""Reads the node: the one place where a cgroup may be gone in the middle of it.
+
+Everything a call returns was read during the call; nothing is kept from an earlier one but open fds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from koordebpf.agent.scope import NodeScope
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.errors import CgroupGone, ConfigError, SupportError
+from koordebpf.events.layout import NO_LIMIT_PAGES, unpack_memcgs
+from koordebpf.kernel.cgroupfs import CgroupMemory
+from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
+from koordebpf.kernel.signals import KernelSignals
+from koordebpf.state.series import GrowthTable
+from koordebpf.state.sums import Row, ScanSums, cgroup_used_bytes
+from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure, PsiLine, StallParts, StrayMeasure
+from koordebpf.units import PAGE_BYTES
+
+_NODE = ""  # key of the node in the growth table
+
+
+class Collector:
+    """Measures the node and its pods, by one scan where the kernel has a cgroup iterator, else by files."""
+
+    def __init__(self, scope: NodeScope, signals: KernelSignals, index: CgroupIndex) -> None:
+        self._scope = scope
+        self._signals = signals
+        self._index = index
+        self._growth: GrowthTable[str] = GrowthTable()
+        self._meminfo = Meminfo() if scope.kind == "machine" else None
+        self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
+        self._files: dict[int, CgroupMemory] = {}
+        self._pressure = _open_pressure(scope)
+
+    def node(self) -> NodeMeasure:
+        """Return how full the node is now.
+
+        Raises:  CgroupGone: the node's cgroup was removed.
+        Cost:    25 µs for the machine, 0.2 ms for a cgroup of 330.
+        """
+        if self._meminfo:
+            return self._machine(self._meminfo)
+        assert self._node_files is not None  # one of the two, by the scope's kind
+        return self._cgroup(self._node_files, self._scan())
+
+    def everything(
+        self, stalls: Mapping[str, StallParts], tmpfs_uids: Collection[str], node_stall: StallParts | None
+    ) -> Measured:
+        """Return the node and all its pods as they are now.
+
+        Args:
+            stalls: of the last seconds, by pod.
+            tmpfs_uids: pods whose shmem must be known, for the tmpfs that outlives them: one more file each.
+            node_stall: of the last seconds.
+        Raises:  CgroupGone: the node's cgroup was removed.
+        """
+        since_ns = time.monotonic_ns()
+        sums = self._scan()
+        if self._meminfo:
+            node = self._machine(self._meminfo)
+        else:
+            assert self._node_files is not None
+            node = self._cgroup(self._node_files, sums)
+        pods: list[PodMeasure] = []
+        strays: list[StrayMeasure] = []
+        now_ns = time.monotonic_ns()
+        for uid, cgroup_id in self._index.pod_cgroups().items():
+            memory = sums.pod(uid, cgroup_id)
+            growth = self._growth.push(uid, now_ns, memory.koordinator_used_bytes) if memory else None
+            if memory and uid in tmpfs_uids:
+                memory = self._with_shmem(cgroup_id, memory)
+            pods.append(PodMeasure(uid, cgroup_id, memory, growth, stalls.get(uid)))
+        for owner in self._index.cgroups_without_pod():
+            memory = sums.pod(owner.pod_uid, owner.cgroup_id) if owner.pod_uid else None
+            strays.append(StrayMeasure(owner.cgroup_id, owner.path, memory))
+        self._growth.keep_only([_NODE, *(pod.uid for pod in pods)])
+        some, full = self.pressure()
+        node = msgspec.structs.replace(node, stall=node_stall, psi_some=some, psi_full=full)
+        return Measured(time.monotonic_ns(), since_ns, node, tuple(pods), tuple(strays))
+
+    def pressure(self) -> tuple[PsiLine | None, PsiLine | None]:
+        """Return the node's PSI lines, `some` and `full`; None where this kernel or cgroup version has none."""
+        if self._pressure is None:
+            return None, None
+        read = self._pressure.read()
+        return _psi_line(read.some), _psi_line(read.full)
+
+    def _scan(self) -> ScanSums:
+        if not self._signals.can_scan:
+            return ScanSums(self._scan_files(), self._index.subtree_pod, 1)
+        rows = self._signals.scan()
+        try:
+            return ScanSums(unpack_memcgs(rows), self._index.subtree_pod, PAGE_BYTES)
+        finally:
+            rows.release()
+
+    def _scan_files(self) -> Iterator[Row]:
+        # memory.stat is hierarchical: only the node and the pods are read, and nothing is summed up.
+        version, mount_point = self._scope.hierarchy.version, self._scope.hierarchy.mount_point
+        wanted = {cgroup_id: self._index.path(cgroup_id) for cgroup_id in self._index.pod_cgroups().values()}
+        wanted |= {owner.cgroup_id: owner.path for owner in self._index.cgroups_without_pod()}
+        for cgroup_id in self._files.keys() - wanted.keys():
+            self._files.pop(cgroup_id).close()
+        pods = [0, 0, 0, 0, 0]
+        for cgroup_id, path in wanted.items():
+            if path is None:
+                continue
+            reader = self._files.get(cgroup_id)
+            if reader is None:
+                reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
+            try:
+                lru = _row(cgroup_id, reader)
+            except CgroupGone:
+                self._files.pop(cgroup_id).close()
+                continue
+            pods = [sum(pair) for pair in zip(pods, lru[4:], strict=True)]
+            yield lru
+        if self._node_files:
+            node = _row(self._scope.root_id, self._node_files)
+            yield (*node[:4], *(max(whole - part, 0) for whole, part in zip(node[4:], pods, strict=True)))
+
+    def _machine(self, meminfo: Meminfo) -> NodeMeasure:
+        values = meminfo.read()
+        growth = self._growth.push(_NODE, time.monotonic_ns(), values.used_bytes)
+        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth)
+
+    def _cgroup(self, files: CgroupMemory, sums: ScanSums) -> NodeMeasure:
+        memory = sums.all(self._scope.root_id)
+        limit = files.limit_bytes()
+        if memory is None:
+            raise CgroupGone(str(self._scope.path))
+        if limit is None:
+            raise ConfigError("--node-cgroup", str(self._scope.path), "lost its memory limit")
+        if self._scope.hierarchy.version == 2:
+            # v1 does not show it: reclaimable slab counts as used there.
+            stat = files.read()
+            memory = msgspec.structs.replace(memory, slab_reclaimable_bytes=stat.slab_reclaimable_bytes)
+        used = cgroup_used_bytes(memory)
+        growth = self._growth.push(_NODE, time.monotonic_ns(), used)
+        return NodeMeasure("cgroup", limit, used, growth, memory)
+
+    def _with_shmem(self, cgroup_id: int, memory: MemoryParts) -> MemoryParts:
+        path = self._index.path(cgroup_id)
+        if path is None:
+            return memory
+        try:
+            with CgroupMemory(self._scope.hierarchy.mount_point / path, self._scope.hierarchy.version) as files:
+                return msgspec.structs.replace(memory, shmem_bytes=files.read().shmem_bytes)
+        except CgroupGone:
+            return memory
+
+    def close(self) -> None:
+        """Close every fd."""
+        for reader in (self._meminfo, self._node_files, self._pressure, *self._files.values()):
+            if reader:
+                reader.close()
+        self._files.clear()
+
+
+def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
+    stat = reader.read()
+    return (
+        cgroup_id,
+        0,
+        stat.usage_bytes,
+        NO_LIMIT_PAGES,
+        stat.inactive_anon_bytes,
+        stat.active_anon_bytes,
+        stat.inactive_file_bytes,
+        stat.active_file_bytes,
+        stat.unevictable_bytes,
+    )
+
+
+def _open_pressure(scope: NodeScope) -> PressureFile | None:
+    # A v1 cgroup has no pressure file: its stalls come from the reclaim programs alone.
+    if scope.kind == "cgroup" and scope.hierarchy.version == 1:
+        return None
+    try:
+        return PressureFile(NODE_MEMORY_PRESSURE if scope.kind == "machine" else scope.path / "memory.pressure")
+    except SupportError:
+        return None
+
+
+def _psi_line(line: PressureLine | None) -> PsiLine | None:
+    return PsiLine(line.avg10, line.avg60, line.avg300, line.total_us) if line else None

@@ -1,0 +1,135 @@
+"""The kernel's stream and the pods, joined: what `run`, `trace` and `top` all stand on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from types import TracebackType
+from typing import Self
+
+from koordebpf.agent.scope import NodeScope
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import Owner
+from koordebpf.errors import DecodeError
+from koordebpf.events.layout import check_layout, decode, decode_totals
+from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
+from koordebpf.kernel.cgroupfs import walk
+from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kube.objects import ClusterState
+from koordebpf.kube.source import Source
+
+log = logging.getLogger(__name__)
+
+
+class NodeWatch:
+    """Signals, index and source of one node, kept in step with each other.
+
+    The programs are attached before the first walk, so that no cgroup is born unseen in between; a birth that the walk
+    saw too changes nothing.
+    """
+
+    def __init__(self, scope: NodeScope, source: Source | None, min_stall_ns: int) -> None:
+        self.scope = scope
+        self.source = source
+        self.index = CgroupIndex()
+        self.undecodable = 0
+        self.rescans = 0
+        self._lost_seen = 0
+        self._pods_version = 0
+        self._root_fd = os.open(scope.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.signals = KernelSignals(
+                hierarchy_id=scope.hierarchy.hierarchy_id,
+                scan_root_fd=self._root_fd,
+                node_cgroup_id=scope.node_cgroup_id,
+                min_stall_ns=min_stall_ns,
+                check_layout=check_layout,
+            )
+        except BaseException:
+            os.close(self._root_fd)
+            raise
+        self.rescan()
+
+    def rescan(self) -> None:
+        """Make the index equal to the file system: at start, and after records were lost."""
+        self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point))
+
+    def totals(self) -> Totals | None:
+        """Return the programs' counters; None where none could be loaded."""
+        raw = self.signals.totals()
+        return decode_totals(raw) if raw else None
+
+    def drain(self) -> list[tuple[Record, Owner | None]]:
+        """Take all records out of the ring, oldest first, each with its cgroup's owner at that moment.
+
+        The index is up to date with them afterwards; after a loss it is read anew from the file system.
+        """
+        if self.signals.ring is None:
+            return []
+        seen: list[tuple[Record, Owner | None]] = []
+        for buf in self.signals.ring.read():
+            try:
+                record = decode(buf)
+            except DecodeError as error:
+                self.undecodable += 1
+                log.error("%s", error)
+                continue
+            seen.append((record, self._apply(record)))
+        if self.index.pending_names():
+            self.rescan()
+        totals = self.totals()
+        if totals and totals.ring_lost != self._lost_seen:
+            log.warning(
+                "%d kernel records were lost; reading the cgroup tree again", totals.ring_lost - self._lost_seen
+            )
+            self._lost_seen = totals.ring_lost
+            self.rescans += 1
+            self.rescan()
+        return seen
+
+    def _apply(self, record: Record) -> Owner | None:
+        # The dead are looked up before the index forgets them.
+        match record:
+            case CgroupBirth():
+                if record.parent_id in self.index:  # else: of another node, or a lost parent, which a rescan finds
+                    self.index.born(record)
+                if self.source:
+                    self.source.nudge()
+            case CgroupDeath():
+                owner = self.index.owner(record.cgroup_id)
+                self.index.died(record)
+                self.signals.forget(record.cgroup_id)
+                return owner
+            case CgroupRename():
+                self.index.renamed(record)
+        return self.index.owner(record.cgroup_id)
+
+    def cluster(self) -> tuple[ClusterState | None, bool]:
+        """Return what the source knows, and whether that is news; the index knows the pods afterwards."""
+        if self.source is None:
+            return None, False
+        self.source.refresh(time.monotonic_ns())
+        state = self.source.state()
+        is_news = state.version != self._pods_version
+        if is_news:
+            self._pods_version = state.version
+            self.index.set_pods(state.pods)
+        return state, is_news
+
+    def close(self) -> None:
+        """Detach everything and stop the source."""
+        self.signals.close()
+        if self.source:
+            self.source.close()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
