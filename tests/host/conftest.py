@@ -31,7 +31,8 @@ def hierarchy() -> MemoryHierarchy:
 @pytest.fixture(scope="session")
 def run_cgroup(hierarchy: MemoryHierarchy) -> Iterator[Path]:
     """Give the directory of this test run; the memory controller is on for its children."""
-    top = hierarchy.mount_point / f"koordebpf-test-{os.getpid()}"
+    # Without "bpf" in it: tests look for BPF objects among the links of /proc/self/fd.
+    top = hierarchy.mount_point / f"koord-test-{os.getpid()}"
     try:
         if hierarchy.version == 2:
             (hierarchy.mount_point / "cgroup.subtree_control").write_text("+memory")
