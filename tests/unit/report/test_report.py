@@ -1,0 +1,206 @@
+"""Audit lines, sentences, Events and log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koordebpf.act.guards import ClosedGuard
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Candidate, FeaturePlan, Plan, Victim
+from koordebpf.detect.verdict import Verdict
+from koordebpf.errors import KubeError
+from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
+from koordebpf.report.events import EventPoster, PodEvent, eviction_event
+from koordebpf.report.logs import JsonFormatter
+from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
+from koordebpf.units import NS_PER_S
+
+
+def candidate(n: int) -> Candidate:
+    return Candidate(
+        rank=n, uid=f"u-{n}", namespace="default", name=f"spark-{n}", cgroup_id=n, priority=5000,
+        used_bytes=n, credit_bytes=n, koordinator_credit_bytes=n,
+    )  # fmt: skip
+
+
+def victim(n: int = 1) -> Victim:
+    text = f"trigger by koordlet feature BEMemoryEvict, kill pod: spark-{n}"
+    return Victim(candidate=candidate(n), reason="evicted", message=text)
+
+
+def plan(victims: int = 1, candidates: int = 1) -> Plan:
+    feature = FeaturePlan(
+        verdict=Verdict(feature="BEMemoryEvict", fires=True, reason="71 % >= 70 %", need_bytes=9),
+        need_bytes=9,
+        victims=tuple(victim(n + 1) for n in range(victims)),
+        candidates=tuple(candidate(n + 1) for n in range(candidates)),
+    )
+    return Plan(now_ns=1_000, features=(feature,), sentence="evicting default/spark-1: 71 % >= 70 %")
+
+
+def outcome(result: Result, n: int = 1, **more: int) -> Outcome:
+    return Outcome(f"u-{n}", "default", f"spark-{n}", "api", result, "why", 1_000, **more)
+
+
+def open_plan(value: Plan) -> OpenPlan:
+    return OpenPlan(value, node="n1", dry_run=False, seen_ns=400, decided_ns=1_000, wall_s=0.0)
+
+
+def test_a_plan_settles_when_every_outcome_is_final_and_the_memory_is_back() -> None:
+    entry = open_plan(plan(victims=2, candidates=14))
+    assert not entry.is_settled
+    assert entry.note(outcome(Result.SENT, 1, sent_ns=1_500))
+    assert entry.note(outcome(Result.GONE, 2))
+    assert not entry.is_settled
+    entry.note(outcome(Result.DONE, 1, sent_ns=1_600))
+    assert not entry.is_settled
+    entry.note_freed(9_000)
+    entry.note_freed(99_000)
+    assert entry.is_settled
+    assert not entry.note(outcome(Result.DONE, 7))
+    record = entry.record()
+    assert record.time == "1970-01-01T00:00:00.000Z"
+    assert (record.latencies.seen_to_decided_ns, record.latencies.decided_to_sent_ns) == (600, 600)
+    assert record.latencies.decided_to_freed_ns == 8_000
+    assert (record.features[0].candidates, len(record.features[0].ranking)) == (14, 10)
+    assert record.features[0].victims == ("u-1", "u-2")
+
+
+def test_a_final_outcome_is_not_overwritten() -> None:
+    entry = open_plan(plan())
+    entry.note(outcome(Result.DONE, sent_ns=2_000))
+    entry.note(outcome(Result.SENT))
+    assert entry.record().outcomes[0].result is Result.DONE
+
+
+def test_a_line_reads_back_and_the_schema_names_its_fields(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    record = open_plan(plan()).record()
+    assert log.write(record)
+    (line,) = (tmp_path / "audit.jsonl").read_bytes().splitlines()
+    assert msgspec.json.decode(line, type=AuditRecord) == record
+    assert set(json.loads(line)) == set(audit_schema()["$defs"]["AuditRecord"]["properties"])
+
+
+def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
+    record = open_plan(plan()).record()
+    size = len(msgspec.json.encode(record)) + 1
+    log = AuditLog(tmp_path / "audit.jsonl", max_bytes=size * 2, kept=2)
+    for _ in range(20):
+        assert log.write(record)
+    assert {file.name for file in tmp_path.iterdir()} == {"audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"}
+    for file in tmp_path.iterdir():
+        assert 0 < file.stat().st_size <= size * 2
+        for line in file.read_bytes().splitlines():
+            msgspec.json.decode(line, type=AuditRecord)
+    assert (log.written, log.dropped) == (20, 0)
+
+
+def test_a_full_disk_is_counted_and_does_not_stop_anything() -> None:
+    log = AuditLog(Path("/dev/full"))
+    assert not log.write(open_plan(plan()).record())
+    assert (log.written, log.dropped) == (0, 1)
+    assert log.last_error is not None and "No space left" in log.last_error
+
+
+def test_a_directory_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "later/audit.jsonl")
+    record = open_plan(plan()).record()
+    assert not log.write(record)
+    (tmp_path / "later").mkdir()
+    assert log.write(record)
+    assert (log.written, log.dropped) == (1, 1)
+
+
+def test_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert AuditLog(None).write(open_plan(plan()).record())
+    assert json.loads(capfdbinary.readouterr().out)["schema"] == "koordebpf.audit/v1"
+
+
+def test_events_have_koordinators_texts() -> None:
+    done = eviction_event(victim(), outcome(Result.DONE))
+    assert done == PodEvent(
+        "default", "spark-1", "u-1", "evictPodSuccess",
+        "evict Pod:default/spark-1, reason: evicted, message:"
+        " trigger by koordlet feature BEMemoryEvict, kill pod: spark-1",
+    )  # fmt: skip
+    failed = eviction_event(victim(), outcome(Result.FAILED))
+    assert failed is not None and failed.reason == "evictPodFail"
+    assert failed.message == f"{done.message}, error why"
+    for result in (Result.SENT, Result.GONE, Result.HELD, Result.DRY_RUN):
+        assert eviction_event(victim(), outcome(result)) is None
+
+
+class Recorder:
+    """Takes Events; fails for pods named `bad`."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, str, datetime]] = []
+
+    def create_event(
+        self, namespace: str, name: str, uid: str, *, reason: str, message: str, at: datetime, timeout_s: float
+    ) -> None:
+        if name == "bad":
+            raise KubeError("500")
+        self.taken.append((name, reason, at))
+
+
+def test_the_poster_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    api = Recorder()
+    poster = EventPoster(api)
+    poster.post(PodEvent("ns", "bad", "u", "evictPodFail", "m"), 0.0)
+    poster.post(PodEvent("ns", "good", "u", "evictPodSuccess", "m"), 0.0)
+    poster.close()
+    assert [(name, reason) for name, reason, _ in api.taken] == [("good", "evictPodSuccess")]
+    assert (poster.posted, poster.dropped) == (1, 1)
+    assert "ns/bad was not recorded: 500" in caplog.text
+
+
+def test_sentences() -> None:
+    guard = ClosedGuard("pods_stale", "the list is old")
+    assert tick_sentence(plan(), (), dry_run=False) == "evicting default/spark-1: 71 % >= 70 %"
+    assert tick_sentence(plan(), (), dry_run=True).endswith("(dry run)")
+    assert tick_sentence(plan(), (guard,), dry_run=False).endswith("; held: the list is old")
+    assert tick_sentence(plan(victims=0), (guard,), dry_run=True) == plan(victims=0).sentence
+    assert outcome_sentence(outcome(Result.DONE)) == "evicted default/spark-1 by api: why"
+    assert all(outcome_sentence(outcome(result)) for result in Result)
+
+
+def test_repeats_are_held_back_and_counted() -> None:
+    repeats = RepeatFilter(every_ns=30 * NS_PER_S)
+    assert repeats.say("k", "one", 0) == "one"
+    assert [repeats.say("k", "two", n * NS_PER_S) for n in (1, 2, 29)] == [None] * 3
+    assert repeats.say("other", "x", NS_PER_S) == "x"
+    assert repeats.say("k", "three", 30 * NS_PER_S) == "three (3 more like this suppressed)"
+    repeats.over("k")
+    assert repeats.say("k", "four", 31 * NS_PER_S) == "four"
+
+
+def test_the_filters_memory_is_bounded() -> None:
+    repeats = RepeatFilter()
+    for n in range(10_000):
+        repeats.say(str(n), "x", n)
+    assert len(repeats._said) == 256
+
+
+def test_log_lines_are_json_with_extras_and_tracebacks() -> None:
+    record = logging.makeLogRecord(
+        {"name": "a.b", "levelno": 30, "levelname": "WARNING", "msg": "x %s", "args": ("y\n",), "created": 0.0,
+         "msecs": 7.0, "pod": "be/p", "odd": Path("/p")}
+    )  # fmt: skip
+    assert json.loads(JsonFormatter().format(record)) == {
+        "time": "1970-01-01T00:00:00.007Z", "level": "warning", "logger": "a.b", "message": "x y\n",
+        "pod": "be/p", "odd": "/p",
+    }  # fmt: skip
+    try:
+        raise ValueError("boom")
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line and "ValueError: boom" in json.loads(line)["traceback"]
