@@ -12,7 +12,16 @@ from koordebpf.kube.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.facts import PodFacts, facts_of_pods
-from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView, PendingRelease, PodMeasure, PodView, RefusedEviction
+from koordebpf.state.view import (
+    Frame,
+    Measured,
+    NodeMeasure,
+    NodeView,
+    PendingRelease,
+    PodMeasure,
+    PodView,
+    RefusedEviction,
+)
 
 
 def build_view(
