@@ -32,10 +32,14 @@ from koordebpf.report.audit import AuditLog
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http import Health, ReportServer
 from koordebpf.report.metrics import AgentMetrics
+from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
 
 _MAX_FAILED_TICKS = 10  # in a row: fail loud, the kubelet starts a fresh one
+# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 81 s apart
+# (kube/api.py); a kubelet answers each 10 s.
+_PODS_MAX_AGE_NS = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -71,7 +75,10 @@ def run_agent(config: AgentConfig) -> None:
         stack.callback(reporter.close)
         if config.listen:
             stack.callback(ReportServer(config.listen, metrics, health).close)
-        limits = GuardLimits(evictions_per_minute=config.evictions_per_minute)
+        limits = GuardLimits(
+            evictions_per_minute=config.evictions_per_minute,
+            pods_max_age_ns=_PODS_MAX_AGE_NS[config.source],
+        )
         agent = Agent(
             config, watch, collector, executor, outcomes, reporter, limits, os.environ.get("KOORDEBPF_POD_UID")
         )

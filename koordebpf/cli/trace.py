@@ -8,23 +8,47 @@ import click
 
 
 @click.command()
-@click.option("--pods", "files", type=click.Path(exists=True, path_type=Path), multiple=True,
-              help="Pods as YAML or JSON, for their names; without it a pod shows as its uid.")  # fmt: skip
+@click.option(
+    "--pods",
+    "files",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help="Pods as YAML or JSON, for their names; without it a pod shows as its uid.",
+)
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="Only this cgroup and what lies below it.")
 @click.option("--pod", "pod", multiple=True, help="Only this pod: name, namespace/name or uid.")
-@click.option("--cgroup", "cgroup", type=click.Path(exists=True, path_type=Path), multiple=True,
-              help="Only this cgroup: its directory.")  # fmt: skip
-@click.option("--kind", multiple=True,
-              type=click.Choice(["reclaim", "oom_kill", "cgroup_mkdir", "cgroup_rmdir", "cgroup_rename", "kswapd"]),
-              help="Only this kind of event.")  # fmt: skip
-@click.option("--min-ms", type=click.FloatRange(min=0), default=0.0, show_default=True,
-              help="Only stalls from this duration on; shorter ones do not leave the kernel.")  # fmt: skip
+@click.option(
+    "--cgroup",
+    "cgroup",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help="Only this cgroup: its directory.",
+)
+@click.option(
+    "--kind",
+    multiple=True,
+    type=click.Choice(["reclaim", "oom_kill", "cgroup_mkdir", "cgroup_rmdir", "cgroup_rename", "kswapd"]),
+    help="Only this kind of event.",
+)
+@click.option(
+    "--min-ms",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Only stalls from this duration on; shorter ones do not leave the kernel.",
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many events.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def trace(
-    files: tuple[Path, ...], node_cgroup: Path | None, pod: tuple[str, ...], cgroup: tuple[Path, ...],
-    kind: tuple[str, ...], min_ms: float, count: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...],
+    node_cgroup: Path | None,
+    pod: tuple[str, ...],
+    cgroup: tuple[Path, ...],
+    kind: tuple[str, ...],
+    min_ms: float,
+    count: int | None,
+    as_json: bool,
+) -> None:
     """Print reclaim stalls, OOM kills and cgroup births as the kernel tells of them.
 
     A stall of `node` is the node's own shortage (its LS pods suffer it too); one of `limit` is a limit below the node.

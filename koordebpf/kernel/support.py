@@ -19,6 +19,7 @@ from koordebpf.kernel.signals import SignalSource
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _ASKED_WINDOW_US = 50_000
+_NOT_ALL = "stalls other than reclaim (refault, swap-in) are not in it"
 
 
 def host_line() -> str:
@@ -82,7 +83,7 @@ def _node_psi() -> SignalSource:
             False,
             error.reason,
             error.remedy,
-            "no wake-up by PSI; sampling and reclaim stalls remain",
+            "no wake-up by PSI: sampling finds the crossing",
         )
     how = f"{NODE_MEMORY_PRESSURE}, window {window_ms} ms"
     if window_ms * 1000 == _ASKED_WINDOW_US:
@@ -105,7 +106,7 @@ def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
             True,
             "cgroup v1 has no memory.pressure",
             "Use cgroup v2.",
-            "stalls other than reclaim (refault, swap-in) are not in it",
+            _NOT_ALL,
         )
     found = next(hierarchy.mount_point.glob("*/memory.pressure"), None)
     if found is None:
@@ -115,7 +116,7 @@ def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
             True,
             "no memory.pressure",
             "Boot with psi=1.",
-            "as on v1",
+            _NOT_ALL,
         )
     return SignalSource("PSI of cgroups", "memory.pressure", works=True)
 
@@ -133,7 +134,7 @@ def _kill(hierarchy: MemoryHierarchy) -> SignalSource:
         True,
         "no freezer hierarchy",
         "Mount it.",
-        "forks race, in rounds",
+        "forks need more rounds",
     )
 
 
