@@ -145,7 +145,7 @@ class Agent:
         return view.measure, is_above
 
     def _is_waiting(self, now_ns: int) -> bool:
-        # A victim's memory comes back within tens of milliseconds, or with its grace period: look closely only at first.
+        # A victim's memory comes back in tens of milliseconds, or with its grace period: look closely only at first.
         return any(now_ns - entry.since_ns < _FULL_EVERY_NS for entry in self._pending)
 
     def _settle(self, view: NodeView) -> NodeView:

@@ -75,7 +75,8 @@ class NodeWatch:
                 self.undecodable += 1
                 log.error("%s", error)
                 continue
-            seen.append((record, self._apply(record)))
+            if self._is_ours(record):
+                seen.append((record, self._apply(record)))
         if self.index.pending_names():
             self.rescan()
         totals = self.totals()
@@ -88,12 +89,20 @@ class NodeWatch:
             self.rescan()
         return seen
 
+    def _is_ours(self, record: Record) -> bool:
+        # The programs tell of every cgroup that is born on the machine; of a node cgroup only what lies below it counts.
+        match record:
+            case CgroupBirth() if self.scope.kind == "cgroup":
+                return record.parent_id in self.index
+            case CgroupDeath() | CgroupRename() if self.scope.kind == "cgroup":
+                return record.cgroup_id in self.index
+        return True
+
     def _apply(self, record: Record) -> Owner | None:
         # The dead are looked up before the index forgets them.
         match record:
             case CgroupBirth():
-                if record.parent_id in self.index:  # else: of another node, or a lost parent, which a rescan finds
-                    self.index.born(record)
+                self.index.born(record)
                 if self.source:
                     self.source.nudge()
             case CgroupDeath():
