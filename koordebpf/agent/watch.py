@@ -90,7 +90,7 @@ class NodeWatch:
         return seen
 
     def _is_ours(self, record: Record) -> bool:
-        # The programs tell of every cgroup that is born on the machine; of a node cgroup only what lies below it counts.
+        # The programs tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
         match record:
             case CgroupBirth() if self.scope.kind == "cgroup":
                 return record.parent_id in self.index
