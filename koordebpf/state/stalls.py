@@ -37,7 +37,7 @@ class StallWindow:
     def push(
         self, now_ns: int, stalls: Iterable[CgroupStall], pod_of: Callable[[int], str | None]
     ) -> dict[str, StallGrowth]:
-        """Take the sums as they are at `now_ns`; return what each pod, and the node under `NODE`, stalled since the last.
+        """Take the sums as they are at `now_ns`; return what each pod, and the node as `NODE`, stalled since then.
 
         `pod_of` gives the pod of each cgroup that has one.
         """

@@ -112,9 +112,7 @@ class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod whose eviction the API server refused (a PodDisruptionBudget, RBAC): not asked again
-    before `retry_at_ns`.
-    """
+    """A pod whose eviction the API server refused (a PodDisruptionBudget, RBAC): not asked before `retry_at_ns`."""
 
     uid: str
     retry_at_ns: int | None  # None: never, until the pod changes

@@ -287,9 +287,9 @@ def test_one_scan_equals_the_files(memory_cgroup: Path, make_signals: Callable[.
 
 def bpf_fds() -> list[str]:
     found = []
-    for link in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{link}")
+            target = str(link.readlink())
         except OSError:  # the listing's own fd
             continue
         if target.startswith("anon_inode:bpf"):
