@@ -13,6 +13,7 @@ from koordebpf.agent.watch import NodeWatch
 from koordebpf.detect.be_memory_evict import threshold_bytes
 from koordebpf.events.layout import decode_stall
 from koordebpf.kernel.loop import Loop
+from koordebpf.kube.objects import ClusterState
 from koordebpf.state.build import build_view
 from koordebpf.state.stalls import NODE, StallWindow
 from koordebpf.state.view import Measured, NodeView
@@ -22,6 +23,7 @@ from koordebpf.units import NS_PER_S
 class Look(msgspec.Struct, frozen=True):
     """One measurement of the node."""
 
+    cluster: ClusterState | None
     measured: Measured
     view: NodeView
     threshold_bytes: int | None
@@ -58,7 +60,7 @@ def looks(watch: NodeWatch, interval_s: float, *, once: bool) -> Iterator[Look]:
                         measured=measured,
                         feature_gates={},
                     )
-                    yield Look(measured, view, threshold_bytes(known.strategy, view.capacity_bytes))
+                    yield Look(state, measured, view, threshold_bytes(known.strategy, view.capacity_bytes))
                     if once:
                         return
                 is_first = False

@@ -67,6 +67,7 @@ def test_top_shows_what_a_pod_holds(node: NodeCgroup, tmp_path: Path) -> None:
             while json.loads(hog.stdout.readline())["event"] != "full":
                 pass
             done = koordebpf("top", "--once", "--json", "--pods", str(manifest), "--node-cgroup", str(node.path))
+            frame = koordebpf("top", "--frame", "--pods", str(manifest), "--node-cgroup", str(node.path))
             page = koordebpf("top", "--once", "--pods", str(manifest), "--node-cgroup", str(node.path))
         finally:
             hog.kill()
@@ -80,5 +81,8 @@ def test_top_shows_what_a_pod_holds(node: NodeCgroup, tmp_path: Path) -> None:
     assert shown["node"]["total_bytes"] == 512 * MIB
     assert shown["node"]["used_bytes"] >= 64 * MIB
     assert "default/hog" in page.stdout
+    (tmp_path / "frame.json").write_text(frame.stdout)
+    plan = koordebpf("plan", str(tmp_path / "frame.json"), "--json")
+    assert json.loads(plan.stdout)["features"][0]["verdict"]["evidence"]["capacity_bytes"] == 512 * MIB
     assert "threshold 410 MiB" in page.stdout
     assert max(map(len, page.stdout.splitlines())) <= 80

@@ -1,0 +1,38 @@
+"""Frames out of a running node: what `koordebpf plan` decides again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koordebpf.agent.config import ExecutorName
+from koordebpf.kube.objects import ClusterState
+from koordebpf.state.view import Frame, Measured, PendingRelease, RefusedEviction
+
+
+def frame_of(
+    state: ClusterState | None,
+    measured: Measured,
+    *,
+    feature_gates: Mapping[str, bool],
+    executor: ExecutorName,
+    pending: Sequence[PendingRelease] = (),
+    refused: Sequence[RefusedEviction] = (),
+    last_evict_ns: int | None = None,
+) -> Frame:
+    """Return everything a decision at this moment rests on, as one value."""
+    known = state or ClusterState(version=0, synced_at_ns=0)
+    return Frame(
+        schema="koordebpf.frame/v1",
+        measured=measured,
+        pods=known.pods,
+        node=known.node,
+        nodeSLO=known.nodeslo if known.nodeslo is not None else msgspec.UNSET,
+        sloControllerConfig=known.slo_controller_config,
+        featureGates=dict(feature_gates),
+        executor=executor,
+        pending=tuple(pending),
+        refused=tuple(refused),
+        lastEvictNs=last_evict_ns,
+    )
