@@ -66,6 +66,13 @@ class Actuator(abc.ABC):
     @abc.abstractmethod
     def _act(self, victim: Victim, decided_ns: int) -> Outcome: ...
 
+    def observe(self, outcome: Outcome) -> Outcome:
+        """Take note of an outcome, returned or queued; return it with what this executor adds to it."""
+        return outcome
+
+    def forget(self, known_uids: frozenset[str]) -> None:  # noqa: B027 — an executor may remember nothing
+        """Drop what is remembered of pods that are no more."""
+
     def close(self) -> None:  # noqa: B027 — an executor without threads has nothing to close
         """Stop the executor's threads."""
 

@@ -17,12 +17,17 @@ from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.units import NS_PER_S
 
+_CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and whoever stops the agent waits
+
 
 class Evicts(Protocol):
     """The one call this executor makes; `kube.actions.KubeActions` has it."""
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
         """Create a policy/v1 Eviction with the UID as precondition."""
+
+    def close(self) -> None:
+        """Let requests that wait fail at once."""
 
 
 class ApiLimits(msgspec.Struct, frozen=True):
@@ -80,10 +85,15 @@ class ApiExecutor(Actuator):
             thread.start()
 
     def close(self) -> None:
-        """Stop the threads after the requests that are on the wire; what still waits is dropped."""
+        """Stop the threads; what is on the wire has a second to be answered, what still waits is dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        deadline = time.monotonic() + _CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._api.close()
         for thread in self._threads:
             thread.join()
         self._threads = []

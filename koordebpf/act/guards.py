@@ -23,8 +23,8 @@ class ClosedGuard(msgspec.Struct, frozen=True):
 class GuardLimits(msgspec.Struct, frozen=True):
     """Where the guards close.
 
-    `pods_max_age_ns`         Why: a watch sends bookmarks about once a minute and a kubelet list is refreshed every few
-                              seconds; a view half a minute old may name a pod that another one has replaced.
+    `pods_max_age_ns`         Why: a kubelet list is refreshed every few seconds; a view half a minute old may name a
+                              pod that another one has replaced. A watch needs more, see agent/run.py.
     `lost_max_ratio`          of the records since the last rescan. Why: births are among them; one lost in a hundred
                               still leaves the rescan, more means that the ring does not keep up.
     `clock_jump_max_ns`       Why: a machine that slept has samples and a pod list from before.
@@ -138,6 +138,13 @@ class Budget(msgspec.Struct, frozen=True):
         """Return the budget after one more eviction."""
         recent = tuple(at_ns for at_ns in self.spent_ns if now_ns - at_ns < 60 * NS_PER_S)
         return Budget((*recent, now_ns))
+
+    def give_back(self, spent_ns: int) -> Budget:
+        """Return the budget without one eviction of that moment: it was refused, and nobody went."""
+        if spent_ns not in self.spent_ns:
+            return self
+        at = self.spent_ns.index(spent_ns)
+        return Budget((*self.spent_ns[:at], *self.spent_ns[at + 1 :]))
 
 
 class Screening(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ class LastResort(Actuator):
 
     def forget(self, known_uids: frozenset[str]) -> None:
         """Drop what is remembered of pods that are no more."""
+        self._api.forget(known_uids)
         self._failing_since_ns = {uid: ns for uid, ns in self._failing_since_ns.items() if uid in known_uids}
 
     def close(self) -> None:

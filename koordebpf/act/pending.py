@@ -8,7 +8,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.evict.pending import still_pending
 from koordebpf.state.view import PendingRelease, PodView
 
-_WITHDRAWN = frozenset({Result.REFUSED, Result.FAILED, Result.GONE, Result.HELD, Result.DRY_RUN})
+_WITHDRAWN = frozenset({Result.REFUSED, Result.FAILED, Result.HELD, Result.DRY_RUN})
 
 
 def note_told(
@@ -20,8 +20,13 @@ def note_told(
 
 
 def note_outcome(pending: Iterable[PendingRelease], outcome: Outcome) -> tuple[PendingRelease, ...]:
-    """Return the list after an answer: a pod that will not go, or is another one now, is not waited for."""
-    if outcome.result not in _WITHDRAWN:
+    """Return the list after an answer: a pod that will not go is not waited for.
+
+    A pod that the API server knows no more stays on it: its processes are on their way out, and to evict another one
+    for the memory they still hold would be one too many. A cgroup that is gone has given everything back.
+    """
+    is_empty = outcome.result is Result.GONE and outcome.executor == "cgroup"
+    if outcome.result not in _WITHDRAWN and not is_empty:
         return tuple(pending)
     return tuple(entry for entry in pending if entry.uid != outcome.uid)
 

@@ -38,7 +38,7 @@ class AuditedFeature(msgspec.Struct, frozen=True):
 class Latencies(msgspec.Struct, frozen=True):
     """Nanoseconds from one step to the next; None: that step was not reached.
 
-    Crossing seen → plan decided → first signal or request sent → memory below the lower mark or all releases done.
+    Crossing seen → plan decided → first signal or request sent → memory of the last victim back.
     """
 
     seen_to_decided_ns: int | None = None
@@ -73,7 +73,7 @@ class OpenPlan:
         self._seen_ns = seen_ns
         self._time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._outcomes: dict[str, Outcome] = {}
-        self._freed_ns: int | None = None
+        self._freed_ns: dict[str, int] = {}
 
     def note(self, outcome: Outcome) -> bool:
         """Take an outcome of one of this plan's victims; tell whether it was one."""
@@ -84,16 +84,23 @@ class OpenPlan:
             self._outcomes[outcome.uid] = outcome
         return True
 
-    def note_freed(self, now_ns: int) -> None:
-        """Say that the victims' memory is back."""
-        if self._freed_ns is None:
-            self._freed_ns = now_ns
+    def note_freed(self, uid: str, now_ns: int) -> None:
+        """Say that one victim's memory is back; of another plan's victim it is no news."""
+        if uid in {victim.candidate.uid for victim in self.plan.victims}:
+            self._freed_ns.setdefault(uid, now_ns)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every outcome is final and, where something was really evicted, its memory is back."""
-        finals = [outcome.result for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
-        return len(finals) == len(self.plan.victims) and (Result.DONE not in finals or self._freed_ns is not None)
+        """Whether every outcome is final and the memory of those that were really evicted is back."""
+        finals = [outcome for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
+        return len(finals) == len(self.plan.victims) and all(
+            outcome.uid in self._freed_ns for outcome in finals if outcome.result is Result.DONE
+        )
+
+    @property
+    def decided_to_freed_ns(self) -> int | None:
+        """Return how long after the decision the last memory came back; None: none did yet."""
+        return max(self._freed_ns.values()) - self._decided_ns if self._freed_ns else None
 
     def record(self) -> AuditRecord:
         """Return the line as known now; also for a plan that was given up on."""
@@ -125,7 +132,7 @@ class OpenPlan:
             latencies=Latencies(
                 seen_to_decided_ns=None if self._seen_ns is None else decided_ns - self._seen_ns,
                 decided_to_sent_ns=min(sent) - decided_ns if sent else None,
-                decided_to_freed_ns=None if self._freed_ns is None else self._freed_ns - decided_ns,
+                decided_to_freed_ns=self.decided_to_freed_ns,
             ),
         )
 

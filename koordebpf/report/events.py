@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
 _TIMEOUT_S = 5.0
+_CLOSE_S = 1.0  # Why: as for evictions (act/api.py)
 
 
 class PodEvent(msgspec.Struct, frozen=True):
@@ -62,6 +64,9 @@ class CreatesEvents(Protocol):
     ) -> None:
         """Record a Warning on a pod."""
 
+    def close(self) -> None:
+        """Let requests that wait fail at once."""
+
 
 class EventPoster:
     """Posts Events from one thread. What the API server does not take, or what does not fit, is counted and dropped."""
@@ -71,6 +76,7 @@ class EventPoster:
         self._queue: Queue[tuple[PodEvent, datetime] | None] = Queue(_QUEUED)
         self.posted = 0
         self.dropped = 0
+        self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="events", daemon=True)
         self._thread.start()
 
@@ -82,12 +88,19 @@ class EventPoster:
             self.dropped += 1
 
     def close(self) -> None:
-        """Post what is queued, then stop the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        """Post what is queued, but for no longer than a second, then stop the thread."""
+        with contextlib.suppress(Full):
+            self._queue.put_nowait(None)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            self._is_closing = True
+            with contextlib.suppress(Full):
+                self._queue.put_nowait(None)
+            self._api.close()
+            self._thread.join()
 
     def _work(self) -> None:
-        while (entry := self._queue.get()) is not None:
+        while not self._is_closing and (entry := self._queue.get()) is not None:
             event, at = entry
             try:
                 self._api.create_event(

@@ -38,13 +38,18 @@ class Api:
         self.calls: list[tuple[str, str, str]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.is_asked = threading.Event()
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
+        self.is_asked.set()
         self.gate.wait(10)
         self.calls.append((namespace, name, uid))
         answer = self._answers.pop(0) if self._answers else None
         if answer is not None:
             raise answer
+
+    def close(self) -> None:
+        self.gate.set()
 
 
 class Desk:
@@ -246,6 +251,20 @@ def test_pending_release_ends_by_answer_by_memory_and_by_time() -> None:
     refused = Outcome("u-1", "be", "p", "api", Result.REFUSED, "", 0)
     done = Outcome("u-1", "be", "p", "api", Result.DONE, "", 0)
     assert note_outcome(pending, refused) == ()
+    # A pod that the API server knows no more still holds its memory; a cgroup that is gone holds none.
+    assert note_outcome(pending, Outcome("u-1", "be", "p", "api", Result.GONE, "", 0)) == pending
+    assert note_outcome(pending, Outcome("u-1", "be", "p", "cgroup", Result.GONE, "", 0)) == ()
     assert note_outcome(pending, done) == pending
     waiting, freed, late = expire(pending, (), now_ns=10, max_ns=100)  # no such pod: its memory is back
     assert (waiting, [entry.uid for entry in freed], late) == ((), ["u-1"], ())
+
+
+def test_close_cuts_a_request_that_hangs() -> None:
+    api = Api(KubeError("cut"))
+    api.gate.clear()
+    desk = Desk(api)
+    desk.executor.submit(victim(), 1)
+    assert api.is_asked.wait(10)
+    desk.executor.close()  # would wait for ten seconds otherwise
+    assert api.gate.is_set()
+    assert desk.outcomes.drain() == ()

@@ -103,3 +103,11 @@ def test_a_closed_node_guard_holds_everyone() -> None:
     result = screen([victim("a"), victim("b")], (guard,), Budget(), LIMITS, now_ns=NOW)
     assert result.allowed == ()
     assert [held for _, held in result.held] == [guard, guard]
+
+
+def test_a_refused_eviction_gives_its_budget_back() -> None:
+    limits = GuardLimits(evictions_per_minute=2)
+    budget = Budget().spend(5).spend(5).spend(7)
+    assert budget.left(8, limits) == 0
+    assert budget.give_back(5) == Budget((5, 7))
+    assert budget.give_back(6) == budget

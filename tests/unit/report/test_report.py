@@ -60,8 +60,10 @@ def test_a_plan_settles_when_every_outcome_is_final_and_the_memory_is_back() -> 
     assert not entry.is_settled
     entry.note(outcome(Result.DONE, 1, sent_ns=1_600))
     assert not entry.is_settled
-    entry.note_freed(9_000)
-    entry.note_freed(99_000)
+    entry.note_freed("u-7", 7_000)  # of another plan
+    assert not entry.is_settled
+    entry.note_freed("u-1", 9_000)
+    entry.note_freed("u-1", 99_000)
     assert entry.is_settled
     assert not entry.note(outcome(Result.DONE, 7))
     record = entry.record()
@@ -149,6 +151,9 @@ class Recorder:
         if name == "bad":
             raise KubeError("500")
         self.taken.append((name, reason, at))
+
+    def close(self) -> None:
+        """Nothing waits here."""
 
 
 def test_the_poster_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
