@@ -44,6 +44,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     # Why 4 s: Koordinator's memory-evict-cool-time-seconds; it ends early once the memory is back.
     cool_time_ns: int = 4 * NS_PER_S
     evictions_per_minute: int = 10  # Why: act/guards.py GuardLimits
+    pods_max_age_s: float | None = None  # None: what the source needs (agent/run.py)
     kill_after_s: float | None = None  # executor api: kill the cgroup when the API server fails for so long
     lock_memory: bool = True
 

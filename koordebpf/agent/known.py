@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import ClusterState, Node
+from koordebpf.kube.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.facts import PodFacts, pod_facts
+
+
+def check_configuration(state: ClusterState) -> None:
+    """Let a first state pass only if its Node and its strategy can be used: there is no last good one yet.
+
+    Raises:  ConfigError: one of them has a value of a wrong type.
+    """
+    _checked_node(state)
+    _strategy(state)
+
+
+def _checked_node(state: ClusterState) -> Node | None:
+    capacity = state.node.status.capacity if state.node else None
+    if capacity and "memory" in capacity:
+        quantity_bytes(capacity["memory"], "node.status.capacity.memory")
+    return state.node
+
+
+def _strategy(state: ClusterState) -> ResourceThresholdStrategy | None:
+    labels = state.node.metadata.labels if state.node else None
+    return strategy_for(state.nodeslo, state.slo_controller_config, labels)
 
 
 class Known:
@@ -31,10 +53,12 @@ class Known:
                 problems.append(f"{error}; the pod is left alone")
         self.facts = tuple(facts)
         self.uids = frozenset(each.uid for each in facts)
-        self.node = state.node
         try:
-            labels = state.node.metadata.labels if state.node else None
-            self.strategy = strategy_for(state.nodeslo, state.slo_controller_config, labels)
+            self.node = _checked_node(state)
+        except ConfigError as error:
+            problems.append(f"{error}; the last good Node stays in force")
+        try:
+            self.strategy = _strategy(state)
         except ConfigError as error:
             problems.append(f"{error}; the last good strategy stays in force")
         self.problems = tuple(problems)

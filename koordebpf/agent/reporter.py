@@ -48,7 +48,7 @@ class Reporter:
         self._metrics = metrics
         self._health = health
         self._repeats = RepeatFilter()
-        self._open: list[tuple[int, OpenPlan, set[str]]] = []  # since when, the plan, victims not back yet
+        self._open: list[tuple[int, OpenPlan]] = []  # since when
         self._victims: dict[str, Victim] = {}
         self._was_above = False
         self._problems: tuple[str, ...] = ()
@@ -84,9 +84,12 @@ class Reporter:
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
         key = "plan:" + (",".join(victim.candidate.uid for victim in plan.victims) or plan.features[0].reason[:16])
         news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run))
-        if crossed_ns is not None and any(o.result in (Result.SENT, Result.DONE) for o in outcomes):
-            self._metrics.seen_to_decided.observe_ns(decided_ns - crossed_ns)
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
+        if crossed_ns is not None and is_acting:
+            self._metrics.seen_to_decided.observe_ns(decided_ns - crossed_ns)
+        for outcome in outcomes:
+            if outcome.result is Result.DRY_RUN:  # the others come by `outcome`
+                self._metrics.count_outcome(outcome)
         if not (is_acting or news):
             return
         line = OpenPlan(
@@ -99,17 +102,15 @@ class Reporter:
         )
         for victim in plan.victims:
             self._victims[victim.candidate.uid] = victim
-        self._open.append((decided_ns, line, {victim.candidate.uid for victim in plan.victims}))
+        self._open.append((decided_ns, line))
         for outcome in outcomes:
             line.note(outcome)
-            if outcome.result is not Result.SENT:
-                self._metrics.count_outcome(outcome)
 
     def outcome(self, outcome: Outcome) -> None:
         """Tell of an outcome that came later."""
         self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome))
         self._metrics.count_outcome(outcome)
-        for _, line, _ in self._open:
+        for _, line in self._open:
             line.note(outcome)
         victim = self._victims.get(outcome.uid)
         if self._events and victim and (event := eviction_event(victim, outcome)):
@@ -118,12 +119,8 @@ class Reporter:
     def released(self, entry: PendingRelease, now_ns: int) -> None:
         """Tell that a victim's memory is back."""
         self._metrics.released_bytes += entry.credit_bytes
-        for decided_ns, line, left in self._open:
-            if entry.uid in left:
-                left.discard(entry.uid)
-                if not left:
-                    line.note_freed(now_ns)
-                    self._metrics.decided_to_freed.observe_ns(now_ns - decided_ns)
+        for _, line in self._open:
+            line.note_freed(entry.uid, now_ns)
         name = self._name(entry.uid)
         self._say(
             f"released:{entry.uid}:{entry.since_ns}",
@@ -176,13 +173,15 @@ class Reporter:
         if not self._open:
             return
         now_ns = time.monotonic_ns()
-        still: list[tuple[int, OpenPlan, set[str]]] = []
-        for since_ns, line, left in self._open:
+        still: list[tuple[int, OpenPlan]] = []
+        for since_ns, line in self._open:
             if line.is_settled or now_ns - since_ns > _GIVE_UP_NS:
+                if line.is_settled and line.decided_to_freed_ns is not None:
+                    self._metrics.decided_to_freed.observe_ns(line.decided_to_freed_ns)
                 if self._audit and not self._audit.write(line.record()):
                     self._say("audit", f"an audit line was lost: {self._audit.last_error}")
             else:
-                still.append((since_ns, line, left))
+                still.append((since_ns, line))
         self._open = still
         if not still:
             self._victims.clear()
@@ -193,7 +192,7 @@ class Reporter:
 
     def close(self) -> None:
         """Write every open audit line with what is known, and post the last Events."""
-        for _, line, _ in self._open:
+        for _, line in self._open:
             if self._audit:
                 self._audit.write(line.record())
         self._open = []

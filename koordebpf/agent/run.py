@@ -8,12 +8,16 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koordebpf.act.actuator import Actuator, OutcomeQueue
+from koordebpf.act.api import ApiExecutor, ApiLimits
 from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.guards import GuardLimits
+from koordebpf.act.last_resort import LastResort
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.known import check_configuration
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
 from koordebpf.agent.tick import Agent
@@ -34,12 +38,17 @@ from koordebpf.report.http import Health, ReportServer
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from koordebpf.kube.actions import KubeActions
+
 log = logging.getLogger("koordebpf")
 
 _MAX_FAILED_TICKS = 10  # in a row: fail loud, the kubelet starts a fresh one
+_FAILED_PAUSE_S = 0.1
 # How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 81 s apart
 # (kube/api.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
+_MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -52,23 +61,26 @@ def run_agent(config: AgentConfig) -> None:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
-        source, events = _open_kube(config, stack)
+        source, actions = _open_source(config), _open_actions(config, stack)
         watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns))
         source.start(loop.wake)
+        if config.source == "file":
+            check_configuration(source.state())
         if watch.signals.ring:
             loop.watch(watch.signals.ring.fileno(), _nothing)
         _watch_pressure(scope, loop, stack)
         collector = Collector(scope, watch.signals, watch.index)
         stack.callback(collector.close)
         outcomes = OutcomeQueue(loop.wake)
-        executor = _open_executor(config, scope, watch, outcomes, stack)
+        executor = _open_executor(config, scope, watch, outcomes, actions)
+        stack.callback(executor.close)
         metrics, health = AgentMetrics(SelfUsageReader().read), Health()
         audit = AuditLog(None if config.audit == Path("-") else config.audit) if config.audit else None
         reporter = Reporter(
             node=config.node_name or socket.gethostname(),
             dry_run=executor.is_dry_run,
             audit=audit,
-            events=events,
+            events=EventPoster(actions) if actions else None,
             metrics=metrics,
             health=health,
         )
@@ -77,7 +89,9 @@ def run_agent(config: AgentConfig) -> None:
             stack.callback(ReportServer(config.listen, metrics, health).close)
         limits = GuardLimits(
             evictions_per_minute=config.evictions_per_minute,
-            pods_max_age_ns=_PODS_MAX_AGE_NS[config.source],
+            pods_max_age_ns=_PODS_MAX_AGE_NS[config.source]
+            if config.pods_max_age_s is None
+            else int(config.pods_max_age_s * NS_PER_S),
         )
         agent = Agent(
             config, watch, collector, executor, outcomes, reporter, limits, os.environ.get("KOORDEBPF_POD_UID")
@@ -88,7 +102,7 @@ def run_agent(config: AgentConfig) -> None:
         mode = "dry run: nothing is evicted" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
         _loop(config, loop, agent, reporter)
-        log.info("stopped: everything is detached")
+    log.info("stopped: everything is detached")
 
 
 def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> None:
@@ -100,19 +114,20 @@ def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> 
             failed_in_a_row = 0
         except ConfigError:
             raise
-        except KoordebpfError as error:
-            log.error("the tick ended: %s", error)
+        except Exception as error:
+            if isinstance(error, KoordebpfError):
+                log.error("the tick ended: %s", error)
+            else:
+                # Unexpected: the next tick may well work, and an agent that ended protects nobody.
+                log.exception("the tick ended unexpectedly")
+            # Whatever woke the loop may wake it again at once: ten failures must not pass within a moment.
+            time.sleep(_FAILED_PAUSE_S)
             due_ns = time.monotonic_ns() + config.sample_cap_ns
             failed_in_a_row += 1
             reporter.failed_tick()
-        except Exception:
-            # Unexpected: the next tick may well work, and an agent that ended protects nobody.
-            log.exception("the tick ended unexpectedly")
-            due_ns = time.monotonic_ns() + config.sample_cap_ns
-            failed_in_a_row += 1
-            reporter.failed_tick()
-        if failed_in_a_row >= _MAX_FAILED_TICKS:
-            raise SupportError("agent", f"{failed_in_a_row} ticks in a row failed", "The log above says why.")
+            if failed_in_a_row >= _MAX_FAILED_TICKS:
+                reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
+                raise SupportError("agent", reason, "The log above tells of each.") from error
         if not is_locked:
             is_locked = True  # after the first tick, which has touched what the next ones need
             if problem := lock_memory():
@@ -120,29 +135,21 @@ def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> 
         loop.wait(due_ns)
 
 
-def _open_kube(config: AgentConfig, stack: contextlib.ExitStack) -> tuple[Source, EventPoster | None]:
-    # The kubernetes package is 38 MB: imported only where something talks to an API server.
+# The kubernetes package is 38 MB: imported only where something talks to an API server.
+def _open_source(config: AgentConfig) -> Source:
     if config.source == "file":
         if not config.files:
             raise ConfigError("--pods", None, "source file needs at least one file with pods and a NodeSLO")
         if config.executor == "api":
             raise ConfigError("--executor", "api", "needs --source api or kubelet: files know no API server")
-        return FileSource(config.files), None
+        return FileSource(config.files)
     if not config.node_name:
         raise ConfigError("--node-name", None, f"source {config.source} needs this node's name")
-    events = None
-    if config.executor == "api":
-        from koordebpf.kube.actions import KubeActions
-        from koordebpf.kube.transport import open_cluster
-
-        actions = KubeActions(open_cluster(config.kubeconfig), config.node_name)
-        stack.callback(actions.close)
-        events = EventPoster(actions)
     if config.source == "api":
         from koordebpf.kube.api import ApiSource
         from koordebpf.kube.transport import open_cluster
 
-        return ApiSource(open_cluster(config.kubeconfig), config.node_name), events
+        return ApiSource(open_cluster(config.kubeconfig), config.node_name)
     from koordebpf.kube.kubelet import KubeletSource
 
     if not config.kubelet_url:
@@ -156,11 +163,26 @@ def _open_kube(config: AgentConfig, stack: contextlib.ExitStack) -> tuple[Source
         ca_file=config.kubelet_ca_file,
         insecure=config.kubelet_insecure,
     )
-    return MergedSource(kubelet, FileSource(config.files)), events
+    return MergedSource(kubelet, FileSource(config.files))
+
+
+def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
+    if config.executor != "api":
+        return None
+    from koordebpf.kube.actions import KubeActions
+    from koordebpf.kube.transport import open_cluster
+
+    actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
+    stack.callback(actions.close)
+    return actions
 
 
 def _open_executor(
-    config: AgentConfig, scope: NodeScope, watch: NodeWatch, outcomes: OutcomeQueue, stack: contextlib.ExitStack
+    config: AgentConfig,
+    scope: NodeScope,
+    watch: NodeWatch,
+    outcomes: OutcomeQueue,
+    actions: KubeActions | None,
 ) -> Actuator:
     hierarchy = scope.hierarchy
 
@@ -171,23 +193,18 @@ def _open_executor(
         freezer = hierarchy.freezer_mount_point
         return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path)
 
-    executor: Actuator
-    if config.executor == "cgroup":
-        executor = CgroupExecutor(locate, outcomes, enforce=config.enforce)
-    else:
-        from koordebpf.act.api import ApiExecutor
-        from koordebpf.act.last_resort import LastResort
-        from koordebpf.kube.actions import KubeActions
-        from koordebpf.kube.transport import open_cluster
-
-        actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
-        stack.callback(actions.close)
-        last = CgroupExecutor(locate, outcomes, enforce=config.enforce) if config.kill_after_s is not None else None
-        executor = LastResort(
-            ApiExecutor(actions, outcomes, enforce=config.enforce), last, kill_after_s=config.kill_after_s
-        )
-    stack.callback(executor.close)
-    return executor
+    if actions is None:
+        return CgroupExecutor(locate, outcomes, enforce=config.enforce)
+    limits = ApiLimits()
+    if config.kill_after_s is None:
+        return LastResort(ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce), None)
+    # An API server that hangs must have failed by the time at which the cgroup is to be killed.
+    limits = ApiLimits(timeout_s=max(min(limits.timeout_s, config.kill_after_s), _MIN_TIMEOUT_S), unknown_tries=1)
+    return LastResort(
+        ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce),
+        CgroupExecutor(locate, outcomes, enforce=config.enforce),
+        kill_after_s=config.kill_after_s,
+    )
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:

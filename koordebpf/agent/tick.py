@@ -24,7 +24,7 @@ from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
-from koordebpf.detect.be_memory_evict import threshold_bytes
+from koordebpf.detect.be_memory_evict import FEATURE, threshold_bytes
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import OomKill
 from koordebpf.state.build import build_view, node_capacity_bytes
@@ -39,6 +39,7 @@ _FULL_EVERY_NS = NS_PER_S  # all pods, for growth, metrics and `top`
 _WAITING_PACE_NS = 10 * NS_PER_MS  # while memory of the evicted comes back
 _LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
 _HELPLESS_PACE_NS = 100 * NS_PER_MS  # above the threshold with nobody to evict
+_HELD_PACE_NS = NS_PER_S  # above the threshold with a guard closed
 
 
 class Agent:
@@ -68,6 +69,7 @@ class Agent:
         self._stalls = StallWindow()
         self._episodes_seen = -1
         self._pending: tuple[PendingRelease, ...] = ()
+        self._late: frozenset[str] = frozenset()  # of the pending: said to be late already
         self._refused: dict[str, RefusedEviction] = {}
         self._budget = Budget()
         self._last_evict_ns: int | None = None
@@ -86,7 +88,9 @@ class Agent:
         self._take_in()
         strategy = self._known.strategy
         node = self._collector.node()
-        threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
+        threshold = None
+        if self._config.feature_gates.get(FEATURE):
+            threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
         is_above = threshold is not None and node.used_bytes >= threshold
         if not is_above:
             self._crossed_ns = None
@@ -110,9 +114,14 @@ class Agent:
             self._known.learn(state)
             self._reporter.problems(self._known.problems)
             self._refused = {uid: entry for uid, entry in self._refused.items() if uid in self._known.uids}
+            self._executor.forget(self._known.uids)
+            self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
 
     def _note(self, outcome: Outcome) -> None:
+        outcome = self._executor.observe(outcome)
         self._pending = note_outcome(self._pending, outcome)
+        if outcome.result in (Result.REFUSED, Result.GONE) and outcome.sent_ns is not None:
+            self._budget = self._budget.give_back(outcome.decided_ns)
         if outcome.result is Result.REFUSED or (outcome.result is Result.FAILED and outcome.retry_at_ns):
             self._refused[outcome.uid] = RefusedEviction(outcome.uid, outcome.retry_at_ns, outcome.detail)
             self._next_round_ns = 0  # another candidate may serve meanwhile
@@ -162,14 +171,17 @@ class Agent:
         for entry in released:
             self._reporter.released(entry, view.now_ns)
         for entry in late:
-            self._reporter.late(entry, view.now_ns)
-        self._pending = waiting
-        return msgspec.structs.replace(view, pending=waiting)
+            if entry.uid not in self._late:
+                self._reporter.late(entry, view.now_ns)
+        self._late = frozenset(entry.uid for entry in late)
+        # The late stay known as such: forgotten, a pod that cannot die would be counted on anew.
+        self._pending = (*waiting, *late)
+        return msgspec.structs.replace(view, pending=self._pending)
 
     def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...]) -> None:
         decided_ns = time.monotonic_ns()
         if not plan.victims:
-            self._next_round_ns = decided_ns + (_WAITING_PACE_NS if view.pending else _HELPLESS_PACE_NS)
+            self._next_round_ns = decided_ns + (_WAITING_PACE_NS if self._is_waiting(decided_ns) else _HELPLESS_PACE_NS)
             self._reporter.plan(view, plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
@@ -188,9 +200,9 @@ class Agent:
                     self._pending, uid=outcome.uid, credit_bytes=credits[outcome.uid], now_ns=decided_ns
                 )
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
-        self._next_round_ns = decided_ns + (_WAITING_PACE_NS if is_acting else self._settings.cool_time_ns)
+        self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if is_acting:
-            self._next_full_ns = decided_ns + _WAITING_PACE_NS
+            self._next_full_ns = self._next_round_ns = decided_ns + _WAITING_PACE_NS
         self._reporter.plan(view, plan, outcomes, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
@@ -217,7 +229,7 @@ class Agent:
         return GuardFacts(
             now_ns=view.now_ns,
             source=self._config.source,
-            pods_synced_ns=state.synced_at_ns if state and state.version else None,
+            pods_synced_ns=(state.synced_at_ns or None) if state else None,
             source_problem=state.problems[0] if state and state.problems else None,
             records=records,
             lost_records=lost,

@@ -11,7 +11,7 @@ from typing import Self
 from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
-from koordebpf.errors import DecodeError
+from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events.layout import check_layout, decode, decode_totals
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
 from koordebpf.kernel.cgroupfs import walk
@@ -46,6 +46,10 @@ class NodeWatch:
                 min_stall_ns=min_stall_ns,
                 check_layout=check_layout,
             )
+            if self.signals.ring is None:
+                # Without births the index would be blind to every new pod.
+                broken = next(signal for signal in self.signals.sources if not signal.works)
+                raise SupportError("BPF", broken.reason, broken.remedy)
         except BaseException:
             os.close(self._root_fd)
             raise

@@ -68,6 +68,11 @@ _FILE = click.Path(exists=True, path_type=Path)
 )
 @click.option("--evictions-per-minute", type=click.IntRange(min=1), default=10, show_default=True, help="The budget.")
 @click.option(
+    "--pods-max-age-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Evict nothing on a list of pods older than this. Default: 90 for source api, else 30.",
+)
+@click.option(
     "--kill-after-s",
     type=click.FloatRange(min=0),
     help="Executor api: kill the cgroup of a pod not evicted for so long. Default: never.",
