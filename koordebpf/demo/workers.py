@@ -1,7 +1,8 @@
 """The processes of the demo's pods. Started as `python -m koordebpf.demo.workers`; imports nothing of the package.
 
-Each joins its cgroup first, then works, and prints JSON lines: `{"at_ns": …, "event": …}` with CLOCK_MONOTONIC times. All end
-on SIGTERM, and none takes more memory than it was told.
+Each joins its cgroup first, then works, and prints JSON lines: `{"at_ns": …, "event": …}` with CLOCK_MONOTONIC times.
+The trouble that one makes starts with its event `begins`. All end on SIGTERM, and none takes more memory than it was
+told.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ MIB = 1 << 20
 PAGE_BYTES = mmap.PAGESIZE
 _ROUND_MIB = 2  # the LS pod's allocation per round: as a request handler's working set
 _ROUND_S = 0.002
+_TELL_NS = 250_000_000  # rounds are told in lines of this length, between two rounds
 
 
-def _say(event: str, **numbers: float) -> None:
+def _say(event: str, **numbers: object) -> None:
     print(json.dumps({"at_ns": time.monotonic_ns(), "event": event, **numbers}), flush=True)
 
 
@@ -42,25 +44,26 @@ class _Stopped(Exception):
 
 
 def latency_sensitive(mib: int, seconds: float) -> None:
-    """Hold `mib`, and every 2 ms fault in a few MiB more and give them back; say the slowest round at the end."""
+    """Hold `mib`, and every 2 ms fault in a few MiB more and give them back; tell how long each round took."""
     held = _map(mib)
     _touch(held, 0, mib * MIB)
     _say("ready", mib=mib)
-    worst_ns, rounds, worst_at_ns = 0, 0, 0
-    end = time.monotonic() + seconds
+    rounds: list[tuple[int, int]] = []
+    told_ns = time.monotonic_ns()
+    end_ns = told_ns + int(seconds * 1e9)
     try:
-        while time.monotonic() < end:
-            begin_ns = time.monotonic_ns()
+        while (begin_ns := time.monotonic_ns()) < end_ns:
             with _map(_ROUND_MIB) as memory:
                 _touch(memory, 0, _ROUND_MIB * MIB)
-            took_ns = time.monotonic_ns() - begin_ns
-            rounds += 1
-            if took_ns > worst_ns:
-                worst_ns, worst_at_ns = took_ns, begin_ns
+            rounds.append((begin_ns, time.monotonic_ns() - begin_ns))
+            if begin_ns - told_ns >= _TELL_NS:
+                _say("rounds", rounds_ns=rounds)
+                rounds, told_ns = [], begin_ns
             time.sleep(_ROUND_S)
     except _Stopped:
         pass
-    _say("end", worst_ns=worst_ns, worst_at_ns=worst_at_ns, rounds=rounds)
+    _say("rounds", rounds_ns=rounds)
+    _say("end")
 
 
 def hog(mib: int, mib_per_s: float, wait_s: float) -> None:
@@ -69,7 +72,7 @@ def hog(mib: int, mib_per_s: float, wait_s: float) -> None:
     _say("ready", mib=0)
     try:
         time.sleep(wait_s)
-        _say("growing", mib_per_s=mib_per_s)
+        _say("begins", mib_per_s=mib_per_s)
         begin = time.monotonic()
         for done in range(mib):
             _touch(memory, done * MIB, (done + 1) * MIB)
@@ -85,44 +88,44 @@ def hog(mib: int, mib_per_s: float, wait_s: float) -> None:
         _say("end")
 
 
-def page_cache(directory: str, mib: int, seconds: float) -> None:
-    """Write and read a file of `mib`, over and over: page cache that the kernel gives back when it is needed."""
-    path = os.path.join(directory, f"koordebpf-page-cache-{os.getpid()}")  # noqa: PTH118 - imports are kept small
-    block = bytes(MIB)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)  # noqa: PTH108 - nothing is left behind, also after a SIGKILL
+# A file without blocks: reading it fills the page cache and leaves the disk in peace. It has no name, so that nothing
+# is left behind, also after a SIGKILL.
+def _hollow_file(directory: str, mib: int) -> int:
+    path = os.path.join(directory, f"koordebpf-demo-{os.getpid()}.hollow")  # noqa: PTH118 - imports are kept small
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(path)  # noqa: PTH108
+    os.ftruncate(fd, mib * MIB)
+    return fd
+
+
+def page_cache(directory: str, mib: int, wait_s: float, seconds: float) -> None:
+    """Wait, then read a file of `mib`, over and over: page cache that the kernel gives back when it is needed."""
+    fd = _hollow_file(directory, mib)
     _say("ready", mib=0)
-    end = time.monotonic() + seconds
-    written = 0
+    done = 0
     try:
+        time.sleep(wait_s)
+        _say("begins")
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for at in range(mib):
-                os.pwrite(fd, block, at * MIB)
-            # Clean pages: dirty ones would be held back by writeback, which is another story.
-            os.fdatasync(fd)
-            written += mib
-            for at in range(mib):
-                os.pread(fd, MIB, at * MIB)
-            _say("flooded", mib=written)
+            os.pread(fd, MIB, done % mib * MIB)
+            done += 1
     except _Stopped:
         pass
     os.close(fd)
-    _say("end", mib=written)
+    _say("end", mib=done)
 
 
-def own_limit(directory: str, mib: int, seconds: float) -> None:
-    """Walk a mapped file of `mib`, more than the pod's own limit lets stay: it reclaims from itself all the time."""
-    path = os.path.join(directory, f"koordebpf-own-limit-{os.getpid()}")  # noqa: PTH118
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)  # noqa: PTH108
-    for at in range(mib):
-        os.pwrite(fd, bytes(MIB), at * MIB)
-    os.fdatasync(fd)
+def own_limit(directory: str, mib: int, wait_s: float, seconds: float) -> None:
+    """Wait, then walk a mapped file of `mib`, more than the pod's own limit lets stay: it reclaims from itself."""
+    fd = _hollow_file(directory, mib)
     _say("ready", mib=0)
-    end = time.monotonic() + seconds
     walks = 0
     try:
         with mmap.mmap(fd, mib * MIB, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+            time.sleep(wait_s)
+            _say("begins")
+            end = time.monotonic() + seconds
             while time.monotonic() < end:
                 for at in range(0, mib * MIB, PAGE_BYTES):
                     memory[at]
@@ -158,9 +161,9 @@ def main() -> None:
         case "hog":
             hog(given.mib, given.mib_per_s, given.wait_s)
         case "page-cache":
-            page_cache(given.directory, given.mib, given.seconds)
+            page_cache(given.directory, given.mib, given.wait_s, given.seconds)
         case _:
-            own_limit(given.directory, given.mib, given.seconds)
+            own_limit(given.directory, given.mib, given.wait_s, given.seconds)
     sys.exit(0)
 
 

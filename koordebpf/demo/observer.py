@@ -1,0 +1,133 @@
+"""Watches a demo's node from outside the agent, with BPF programs of its own: usage, and stall sums by pod."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+from koordebpf.demo.node import NodeCgroup
+from koordebpf.demo.verdict import PodStalls
+from koordebpf.errors import CgroupGone
+from koordebpf.events.layout import check_layout, decode_stall, unpack_memcgs
+from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals import KernelSignals
+from koordebpf.state.sums import ScanSums, cgroup_used_bytes
+from koordebpf.state.view import MemoryParts
+from koordebpf.units import NS_PER_S, PAGE_BYTES
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """The node at one moment. `usage_bytes` has the page cache in it, `used_bytes` not (README, What "used" means)."""
+
+    at_ns: int
+    usage_bytes: int
+    used_bytes: int
+
+
+class NodeObserver:
+    """Reads the node and remembers the crossing and the way back.
+
+    `crossed_ns` is the time of the last reading below the threshold before the first above, so that no latency that is
+    counted from it is shown shorter than it was; `below_ns` the first reading below the lower mark afterwards.
+    """
+
+    def __init__(self, node: NodeCgroup, hierarchy: MemoryHierarchy, threshold_bytes: int, lower_bytes: int) -> None:
+        self._node = node
+        self._root_id = cgroup_id(node.path)
+        self._threshold_bytes = threshold_bytes
+        self._lower_bytes = lower_bytes
+        self.last = Usage(time.monotonic_ns(), 0, 0)
+        self.peak_usage_bytes = 0
+        self.peak_used_bytes = 0
+        self.crossed_ns: int | None = None
+        self.below_ns: int | None = None
+        self._memory = CgroupMemory(node.path, node.version)
+        self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
+        self._root_fd = os.open(node.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._signals = KernelSignals(
+                hierarchy_id=hierarchy.hierarchy_id,
+                scan_root_fd=self._root_fd,
+                node_cgroup_id=self._root_id,
+                min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
+                check_layout=check_layout,
+            )
+        except BaseException:
+            os.close(self._root_fd)
+            raise
+
+    def sample(self) -> Usage:
+        """Read the node now. Cost: 30 µs."""
+        memory = self._read()
+        now = Usage(time.monotonic_ns(), memory.usage_bytes, cgroup_used_bytes(memory))
+        if self.crossed_ns is None and now.used_bytes >= self._threshold_bytes:
+            self.crossed_ns = self.last.at_ns
+        if self.crossed_ns is not None and self.below_ns is None and now.used_bytes < self._lower_bytes:
+            self.below_ns = now.at_ns
+        self.peak_usage_bytes = max(self.peak_usage_bytes, now.usage_bytes)
+        self.peak_used_bytes = max(self.peak_used_bytes, now.used_bytes)
+        self.last = now
+        return now
+
+    # The LRU lists themselves where the kernel has a cgroup iterator: memory.stat of a cgroup lags by up to 2 s behind
+    # what was charged to its children (6.18: flush_memcg_stats_dwork's period), and page cache looks used meanwhile.
+    def _read(self) -> MemoryParts:
+        slab_reclaimable = None
+        if self._node.version == 2 or not self._signals.can_scan:
+            stat = self._memory.read()
+            slab_reclaimable = stat.slab_reclaimable_bytes
+        if self._signals.can_scan:
+            rows = self._signals.scan()
+            try:
+                memory = ScanSums(unpack_memcgs(rows), lambda _: None, PAGE_BYTES).all(self._root_id)
+            finally:
+                rows.release()
+            if memory is None:
+                raise CgroupGone(str(self._node.path))
+            return msgspec.structs.replace(memory, slab_reclaimable_bytes=slab_reclaimable)
+        return MemoryParts(
+            stat.usage_bytes,
+            stat.inactive_anon_bytes,
+            stat.active_anon_bytes,
+            stat.inactive_file_bytes,
+            stat.active_file_bytes,
+            stat.unevictable_bytes,
+            slab_reclaimable_bytes=slab_reclaimable,
+        )
+
+    def pod_usage_bytes(self) -> dict[str, int]:
+        """Return each pod's raw usage."""
+        return {name: memory.usage_bytes() for name, memory in self._pods.items()}
+
+    def stalls_unseen(self) -> str | None:
+        """Return why stalls cannot be seen here; None: they can."""
+        missing = [source for source in self._signals.sources if "stalls" in source.signal and not source.works]
+        return missing[0].reason if missing else None
+
+    def stalls(self) -> dict[str, PodStalls]:
+        """Return what each pod stalled since this object was made, those that did not with zeros."""
+        names = self._node.pods_by_cgroup_id()
+        sums = {name: PodStalls() for name in self._node.pod_paths}
+        for key, value in self._signals.stalls():
+            stall = decode_stall(key, value)
+            if (name := names.get(stall.cgroup_id)) is None:
+                continue
+            before = sums[name]
+            sums[name] = PodStalls(
+                before.node_count + stall.global_.count,
+                before.node_ns + stall.global_.total_ns,
+                before.limit_count + stall.limit.count,
+                before.limit_ns + stall.limit.total_ns,
+            )
+        return sums
+
+    def close(self) -> None:
+        """Detach the programs and close every fd."""
+        self._signals.close()
+        for memory in (self._memory, *self._pods.values()):
+            memory.close()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1

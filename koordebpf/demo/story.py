@@ -1,0 +1,398 @@
+"""The demo's stories, and how one is run: real cgroups, real processes, the real agent.
+
+Tells what happens as it happens, and returns what was measured. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+
+from koordebpf.demo.node import NodeCgroup, demo_node
+from koordebpf.demo.observer import NodeObserver
+from koordebpf.demo.processes import Child, Lines
+from koordebpf.demo.verdict import Eviction, Kind, PodEnd, StoryFacts, evictions_of, rounds_within
+from koordebpf.detect.be_memory_evict import threshold_bytes
+from koordebpf.errors import KoordebpfError, SupportError
+from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
+from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.kernel.objects import object_path
+from koordebpf.report.audit import AuditRecord
+from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S, format_bytes
+
+LIMIT_BYTES = GIB
+THRESHOLD_PERCENT = 80
+LOWER_PERCENT = 75
+NEEDS_BYTES = 2 * GIB
+
+_QUIET_S = 3.0  # the LS pod's baseline
+_AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
+_START_NS = 20 * NS_PER_S
+_HOG_NS = 12 * NS_PER_S  # it is full long before: longer means that nobody stopped it
+_STOP_S = 5.0
+_WORKER_S = "60"
+_FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
+
+
+class DemoPod(msgspec.Struct, frozen=True):
+    """One pod of a story: what it is, and the worker in it."""
+
+    name: str
+    is_be: bool
+    priority: int
+    says: str
+    worker: tuple[str, ...]
+    limit_bytes: int | None = None
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What is going to happen. `aggressor` is the pod that makes the trouble."""
+
+    kind: Kind
+    title: str
+    pods: tuple[DemoPod, ...]
+    aggressor: str
+    ls_pod: str
+    trouble_ns: int | None  # how long it goes on; None: until an eviction
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened. `at_ns` is CLOCK_MONOTONIC; `pod` None: it concerns the node or the agent."""
+
+    at_ns: int
+    event: str  # started, worker, agent, usage, evicted
+    text: str = ""
+    pod: str | None = None
+    numbers: Mapping[str, Any] = {}
+
+
+Tell = Callable[[Event], None]
+
+
+class Interrupted(KoordebpfError):
+    """A signal ended the demo; everything is cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}: the demo's pods and cgroups are removed")
+        self.number = number
+
+
+_WEB = DemoPod("web", False, 9500, "works all the time and times every round", ("ls", "--mib", "100"))
+_TRAIN = DemoPod("train", True, 5500, "grows to 250 MiB", ("hog", "--mib", "250", "--mib-per-s", "80"))
+
+STORIES: Mapping[Kind, Story] = {
+    "hog": Story(
+        "hog",
+        "a best-effort pod eats the node",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "hog", True, 5000, "grows without end, from second 3",
+                ("hog", "--mib", "1500", "--mib-per-s", "300", "--wait-s", str(_QUIET_S)),
+            ),
+        ),
+        "hog",
+        "web",
+        None,
+    ),
+    "page-cache": Story(
+        "page-cache",
+        "a best-effort pod floods the node with page cache",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "reader", True, 5000, "reads 3 GiB of files, from second 3",
+                ("page-cache", "--mib", "3000", "--wait-s", str(_QUIET_S)),
+            ),
+        ),
+        "reader",
+        "web",
+        6 * NS_PER_S,
+    ),
+    "own-limit": Story(
+        "own-limit",
+        "a best-effort pod thrashes inside its own limit",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "thrash", True, 5000, "walks 300 MiB with a limit of 200 MiB, from second 3",
+                ("own-limit", "--mib", "300", "--wait-s", str(_QUIET_S)),
+                limit_bytes=200 * MIB,
+            ),
+        ),
+        "thrash",
+        "web",
+        6 * NS_PER_S,
+    ),
+}  # fmt: skip
+
+
+def check_host() -> MemoryHierarchy:
+    """Return where the node's cgroup can be made.
+
+    Raises:  SupportError: not root, too little free memory, no memory controller, or no BPF objects.
+    """
+    if os.geteuid() != 0:
+        raise SupportError("demo", "it makes cgroups and loads programs into the kernel", "Run it as root")
+    object_path("reclaim")
+    with Meminfo() as meminfo:
+        available = meminfo.read().mem_available_bytes
+    if available < NEEDS_BYTES:
+        raise SupportError(
+            "demo",
+            f"{format_bytes(available)} of memory are available, it needs {format_bytes(NEEDS_BYTES)}",
+            "End something else first",
+        )
+    return find_memory_hierarchy()
+
+
+def run_story(story: Story, tell: Tell) -> StoryFacts:
+    """Run a story to its end; nothing of it is left afterwards, also when it is interrupted.
+
+    Raises:  SupportError: this host cannot, or the agent did not start. Interrupted: SIGINT, SIGTERM or SIGHUP.
+    """
+    hierarchy = check_host()
+    with (
+        _interruptible() as let_pass,
+        demo_node(hierarchy.mount_point, hierarchy.version, LIMIT_BYTES) as (node, files),
+        contextlib.ExitStack() as stack,
+    ):
+        try:
+            return _Run(story, node, hierarchy, files, tell, stack).run()
+        finally:
+            let_pass()
+
+
+# A signal ends the story until it is let pass: cleaning up takes a moment, and a second Ctrl-C must not spoil it.
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], None]]:
+    def let_pass() -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+
+    def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+        let_pass()
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield let_pass
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+class _Run:
+    # One run: its processes, and what they have said so far.
+    def __init__(
+        self,
+        story: Story,
+        node: NodeCgroup,
+        hierarchy: MemoryHierarchy,
+        files: Path,
+        tell: Tell,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._story = story
+        self._node = node
+        self._tell = tell
+        self._containers = {
+            pod.name: node.add_pod(pod.name, be=pod.is_be, priority=pod.priority, limit_bytes=pod.limit_bytes)[0]
+            for pod in story.pods
+        }
+        manifest = node.write_manifest(files / "pods.json", THRESHOLD_PERCENT, LOWER_PERCENT)
+        strategy = ResourceThresholdStrategy(
+            enable=True, memoryEvictThresholdPercent=THRESHOLD_PERCENT, memoryEvictLowerPercent=LOWER_PERCENT
+        )
+        self._threshold_bytes = threshold_bytes(strategy, LIMIT_BYTES) or LIMIT_BYTES
+        self._observer = NodeObserver(node, hierarchy, self._threshold_bytes, LIMIT_BYTES * LOWER_PERCENT // 100)
+        stack.callback(self._observer.close)
+        self._stack = stack
+        self._agent = stack.enter_context(
+            Child(
+                "koordebpf", "run", "--node-cgroup", str(node.path), "--pods", str(manifest), "--executor", "cgroup",
+                "--enforce", "--audit", "-", "--listen", "", "--log-format", "json", end_signal=signal.SIGTERM,
+            )
+        )  # fmt: skip
+        self._workers: dict[str, Child] = {}
+        self._poll = select.poll()
+        self._readers: dict[int, tuple[Lines, Callable[[bytes], None]]] = {}
+        self._listen(self._agent.out, self._audit_line)
+        self._listen(self._agent.err, self._agent_line)
+        self._is_watching = False
+        self._problems: list[str] = []
+        self._raw: list[str] = []  # what the agent said that is no log line: a traceback, a refused option
+        self._rounds: list[tuple[int, int]] = []
+        self._evictions: list[Eviction] = []
+        self._began_ns: int | None = None
+        self._next_usage_ns = 0
+        self._is_on_stage = False  # the pods run
+
+    def run(self) -> StoryFacts:
+        self._start_agent()
+        self._start_workers()
+        self._wait(lambda: self._began_ns is not None, _START_NS, f"{self._story.aggressor} did not begin")
+        if self._story.trouble_ns is None:
+            with contextlib.suppress(SupportError):
+                self._wait(lambda: bool(self._evictions), _HOG_NS, "nobody was evicted")
+            self._run_for(_AFTER_NS)
+        else:
+            self._run_for(self._story.trouble_ns)
+        end_ns = time.monotonic_ns()
+        pods = self._pods()
+        oom_kills = self._node.oom_kills()
+        self._stop()
+        exit_code = self._agent.exit_code
+        above_until = next((e.freed_ns for e in self._evictions), None) or self._observer.below_ns
+        return StoryFacts(
+            kind=self._story.kind,
+            limit_bytes=LIMIT_BYTES,
+            threshold_bytes=self._threshold_bytes,
+            began_ns=self._began_ns,
+            crossed_ns=self._observer.crossed_ns,
+            below_ns=self._observer.below_ns,
+            peak_usage_bytes=self._observer.peak_usage_bytes,
+            peak_used_bytes=self._observer.peak_used_bytes,
+            evictions=tuple(self._evictions),
+            oom_kills=oom_kills,
+            pods=pods,
+            aggressor=self._story.aggressor,
+            ls_pod=self._story.ls_pod,
+            quiet=rounds_within(self._rounds, 0, self._began_ns),
+            trouble=rounds_within(self._rounds, self._began_ns, above_until or end_ns),
+            above=rounds_within(self._rounds, self._observer.crossed_ns, above_until),
+            stalls_unseen=self._observer.stalls_unseen(),
+            agent_exit_code=exit_code,
+            agent_problems=tuple(self._problems),
+        )
+
+    def _start_agent(self) -> None:
+        def failed() -> str:
+            return "\n".join(self._raw) or f"it ended with exit code {self._agent.exit_code}"
+
+        self._wait(
+            lambda: self._is_watching or self._agent.exit_code is not None, _START_NS, "the agent does not start"
+        )
+        if not self._is_watching:
+            self._turn()  # its last words
+            raise SupportError("agent", failed(), "koordebpf doctor shows what works on this host")
+
+    def _start_workers(self) -> None:
+        self._is_on_stage = True
+        for pod in self._story.pods:
+            worker = self._stack.enter_context(
+                Child(
+                    "koordebpf.demo.workers", *pod.worker, "--procs", str(self._containers[pod.name] / "cgroup.procs"),
+                    "--directory", _FILES, "--seconds", _WORKER_S, end_signal=signal.SIGKILL,
+                )
+            )  # fmt: skip
+            self._workers[pod.name] = worker
+            self._listen(worker.out, partial(self._worker_line, pod.name))
+            self._listen(worker.err, partial(self._worker_error, pod.name))
+
+    def _listen(self, lines: Lines, take: Callable[[bytes], None]) -> None:
+        self._readers[lines.fileno()] = (lines, take)
+        self._poll.register(lines, select.POLLIN)
+
+    def _run_for(self, duration_ns: int) -> None:
+        until_ns = time.monotonic_ns() + duration_ns
+        while time.monotonic_ns() < until_ns:
+            self._turn()
+
+    def _wait(self, is_so: Callable[[], bool], longest_ns: int, otherwise: str) -> None:
+        until_ns = time.monotonic_ns() + longest_ns
+        while not is_so():
+            if time.monotonic_ns() > until_ns:
+                raise SupportError("demo", f"{otherwise} within {longest_ns // NS_PER_S} s", "Is the machine busy?")
+            self._turn()
+
+    # Read what was said, or a millisecond later the node: the crossing is known to about a millisecond.
+    def _turn(self) -> None:
+        for fd, _ in self._poll.poll(1):
+            lines, take = self._readers[fd]
+            for line in lines.read():
+                take(line)
+            if not lines.is_open:
+                self._poll.unregister(fd)
+        usage = self._observer.sample()
+        if usage.at_ns >= self._next_usage_ns and self._is_on_stage:
+            pace_ns = 1000 if self._began_ns is None or self._evictions else 250 if self._is_short else 1000
+            self._next_usage_ns = usage.at_ns + pace_ns * NS_PER_MS
+            numbers = {
+                "usage_bytes": usage.usage_bytes,
+                "used_bytes": usage.used_bytes,
+                "pods_usage_bytes": self._observer.pod_usage_bytes(),
+            }
+            self._tell(Event(usage.at_ns, "usage", numbers=numbers))
+
+    @property
+    def _is_short(self) -> bool:
+        return self._story.trouble_ns is None
+
+    def _agent_line(self, line: bytes) -> None:
+        try:
+            said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            text, level = str(said["message"]), str(said["level"])
+        except (msgspec.DecodeError, KeyError):
+            self._raw.append(line.decode(errors="replace"))
+            self._tell(Event(time.monotonic_ns(), "agent", self._raw[-1], numbers={"level": "error"}))
+            return
+        if text.startswith("watching "):
+            self._is_watching = True
+        if level in ("error", "critical"):
+            self._problems.append(text)
+        if "traceback" in said:
+            text = f"{text}\n{said['traceback']}"
+        self._tell(Event(time.monotonic_ns(), "agent", text, numbers={"level": level}))
+
+    def _audit_line(self, line: bytes) -> None:
+        record = msgspec.json.decode(line, type=AuditRecord)
+        for eviction in evictions_of(record):
+            self._evictions.append(eviction)
+            numbers = {"crossed_ns": self._observer.crossed_ns, **msgspec.to_builtins(eviction)}
+            self._tell(Event(time.monotonic_ns(), "evicted", record.sentence, eviction.pod, numbers))
+
+    def _worker_line(self, name: str, line: bytes) -> None:
+        said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        at_ns, event = said.pop("at_ns"), said.pop("event")
+        if event == "rounds":
+            self._rounds += [(begin_ns, took_ns) for begin_ns, took_ns in said["rounds_ns"]]
+            return
+        if event == "begins" and name == self._story.aggressor:
+            self._began_ns = at_ns
+        self._tell(Event(at_ns, "worker", event, name, said))
+
+    def _worker_error(self, name: str, line: bytes) -> None:
+        self._problems.append(f"{name}: {line.decode(errors='replace')}")
+
+    def _pods(self) -> tuple[PodEnd, ...]:
+        stalls = self._observer.stalls() if self._observer.stalls_unseen() is None else {}
+        return tuple(
+            PodEnd(pod.name, pod.is_be, pod.priority, self._workers[pod.name].exit_code is None, stalls.get(pod.name))
+            for pod in self._story.pods
+        )
+
+    # The workers first: the agent has seen the whole story then, and what it says of its end is still read.
+    def _stop(self) -> None:
+        self._is_on_stage = False
+        for children in (list(self._workers.values()), [self._agent]):
+            for child in children:
+                child.stop()
+            until_ns = time.monotonic_ns() + int(_STOP_S * NS_PER_S)
+            while any(child.exit_code is None for child in children) and time.monotonic_ns() < until_ns:
+                self._turn()
+            self._turn()
