@@ -108,7 +108,7 @@ Reply = Callable[[Exchange], None]
 class Server:
     """Accepts connections, one thread each, and hands every request to the reply of its path."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.requests: list[Request] = []
         self.held: list[Exchange] = []
         self.connections = 0
@@ -116,7 +116,7 @@ class Server:
         self.failures: list[BaseException] = []
         self._replies: dict[str, Reply] = {}
         self._tls = tls
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
         scheme = "https" if tls else "http"

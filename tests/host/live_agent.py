@@ -1,0 +1,118 @@
+"""`koordebpf run` as a process with any arguments, seen as an operator sees it: log, audit file, probes and metrics."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.contract.apiserver import until
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class LiveAgent:
+    """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it."""
+
+    def __init__(self, folder: Path, *arguments: object, before: Sequence[str] = ()) -> None:
+        self.port = free_port()
+        self.audit = folder / f"audit-{self.port}"
+        self._log = folder / f"log-{self.port}"
+        command = [*before, sys.executable, "-m", "koordebpf", "run", "--listen", f"127.0.0.1:{self.port}"]
+        command += ["--audit", str(self.audit), *map(str, arguments)]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def said(self, text: str, timeout_s: float = 30) -> str:
+        """Wait until the log has `text`; return the line."""
+
+        def find() -> str | None:
+            found = next((line for line in self.log.splitlines() if text in line), None)
+            assert found or self.process.poll() is None, f"the agent ended without saying {text!r}:\n{self.log}"
+            return found
+
+        try:
+            return str(until(find, text, timeout_s))
+        except TimeoutError:
+            raise AssertionError(f"the agent did not say {text!r}:\n{self.log}") from None
+
+    def started(self) -> Self:
+        self.said(" I watching ")
+        return self
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode()
+        except urllib.error.URLError as absent:
+            return 0, str(absent)
+
+    def readiness(self) -> tuple[int, list[str]]:
+        """Return the status of /readyz and the reasons it gives; status 0: nobody listens."""
+        code, body = self.get("/readyz")
+        return code, json.loads(body)["reasons"] if code else []
+
+    def becomes_ready(self) -> Self:
+        until(lambda: self.readiness() == (200, []), f"ready, but: {self.log}")
+        return self
+
+    def refuses(self, reason: str, timeout_s: float = 30) -> None:
+        """Wait until /readyz answers 503 with a reason that has these words."""
+        try:
+            until(lambda: any(reason in text for text in self.readiness()[1]), reason, timeout_s)
+        except TimeoutError:
+            raise AssertionError(f"/readyz says {self.readiness()}, not {reason!r}:\n{self.log}") from None
+        assert self.readiness()[0] == 503
+
+    def metric(self, name: str) -> float:
+        """Return one sample, labels and all as /metrics writes it; 0 where there is none yet."""
+        _, body = self.get("/metrics")
+        return next((float(line.rpartition(" ")[2]) for line in body.splitlines() if line.startswith(f"{name} ")), 0.0)
+
+    def plans(self) -> list[dict[str, Any]]:
+        """Return the audit lines of plans that had victims."""
+        lines = self.audit.read_bytes().splitlines() if self.audit.exists() else []
+        return [plan for plan in map(json.loads, lines) if plan["outcomes"]]
+
+    def has_plan(self, number: int = 1) -> dict[str, Any]:
+        """Wait for the audit line `number`, counted from 1; return it."""
+        try:
+            until(lambda: len(self.plans()) >= number, "audit line")
+        except TimeoutError:
+            raise AssertionError(f"no audit line {number}:\n{self.log}") from None
+        return self.plans()[number - 1]
+
+    def stop(self, by: signal.Signals = signal.SIGTERM, timeout_s: float = 10) -> int:
+        """Send a signal; return the exit code."""
+        self.process.send_signal(by)
+        return self.process.wait(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()

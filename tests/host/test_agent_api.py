@@ -1,0 +1,286 @@
+"""The agent against an API server, end to end: real cgroups, a real hog, and a server that misbehaves when told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from tests.contract.apiserver import Exchange, gives, status, until
+from tests.host.live_agent import LiveAgent, free_port
+from tests.host.live_cluster import LiveCluster, busy, denied, is_another, kubeconfig
+from tests.loads import Hog
+from tests.nodes import MIB, NodeCgroup
+
+THRESHOLD_PERCENT = 70
+NODE_MIB = 400
+HOG_MIB, OTHER_MIB = 200, 100  # 75 % of the node together; each alone covers the need
+
+
+class Story:
+    """A node with two best-effort pods and one latency-sensitive, and what grows in them."""
+
+    def __init__(self, hierarchy: MemoryHierarchy, folder: Path) -> None:
+        self.folder = folder
+        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB)
+        (self.hog_path,) = self.node.add_pod("hog", priority=5000)
+        (self.other_path,) = self.node.add_pod("other", priority=5500)
+        self.node.add_pod("web", be=False)
+        self.clusters: list[LiveCluster] = []
+        self.agents: list[LiveAgent] = []
+        self.hogs: list[Hog] = []
+
+    def cluster(self, threshold_percent: int = THRESHOLD_PERCENT, port: int = 0) -> LiveCluster:
+        self.clusters.append(LiveCluster(self.node, threshold_percent, port))
+        return self.clusters[-1]
+
+    def agent(self, url: str, *arguments: object, enforce: bool = True) -> LiveAgent:
+        path = kubeconfig(self.folder / "kubeconfig", url)
+        given = ["--source", "api", "--executor", "api", "--node-name", "n1", "--kubeconfig", path]
+        given += ["--node-cgroup", self.node.path, *(["--enforce"] if enforce else []), *arguments]
+        self.agents.append(LiveAgent(self.folder, *given))
+        return self.agents[-1]
+
+    def grow(self) -> tuple[Hog, Hog]:
+        """Fill the node above its threshold; return the processes of `hog` and `other`."""
+        other = Hog(self.other_path, OTHER_MIB, hold_s=120)
+        self.hogs.append(other)
+        other.wait_for("done")
+        hog = Hog(self.hog_path, HOG_MIB, rate_mib_s=400, hold_s=120)
+        self.hogs.append(hog)
+        return hog, other
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.__exit__(None, None, None)
+        for hog in self.hogs:
+            hog.stop()
+        self.node.close()
+        for cluster in self.clusters:
+            cluster.close()
+
+
+@pytest.fixture
+def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
+    story = Story(hierarchy, tmp_path)
+    yield story
+    story.close()
+
+
+def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
+    return [(event["involvedObject"]["name"], event["reason"]) for event in cluster.events]
+
+
+def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url).becomes_ready()
+    hog, other = story.grow()
+    line = agent.has_plan()
+    assert hog.process.wait(10) != 0
+    assert other.process.poll() is None
+
+    ((name, body, _),) = cluster.evictions
+    uid = cluster.pod("hog")["metadata"]["uid"]
+    assert name == "hog"
+    assert body == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "hog", "namespace": "default"},
+        "deleteOptions": {"preconditions": {"uid": uid}},
+    }
+    until(lambda: cluster.events, "the Event")
+    (event,) = cluster.events
+    assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == ("evictPodSuccess", "Warning", uid)
+    assert event["message"] == (
+        "evict Pod:default/hog, reason: evicted, message: trigger by koordlet feature BEMemoryEvict, kill pod: hog"
+    )
+
+    (outcome,) = line["outcomes"]
+    assert (outcome["result"], outcome["executor"], outcome["uid"]) == ("done", "api", uid)
+    assert line["decided_ns"] <= outcome["sent_ns"] <= outcome["answered_ns"]
+    (feature,) = line["features"]
+    assert feature["victims"] == [uid]
+    assert [candidate["name"] for candidate in feature["ranking"]] == ["hog", "other"]
+    assert feature["credit_bytes"] >= feature["need_bytes"] > 0
+    assert all(value is not None and value >= 0 for value in line["latencies"].values()), line["latencies"]
+    until(lambda: agent.metric("koordebpf_released_bytes_total") >= feature["credit_bytes"], "released")
+    assert agent.metric('koordebpf_evictions_total{executor="api",result="done"}') == 1
+    assert agent.metric("koordebpf_decision_to_freed_seconds_count") == 1
+    assert agent.stop() == 0
+
+
+def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_time(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].append(busy(3))
+    cluster.answers["other"].append(busy(600))
+    agent = story.agent(cluster.server.url).becomes_ready()
+    hog, other = story.grow()
+    until(lambda: len(cluster.evictions) >= 3, "the third request")
+    assert cluster.asked() == ["hog", "other", "hog"]
+    (_, _, first), _, (_, _, again) = cluster.evictions
+    assert again - first >= 3
+    assert hog.process.wait(10) != 0
+    assert other.process.poll() is None
+    until(lambda: len(cluster.events) == 3, "Events")
+    assert reasons(cluster) == [("hog", "evictPodFail"), ("other", "evictPodFail"), ("hog", "evictPodSuccess")]
+    assert "disruption budget" in cluster.events[0]["message"]
+    until(lambda: [o["result"] for line in agent.plans() for o in line["outcomes"]] == ["refused", "refused", "done"],
+          "audit lines")  # fmt: skip
+    assert agent.metric('koordebpf_evictions_total{executor="api",result="refused"}') == 2
+
+
+def test_a_missing_permission_is_named_and_not_tried_again(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].append(denied())
+    cluster.answers["other"].append(denied())
+    agent = story.agent(cluster.server.url).becomes_ready()
+    story.grow()
+    assert "allow create on pods/eviction; not tried again for this pod" in agent.said("refused: default/other")
+    rounds = agent.metric("koordebpf_ticks_total") + 30  # 3 s and more of them: one round each 100 ms
+    until(lambda: agent.metric("koordebpf_ticks_total") >= rounds, "ticks")
+    assert cluster.asked() == ["hog", "other"]
+    assert agent.log.count("refused: default/hog") == 1
+
+
+def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].append(gives(500, status(500, "InternalError", "etcdserver: request timed out")))
+    agent = story.agent(cluster.server.url).becomes_ready()
+    hog, other = story.grow()
+    assert [outcome["result"] for outcome in agent.has_plan()["outcomes"]] == ["done"]
+    assert cluster.asked() == ["hog", "hog"]
+    assert cluster.evictions[0][1] == cluster.evictions[1][1]
+    assert hog.process.wait(10) != 0
+    assert other.process.poll() is None
+    until(lambda: cluster.events, "the Event")
+    assert reasons(cluster) == [("hog", "evictPodSuccess")]
+
+
+def test_a_pod_made_again_under_its_name_is_not_touched_nor_is_another_one_in_its_place(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].append(is_another())
+    agent = story.agent(cluster.server.url).becomes_ready()
+    hog, other = story.grow()
+    (outcome,) = agent.has_plan()["outcomes"]
+    assert outcome["result"] == "gone"
+    # What the old pod holds is coming back, says the server: it is waited for.
+    agent.said("is already coming back from default/hog")
+    assert hog.process.poll() is None
+    cluster.kill("hog")
+    agent.said("back below the threshold")
+    assert cluster.asked() == ["hog"]
+    assert other.process.poll() is None
+    assert cluster.events == []
+
+
+def test_a_new_threshold_holds_from_the_next_tick(story: Story) -> None:
+    cluster = story.cluster(threshold_percent=90)
+    agent = story.agent(cluster.server.url).becomes_ready()
+    hog, _ = story.grow()
+    hog.wait_for("done")
+    assert cluster.asked() == []
+    cluster.set_threshold(THRESHOLD_PERCENT)
+    assert agent.has_plan()["features"][0]["verdict"]["evidence"]["threshold_percent"] == THRESHOLD_PERCENT
+    assert cluster.asked() == ["hog"]
+
+
+def test_an_unusable_nodeslo_leaves_the_last_good_one_in_force(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url).becomes_ready()
+    cluster.set_threshold("seventy")
+    line = agent.said("spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent: 'seventy'")
+    assert "the last good strategy stays in force" in line
+    story.grow()
+    assert agent.has_plan()["features"][0]["verdict"]["evidence"]["threshold_percent"] == THRESHOLD_PERCENT
+    assert cluster.asked() == ["hog"]
+
+
+def test_a_node_whose_capacity_is_no_quantity_does_not_end_the_agent(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url).becomes_ready()
+    (node,) = cluster.nodes.items.values()
+    cluster.nodes.put("MODIFIED", {**node, "status": {"capacity": {"memory": "much"}}})
+    assert "the last good Node stays in force" in agent.said("node.status.capacity.memory: 'much'")
+    story.grow()
+    agent.has_plan()
+    assert cluster.asked() == ["hog"]
+
+
+def test_nothing_is_evicted_on_an_old_list_of_pods(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url, "--pods-max-age-s", 2).becomes_ready()
+    cluster.is_cut = True
+    agent.refuses("the api source's list of pods is")
+    hog, _ = story.grow()
+    agent.said("; held: the api source's list of pods is")
+    assert agent.has_plan()["outcomes"][0]["result"] == "held"
+    assert agent.metric('koordebpf_guard_closed{reason="pods_stale"}') == 1
+    assert cluster.asked() == []
+    assert hog.process.poll() is None
+    cluster.is_cut = False
+    assert hog.process.wait(60) != 0
+    assert cluster.asked() == ["hog"]
+    agent.becomes_ready()
+
+
+def test_a_dry_run_asks_for_nothing(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url, enforce=False).becomes_ready()
+    hog, _ = story.grow()
+    line = agent.has_plan()
+    assert (line["dry_run"], line["outcomes"][0]["result"]) == (True, "dry_run")
+    assert "(dry run)" in agent.said("evicting default/hog")
+    until(lambda: agent.metric('koordebpf_evictions_total{executor="api",result="dry_run"}') >= 2, "a second round")
+    assert (cluster.asked(), cluster.events) == ([], [])
+    assert hog.process.poll() is None
+    assert agent.stop() == 0
+    assert {request.method for request in cluster.server.requests} == {"GET"}
+
+
+def test_a_server_that_comes_later_is_found(story: Story) -> None:
+    port = free_port()
+    agent = story.agent(f"http://127.0.0.1:{port}").started()
+    agent.refuses("no list of pods from the api source yet")
+    hog, other = story.grow()
+    hog.wait_for("done")
+    assert (hog.process.poll(), other.process.poll()) == (None, None)
+    cluster = story.cluster(port=port)
+    assert hog.process.wait(60) != 0
+    assert cluster.asked() == ["hog"]
+    agent.becomes_ready()
+
+
+def hold(exchange: Exchange) -> None:
+    exchange.hold()
+
+
+@pytest.mark.parametrize("fails", [busy, lambda: hold], ids=["refuses", "hangs"])
+def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails: Callable[[], object]) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].extend([fails()] * 50)  # type: ignore[list-item]
+    cluster.answers["other"].extend([busy(600)])
+    agent = story.agent(cluster.server.url, "--kill-after-s", 1).becomes_ready()
+    hog, other = story.grow()
+    assert hog.process.wait(30) == -9
+    assert other.process.poll() is None
+    done = until(lambda: [line for line in agent.plans() if line["outcomes"][0]["result"] == "done"], "the kill")
+    (outcome,) = done[0]["outcomes"]
+    assert (outcome["executor"], outcome["name"]) == ("cgroup", "hog")
+    asked_at = next(at for name, _, at in cluster.evictions if name == "hog")
+    assert outcome["sent_ns"] / 1e9 - asked_at >= 0.9  # the decision was a moment before the request
+    assert agent.stop() == 0
+
+
+def test_a_request_that_hangs_does_not_hold_the_agent(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].extend([hold] * 50)
+    agent = story.agent(cluster.server.url).becomes_ready()
+    story.grow()
+    until(lambda: cluster.server.held, "the request")
+    assert agent.stop(timeout_s=5) == 0
+    assert "stopped: everything is detached" in agent.log
+    # What was asked and never answered stands in the audit file all the same.
+    assert json.loads(agent.audit.read_text())["outcomes"][0]["result"] == "sent"
