@@ -11,6 +11,8 @@ from koordebpf.units import GIB, NS_PER_MS, NS_PER_S
 # Why: one core faults in and clears 2.5 to 3 GiB/s of anonymous memory.
 GROWTH_PER_CPU_BYTES_PER_S = 3 * GIB
 
+_NEAR_FLOORS = 8  # Why: with a floor of 4 ms the last 32 ms before a crossing are watched closely, a transient cost
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -99,15 +101,20 @@ def next_sample_ns(
     *,
     cpus: int = 2,
     floor_ns: int = 5 * NS_PER_MS,
+    near_floor_ns: int = NS_PER_MS,
     cap_ns: int = NS_PER_S,
     growth_per_cpu_bytes_per_s: int = GROWTH_PER_CPU_BYTES_PER_S,
 ) -> int:
     """Return how long the node may go unwatched: the time in which the nearest threshold could be reached.
 
     Distance ÷ fastest growth, where the fastest is what all CPUs could do, or what was seen if more; never below
-    the floor nor above the cap. At or above the threshold it is the floor.
+    the floor nor above the cap. At or above the threshold it is the floor. The floor is for a node that only may grow:
+    one whose seen growth reaches the threshold within a few floors is watched at `near_floor_ns`.
     """
-    fastest = max(float(cpus * growth_per_cpu_bytes_per_s), seen_growth_bytes_per_s or 0.0)
     if headroom_bytes <= 0:
         return floor_ns
+    seen = seen_growth_bytes_per_s or 0.0
+    if seen > 0 and headroom_bytes * NS_PER_S / seen < _NEAR_FLOORS * floor_ns:
+        floor_ns = near_floor_ns
+    fastest = max(float(cpus * growth_per_cpu_bytes_per_s), seen)
     return min(max(int(headroom_bytes * NS_PER_S / fastest), floor_ns), cap_ns)

@@ -76,3 +76,13 @@ def test_how_soon_to_look_again(headroom, seen, expected):
 def test_more_cpus_fill_memory_faster():
     assert next_sample_ns(6 * GIB, cpus=8) == NS_PER_S // 4
     assert next_sample_ns(6 * GIB, cpus=2, cap_ns=NS_PER_MS) == NS_PER_MS
+
+
+def test_a_node_that_is_about_to_cross_is_watched_closely():
+    floor, near = 4 * NS_PER_MS, NS_PER_MS
+    at_1_gib_s = {"seen_growth_bytes_per_s": float(GIB), "floor_ns": floor, "near_floor_ns": near}
+    assert near < next_sample_ns(8 * MIB, **at_1_gib_s) < floor
+    assert next_sample_ns(1, **at_1_gib_s) == near
+    assert next_sample_ns(1, None, floor_ns=floor, near_floor_ns=near) == floor
+    assert next_sample_ns(1, -1e9, floor_ns=floor, near_floor_ns=near) == floor
+    assert next_sample_ns(64 * MIB, **at_1_gib_s) > floor
