@@ -62,6 +62,7 @@ class Screen:
                 _COLUMNS,
             )
         )
+        self._print("The agent runs as on a real node: koordebpf run --node-cgroup ... --enforce")
         self._print()
         for pod in story.pods:
             kind = "BE" if pod.is_be else "LS"

@@ -21,7 +21,7 @@ import msgspec
 from koordebpf.demo.node import NodeCgroup, demo_node
 from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
-from koordebpf.demo.verdict import Eviction, Kind, PodEnd, StoryFacts, evictions_of, rounds_within
+from koordebpf.demo.verdict import FULL_PERCENT, Eviction, Kind, PodEnd, StoryFacts, evictions_of, rounds_within
 from koordebpf.detect.be_memory_evict import threshold_bytes
 from koordebpf.errors import KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
@@ -40,7 +40,11 @@ _QUIET_S = 3.0  # the LS pod's baseline
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
 _START_NS = 20 * NS_PER_S
 _HOG_NS = 12 * NS_PER_S  # it is full long before: longer means that nobody stopped it
-_STOP_S = 5.0
+_FLOOD_NS = 15 * NS_PER_S  # the same for the node and page cache
+_TROUBLE_NS = 5 * NS_PER_S
+_STOP_NS = 5 * NS_PER_S
+_PACE_NS = NS_PER_S  # of the lines with the node's usage
+_GROWING_PACE_NS = 250 * NS_PER_MS
 _WORKER_S = "60"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
 
@@ -64,14 +68,13 @@ class Story(msgspec.Struct, frozen=True):
     pods: tuple[DemoPod, ...]
     aggressor: str
     ls_pod: str
-    trouble_ns: int | None  # how long it goes on; None: until an eviction
 
 
 class Event(msgspec.Struct, frozen=True):
     """Something that happened. `at_ns` is CLOCK_MONOTONIC; `pod` None: it concerns the node or the agent."""
 
     at_ns: int
-    event: str  # started, worker, agent, usage, evicted
+    event: str  # worker, agent, usage, evicted
     text: str = ""
     pod: str | None = None
     numbers: Mapping[str, Any] = {}
@@ -105,7 +108,6 @@ STORIES: Mapping[Kind, Story] = {
         ),
         "hog",
         "web",
-        None,
     ),
     "page-cache": Story(
         "page-cache",
@@ -114,13 +116,12 @@ STORIES: Mapping[Kind, Story] = {
             _WEB,
             _TRAIN,
             DemoPod(
-                "reader", True, 5000, "reads 3 GiB of files, from second 3",
+                "reader", True, 5000, "reads a file of 3 GiB, from second 3",
                 ("page-cache", "--mib", "3000", "--wait-s", str(_QUIET_S)),
             ),
         ),
         "reader",
         "web",
-        6 * NS_PER_S,
     ),
     "own-limit": Story(
         "own-limit",
@@ -129,14 +130,13 @@ STORIES: Mapping[Kind, Story] = {
             _WEB,
             _TRAIN,
             DemoPod(
-                "thrash", True, 5000, "walks 300 MiB with a limit of 200 MiB, from second 3",
+                "thrash", True, 5000, "walks 300 MiB, may hold 200 MiB, from second 3",
                 ("own-limit", "--mib", "300", "--wait-s", str(_QUIET_S)),
                 limit_bytes=200 * MIB,
             ),
         ),
         "thrash",
         "web",
-        6 * NS_PER_S,
     ),
 }  # fmt: skip
 
@@ -196,6 +196,10 @@ def _interruptible() -> Iterator[Callable[[], None]]:
             signal.signal(number, action)
 
 
+def _never() -> bool:
+    return False
+
+
 class _Run:
     # One run: its processes, and what they have said so far.
     def __init__(
@@ -245,13 +249,17 @@ class _Run:
     def run(self) -> StoryFacts:
         self._start_agent()
         self._start_workers()
-        self._wait(lambda: self._began_ns is not None, _START_NS, f"{self._story.aggressor} did not begin")
-        if self._story.trouble_ns is None:
-            with contextlib.suppress(SupportError):
-                self._wait(lambda: bool(self._evictions), _HOG_NS, "nobody was evicted")
-            self._run_for(_AFTER_NS)
-        else:
-            self._run_for(self._story.trouble_ns)
+        aggressor = self._workers[self._story.aggressor]
+        self._until(lambda: self._began_ns is not None or aggressor.exit_code is not None, _START_NS)
+        match self._story.kind:
+            case "hog":
+                self._until(lambda: bool(self._evictions), _HOG_NS)
+                self._until(_never, _AFTER_NS)
+            case "page-cache":
+                self._until(lambda: self._observer.peak_usage_bytes * 100 >= LIMIT_BYTES * FULL_PERCENT, _FLOOD_NS)
+                self._until(_never, _TROUBLE_NS)
+            case "own-limit":
+                self._until(_never, _TROUBLE_NS)
         end_ns = time.monotonic_ns()
         pods = self._pods()
         oom_kills = self._node.oom_kills()
@@ -277,19 +285,16 @@ class _Run:
             above=rounds_within(self._rounds, self._observer.crossed_ns, above_until),
             stalls_unseen=self._observer.stalls_unseen(),
             agent_exit_code=exit_code,
-            agent_problems=tuple(self._problems),
+            problems=tuple(self._problems),
         )
 
     def _start_agent(self) -> None:
-        def failed() -> str:
-            return "\n".join(self._raw) or f"it ended with exit code {self._agent.exit_code}"
-
-        self._wait(
-            lambda: self._is_watching or self._agent.exit_code is not None, _START_NS, "the agent does not start"
-        )
-        if not self._is_watching:
+        if not self._until(lambda: self._is_watching, _START_NS):
             self._turn()  # its last words
-            raise SupportError("agent", failed(), "koordebpf doctor shows what works on this host")
+            code = self._agent.exit_code
+            ended = f"nothing within {_START_NS // NS_PER_S} s" if code is None else f"it ended with exit code {code}"
+            reason = "; ".join([*self._raw, *self._problems]) or ended
+            raise SupportError("agent", reason, "koordebpf doctor shows what works on this host")
 
     def _start_workers(self) -> None:
         self._is_on_stage = True
@@ -308,17 +313,12 @@ class _Run:
         self._readers[lines.fileno()] = (lines, take)
         self._poll.register(lines, select.POLLIN)
 
-    def _run_for(self, duration_ns: int) -> None:
-        until_ns = time.monotonic_ns() + duration_ns
-        while time.monotonic_ns() < until_ns:
-            self._turn()
-
-    def _wait(self, is_so: Callable[[], bool], longest_ns: int, otherwise: str) -> None:
+    # An agent that ended has nothing more to show.
+    def _until(self, is_so: Callable[[], bool], longest_ns: int) -> bool:
         until_ns = time.monotonic_ns() + longest_ns
-        while not is_so():
-            if time.monotonic_ns() > until_ns:
-                raise SupportError("demo", f"{otherwise} within {longest_ns // NS_PER_S} s", "Is the machine busy?")
+        while not is_so() and self._agent.exit_code is None and time.monotonic_ns() < until_ns:
             self._turn()
+        return is_so()
 
     # Read what was said, or a millisecond later the node: the crossing is known to about a millisecond.
     def _turn(self) -> None:
@@ -330,8 +330,7 @@ class _Run:
                 self._poll.unregister(fd)
         usage = self._observer.sample()
         if usage.at_ns >= self._next_usage_ns and self._is_on_stage:
-            pace_ns = 1000 if self._began_ns is None or self._evictions else 250 if self._is_short else 1000
-            self._next_usage_ns = usage.at_ns + pace_ns * NS_PER_MS
+            self._next_usage_ns = usage.at_ns + (_GROWING_PACE_NS if self._is_growing else _PACE_NS)
             numbers = {
                 "usage_bytes": usage.usage_bytes,
                 "used_bytes": usage.used_bytes,
@@ -340,8 +339,8 @@ class _Run:
             self._tell(Event(usage.at_ns, "usage", numbers=numbers))
 
     @property
-    def _is_short(self) -> bool:
-        return self._story.trouble_ns is None
+    def _is_growing(self) -> bool:
+        return self._story.kind == "hog" and self._began_ns is not None and not self._evictions
 
     def _agent_line(self, line: bytes) -> None:
         try:
@@ -351,7 +350,7 @@ class _Run:
             self._raw.append(line.decode(errors="replace"))
             self._tell(Event(time.monotonic_ns(), "agent", self._raw[-1], numbers={"level": "error"}))
             return
-        if text.startswith("watching "):
+        if text.startswith("watching "):  # its programs are attached, and the pods are known
             self._is_watching = True
         if level in ("error", "critical"):
             self._problems.append(text)
@@ -392,7 +391,7 @@ class _Run:
         for children in (list(self._workers.values()), [self._agent]):
             for child in children:
                 child.stop()
-            until_ns = time.monotonic_ns() + int(_STOP_S * NS_PER_S)
+            until_ns = time.monotonic_ns() + _STOP_NS
             while any(child.exit_code is None for child in children) and time.monotonic_ns() < until_ns:
                 self._turn()
             self._turn()

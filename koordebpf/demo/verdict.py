@@ -17,7 +17,7 @@ from koordebpf.units import NS_PER_MS
 
 Kind = Literal["hog", "page-cache", "own-limit"]
 
-_FULL_PERCENT = 99  # of the node's limit: the kernel reclaims in batches, so that usage stays a little below it
+FULL_PERCENT = 99  # of the node's limit: the kernel reclaims in batches, so that usage stays a little below it
 
 
 class PodStalls(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class StoryFacts(msgspec.Struct, frozen=True):
     above: Rounds | None  # from the crossing until the memory was back
     stalls_unseen: str | None = None  # why there are no stalls
     agent_exit_code: int | None = 0
-    agent_problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # errors that the agent or a worker told
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -108,6 +108,8 @@ def judge(facts: StoryFacts) -> Verdict:
             lines = [_nobody(facts), _filled(facts)]
         case "own-limit":
             lines = [_nobody(facts), _own_stalls(facts)]
+    if facts.began_ns is None:
+        lines.append(VerdictLine("trouble", f"{facts.aggressor} never began", ok=False))
     lines += [_oom(facts), _ls_alive(facts), _ls_stalls(facts), *_agent(facts)]
     return Verdict(all(line.ok is not False for line in lines), tuple(lines))
 
@@ -214,7 +216,7 @@ def _filled(facts: StoryFacts) -> VerdictLine:
     usage = facts.peak_usage_bytes * 100 // facts.limit_bytes
     used = facts.peak_used_bytes * 100 // facts.limit_bytes
     text = f"{usage} % of it with page cache, {used} % without; only the latter counts"
-    if usage < _FULL_PERCENT:
+    if usage < FULL_PERCENT:
         return VerdictLine("node filled", f"{usage} % of it only: the flood never came, nothing is shown", ok=False)
     return VerdictLine("node filled", text, ok=facts.peak_used_bytes < facts.threshold_bytes)
 
@@ -252,7 +254,7 @@ def _ls_stalls(facts: StoryFacts) -> VerdictLine:
 
 
 def _agent(facts: StoryFacts) -> list[VerdictLine]:
-    lines = [VerdictLine("agent", problem, ok=False) for problem in facts.agent_problems]
+    lines = [VerdictLine("problem", problem, ok=False) for problem in facts.problems]
     if facts.agent_exit_code != 0:
         code = facts.agent_exit_code
         lines.append(VerdictLine("agent", "did not stop" if code is None else f"ended with exit code {code}", ok=False))
