@@ -20,10 +20,10 @@ def demo(story: str, as_json: bool) -> None:
 
     \b
     Examples:
-      koordebpf demo                       a hog is evicted
-      koordebpf demo --story page-cache    page cache fills the node: nobody goes
-      koordebpf demo --story own-limit     a pod thrashes in its own limit: nobody goes
-      koordebpf demo --json | tail -1      the verdict and every number
+      koordebpf demo                      a hog is evicted
+      koordebpf demo --story page-cache   page cache fills the node: nobody goes
+      koordebpf demo --story own-limit    a pod thrashes in its limit: nobody goes
+      koordebpf demo --json | tail -1     the verdict and every number
     """
     from koordebpf.demo.screen import JsonLines, Screen
     from koordebpf.demo.story import LIMIT_BYTES, STORIES, Interrupted, check_host, run_story

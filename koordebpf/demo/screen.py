@@ -57,19 +57,20 @@ class Screen:
         self._print()
         self._print(
             textwrap.fill(
-                f"A node of its own: a cgroup of {format_bytes(limit_bytes)}. At {THRESHOLD_PERCENT} % best-effort (BE)"
-                f" pods have to go, the lowest priority first, until it is below {LOWER_PERCENT} %.",
+                f"The node: a cgroup of {format_bytes(limit_bytes)} with one latency-sensitive (LS) and two best-effort"
+                f" (BE) pods. When {THRESHOLD_PERCENT} % of it are used, BE pods have to go, the lowest priority first,"
+                f" until it is below {LOWER_PERCENT} %. The agent is the real one: koordebpf run --enforce.",
                 _COLUMNS,
+                break_on_hyphens=False,
             )
         )
-        self._print("The agent runs as on a real node: koordebpf run --node-cgroup ... --enforce")
         self._print()
         for pod in story.pods:
             kind = "BE" if pod.is_be else "LS"
             colour = "red" if pod.name == story.aggressor else "green" if not pod.is_be else "cyan"
             self._print(f"  {self._paint(f'{pod.name:<8}', colour)}{kind}, priority {pod.priority}: {pod.says}")
         self._print()
-        self._print(f"  {'second':<8}{'# used   : page cache   | evicts above':<{_BAR + 16}}MiB by pod")
+        self._print(f"  {'second':<8}{'# used  : page cache  | evicts from here':<{_BAR + 11}}MiB by pod")
 
     def tell(self, event: Event) -> None:
         """Say what happened."""
@@ -109,6 +110,10 @@ class Screen:
         self._rounds(trouble[facts.kind], facts.trouble)
         if facts.crossed_ns is not None:
             self._rounds("from crossing to memory back", facts.above)
+        if facts.kind == "hog":
+            others = "where nobody has to go: koordebpf demo --story page-cache, --story own-limit"
+            self._print()
+            self._print(self._paint(others, "dim"))
 
     def _rounds(self, name: str, rounds: Rounds | None) -> None:
         if rounds is None:
@@ -153,6 +158,8 @@ class Screen:
             if ns is not None:
                 ms = f"{(ns - zero_ns) / NS_PER_MS:+8.1f} ms"
                 self._print(f"  {self._paint(ms, 'bold')}  {word:<9}{text}")
+        order = ", ".join(f"{pod['pod']} ({pod['priority']})" for pod in numbers["ranking"])
+        self._print(f"{'':15}why      lowest priority first: {order}")
         self._print()
 
     def _row(self, at_ns: int, text: str) -> None:

@@ -362,7 +362,15 @@ class _Run:
         record = msgspec.json.decode(line, type=AuditRecord)
         for eviction in evictions_of(record):
             self._evictions.append(eviction)
-            numbers = {"crossed_ns": self._observer.crossed_ns, **msgspec.to_builtins(eviction)}
+            numbers = {
+                "crossed_ns": self._observer.crossed_ns,
+                **msgspec.to_builtins(eviction),
+                "ranking": [
+                    {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.used_bytes}
+                    for feature in record.features
+                    for pod in feature.ranking
+                ],
+            }
             self._tell(Event(time.monotonic_ns(), "evicted", record.sentence, eviction.pod, numbers))
 
     def _worker_line(self, name: str, line: bytes) -> None:

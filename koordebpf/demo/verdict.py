@@ -248,7 +248,7 @@ def _ls_stalls(facts: StoryFacts) -> VerdictLine:
     name = f"{facts.ls_pod}'s stalls"
     if stalls is None:
         return VerdictLine(name, f"not seen here: {facts.stalls_unseen}")
-    text = f"{format_ms(stalls.node_ns)} in {stalls.node_count} direct reclaims, the kernel's own count"
+    text = f"{format_ms(stalls.node_ns)} in {stalls.node_count} direct reclaims (kernel's count)"
     # In the other stories the node may reach its limit, and who allocates then takes part in reclaim.
     return VerdictLine(name, text, ok=stalls.node_count == 0 if facts.kind == "own-limit" else None)
 

@@ -209,7 +209,10 @@ def events() -> list[Event]:
         Event(900 * MS, "agent", "boom\nTraceback: " + "x" * 200, None, {"level": "error"}),
         Event(
             1050 * MS, "evicted", "evicting default/hog (priority 5000): node at 80 %", "hog",
-            {"crossed_ns": 1003 * MS, **msgspec.to_builtins(HOG_GOES)},
+            {
+                "crossed_ns": 1003 * MS, **msgspec.to_builtins(HOG_GOES),
+                "ranking": [{"pod": "hog", "priority": 5000}, {"pod": "train", "priority": 5500}],
+            },
         ),
     ]  # fmt: skip
 
