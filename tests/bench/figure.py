@@ -39,8 +39,8 @@ def figure(
 ) -> Figure:
     """Return the row for `samples`."""
     p50, p99 = percentile(samples, 0.5), percentile(samples, 0.99)
-    goals = [(f"p50 ≤ {reach_p50:g}", p50, reach_p50), (f"p99 ≤ {reach_p99:g}", p99, reach_p99)]
-    given = [(text, value <= limit) for text, value, limit in goals if limit is not None]
+    goals = (("p50", p50, reach_p50), ("p99", p99, reach_p99))
+    given = [(f"{name} ≤ {limit:g}", value <= limit) for name, value, limit in goals if limit is not None]
     return Figure(
         name,
         unit,
@@ -60,7 +60,8 @@ def table(figures: Sequence[Figure]) -> str:
     for row in figures:
         mark = {True: "✓", False: "✗", None: " "}[row.reached]
         lines.append(
-            f"{row.name:<52} {row.n:>5} {row.p50:>9.4g} {row.p99:>9.4g} {row.worst:>9.4g} {row.unit:<5} {mark} {row.reach or ''}"
+            f"{row.name:<52} {row.n:>5} {row.p50:>9.4g} {row.p99:>9.4g} {row.worst:>9.4g} {row.unit:<5}"
+            f" {mark} {row.reach or ''}"
         )
         lines.append(f"    {row.method}")
     return "\n".join(lines)

@@ -1,0 +1,86 @@
+"""The agent as a user runs it: a process of its own, seen through its log and its audit file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.nodes import NodeCgroup
+
+_ROOT = Path(__file__).parents[1]
+_START_S = 30
+
+
+class AgentProcess:
+    """`koordebpf run --enforce` by cgroup on a node cgroup, from its first log line on. `close()` stops it by SIGTERM."""
+
+    def __init__(self, node: NodeCgroup, manifest: Path, *more: str, audit: Path | None = None) -> None:
+        self.log: list[str] = []
+        self._audit = audit
+        self._is_up = threading.Event()
+        command = [sys.executable, "-m", "koordebpf", "run", "--pods", str(manifest), "--node-cgroup", str(node.path)]
+        command += ["--executor", "cgroup", "--enforce", "--evictions-per-minute", "1000", "--listen", ""]
+        command += ["--audit", str(audit)] if audit else []
+        self.started_ns = time.monotonic_ns()
+        self.process = subprocess.Popen([*command, *more], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        if not self._is_up.wait(_START_S) or self.process.poll() is not None:
+            self.close()
+            raise RuntimeError("the agent did not start:\n" + "\n".join(self.log))
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip())
+            if "watching" in line:
+                self.up_ns = time.monotonic_ns()
+                self._is_up.set()
+        self._is_up.set()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def plans(self) -> list[dict[str, Any]]:
+        """Return the audit lines that are written."""
+        if self._audit is None or not self._audit.exists():
+            return []
+        return [json.loads(line) for line in self._audit.read_bytes().splitlines()]
+
+    def wait_for_plan(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
+        """Return audit line `number`, counted from 0, once its whole story is told."""
+        deadline = time.monotonic() + timeout_s
+        while len(plans := self.plans()) <= number:
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError(f"no audit line {number}; the agent said:\n" + "\n".join(self.log[-20:]))
+            time.sleep(0.02)
+        return plans[number]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        if self.process.stderr:
+            self.process.stderr.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
