@@ -1,0 +1,203 @@
+"""Ten minutes of `koordebpf run`, the dry run, on a busy node: it must not grow.
+
+    python -m tests.host.soak --minutes 10
+
+A node cgroup of 768 MiB, in which hogs grow over the threshold and die, a pod thrashes in its own limit, the whole node
+reclaims, pods are born and go, and the file source is rewritten each second. Every ten seconds one line: RSS, fds,
+threads and CPU of the agent. Exit code 1 if its memory grew, or its fds or threads, after the first two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from tests.host.live_agent import LiveAgent
+from tests.loads import BUILD, Hog
+from tests.nodes import MIB, NodeCgroup
+
+NODE_MIB = 768
+STEADY_PODS = 30
+PASSING_PODS = 10
+WARM_S = 120
+SAMPLE_S = 10
+MAX_GROWTH_BYTES = 1 * MIB  # between the medians of the first and the last third
+
+
+class Load:
+    """What happens on the node: one step a second."""
+
+    def __init__(self, node: NodeCgroup, manifest: Path, seed: int) -> None:
+        self._node = node
+        self._manifest = manifest
+        self._random = random.Random(seed)
+        self._hogs: list[Hog] = []
+        self._thrash: subprocess.Popen[bytes] | None = None
+        self._born = 0
+        self._passing: list[str] = []
+        self._containers = {f"hog-{n}": node.add_pod(f"hog-{n}", priority=5000 + n)[0] for n in range(2)}
+        (self._own_limit,) = node.add_pod("own-limit", limit_bytes=16 * MIB)
+        for n in range(STEADY_PODS):
+            node.add_pod(f"steady-{n}", be=n % 2 == 0)
+        self.crossings = self.births = self.writes = self.reclaims = 0
+        self._write()
+
+    def step(self, second: int) -> None:
+        self._end_hogs()
+        if second % 10 == 0:  # over the threshold, up to 88 % of the node
+            self._grow("hog-0", 360)
+            self._grow("hog-1", 320)
+            self.crossings += 1
+        if second % 20 == 15:  # the node's own limit: reclaim at it is "global"
+            self._read_files()
+        if second % 15 == 5 and (self._thrash is None or self._thrash.poll() is not None):
+            self._thrash = self._run("thrash", "/var/tmp", "48", "2", self._own_limit)
+        self._come_and_go()
+        self._write()
+
+    def _grow(self, name: str, mib: int) -> None:
+        self._hogs.append(Hog(self._containers[name], mib, rate_mib_s=self._random.choice([100, 200, 400]), hold_s=1))
+
+    def _end_hogs(self) -> None:
+        for hog in [hog for hog in self._hogs if hog.process.poll() is not None]:
+            hog.stop()
+            self._hogs.remove(hog)
+
+    def _read_files(self) -> None:
+        self._run("cacheflood", "/var/tmp", "900", "2", self._containers["hog-0"]).wait()
+        self.reclaims += 1
+
+    @staticmethod
+    def _run(program: str, *arguments: object) -> subprocess.Popen[bytes]:
+        *given, container = arguments
+        command = [BUILD / program, *map(str, given), Path(str(container)) / "cgroup.procs"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def _come_and_go(self) -> None:
+        if len(self._passing) >= PASSING_PODS:
+            name = self._passing.pop(0)
+            path = self._node.pod_paths.pop(name)
+            for child in path.iterdir():
+                if child.is_dir():
+                    child.rmdir()
+            path.rmdir()
+            self._node.pods[:] = [pod for pod in self._node.pods if pod["metadata"]["name"] != name]
+        self._born += 1
+        self._passing.append(f"passing-{self._born}")
+        self._node.add_pod(self._passing[-1], containers=self._random.randint(1, 3))
+        self.births += 1
+
+    def _write(self) -> None:
+        self._node.write_manifest(self._manifest, threshold_percent=self._random.choice([70, 72]), lower_percent=65)
+        self.writes += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hog in self._hogs:
+            hog.stop()
+        if self._thrash is not None:
+            self._thrash.kill()
+            self._thrash.wait()
+
+
+def sample(process: psutil.Process) -> dict[str, Any]:
+    with process.oneshot():
+        cpu = process.cpu_times()
+        return {
+            "rss": process.memory_info().rss,
+            "fds": process.num_fds(),
+            "threads": process.num_threads(),
+            "cpu_s": cpu.user + cpu.system,
+        }
+
+
+def verdict(samples: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong; nothing is good."""
+    third = max(len(samples) // 3, 1)
+    first, last = samples[:third], samples[-third:]
+    wrong = []
+    grown = statistics.median(s["rss"] for s in last) - statistics.median(s["rss"] for s in first)
+    if grown > MAX_GROWTH_BYTES:
+        wrong.append(f"its memory grew by {grown / MIB:.1f} MiB")
+    for what in ("fds", "threads"):
+        if (low := max(s[what] for s in first)) < (high := max(s[what] for s in last)):
+            wrong.append(f"its {what} grew from {low} to {high}")
+    return wrong
+
+
+def soak(minutes: float, seed: int) -> int:
+    hierarchy = find_memory_hierarchy()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB) as node,
+    ):
+        manifest = Path(folder) / "pods.json"
+        with (
+            Load(node, manifest, seed) as load,
+            LiveAgent(Path(folder), "--pods", manifest, "--node-cgroup", node.path) as agent,
+        ):
+            agent.becomes_ready()
+            process = psutil.Process(agent.process.pid)
+            begun, samples, cpu_s = time.monotonic(), [], sample(process)["cpu_s"]
+            print("   s  RSS MiB  fds  threads  CPU %  ticks  failed  lost", flush=True)
+            for second in range(int(minutes * 60)):
+                load.step(second)
+                time.sleep(max(0.0, begun + second + 1 - time.monotonic()))
+                if (second + 1) % SAMPLE_S:
+                    continue
+                now = sample(process)
+                failed, lost = (
+                    agent.metric("koordebpf_failed_ticks_total"),
+                    agent.metric("koordebpf_lost_records_total"),
+                )
+                ticks = agent.metric("koordebpf_ticks_total")
+                percent = (now["cpu_s"] - cpu_s) / SAMPLE_S * 100
+                cpu_s = now["cpu_s"]
+                print(
+                    f"{second + 1:4d}  {now['rss'] / MIB:7.1f}  {now['fds']:3d}  {now['threads']:7d}  {percent:5.1f}"
+                    f"  {ticks:5.0f}  {failed:6.0f}  {lost:4.0f}",
+                    flush=True,
+                )
+                if second + 1 > WARM_S:
+                    samples.append(now)
+            plans = len(agent.plans())
+            kinds = {outcome["result"] for plan in agent.plans() for outcome in plan["outcomes"]}
+            records = agent.metric("koordebpf_records_total")
+            code = agent.stop()
+            print(
+                f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.births} pods born,"
+                f" {load.writes} rewrites; {records:.0f} kernel records, {plans} audited plans: {', '.join(sorted(kinds))}"
+            )
+            wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
+            wrong += [f"exit code {code}"] if code else []
+            wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
+            wrong += [] if kinds == {"dry_run"} else [f"outcomes {sorted(kinds)}, not dry runs"]
+            print("; ".join(wrong) or "it did not grow")
+            return int(bool(wrong))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.host.soak", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    return soak(given.minutes, given.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
