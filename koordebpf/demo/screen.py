@@ -8,7 +8,8 @@ from typing import TextIO
 
 import msgspec
 
-from koordebpf.demo.story import LOWER_PERCENT, THRESHOLD_PERCENT, Event, Story
+from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
+from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 
@@ -70,7 +71,7 @@ class Screen:
             colour = "red" if pod.name == story.aggressor else "green" if not pod.is_be else "cyan"
             self._print(f"  {self._paint(f'{pod.name:<8}', colour)}{kind}, priority {pod.priority}: {pod.says}")
         self._print()
-        self._print(f"  {'second':<8}{'# used  : page cache  | evicts from here':<{_BAR + 11}}MiB by pod")
+        self._print(f"  {'second':<8}{'# used  : page cache  | evicts above':<{_BAR + 11}}MiB by pod")
 
     def tell(self, event: Event) -> None:
         """Say what happened."""

@@ -1,4 +1,4 @@
-"""The demo's stories, and how one is run: real cgroups, real processes, the real agent.
+"""One run of a story: real cgroups, real processes, the real agent.
 
 Tells what happens as it happens, and returns what was measured. Judges nothing.
 """
@@ -21,7 +21,8 @@ import msgspec
 from koordebpf.demo.node import NodeCgroup, demo_node
 from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
-from koordebpf.demo.verdict import FULL_PERCENT, Eviction, Kind, PodEnd, StoryFacts, evictions_of, rounds_within
+from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
+from koordebpf.demo.verdict import FULL_PERCENT, Eviction, PodEnd, StoryFacts, evictions_of, rounds_within
 from koordebpf.detect.be_memory_evict import threshold_bytes
 from koordebpf.errors import KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
@@ -29,14 +30,8 @@ from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.objects import object_path
 from koordebpf.report.audit import AuditRecord
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S, format_bytes
+from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
 
-LIMIT_BYTES = GIB
-THRESHOLD_PERCENT = 80
-LOWER_PERCENT = 75
-NEEDS_BYTES = 2 * GIB
-
-_QUIET_S = 3.0  # the LS pod's baseline
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
 _START_NS = 20 * NS_PER_S
 _HOG_NS = 12 * NS_PER_S  # it is full long before: longer means that nobody stopped it
@@ -47,27 +42,6 @@ _PACE_NS = NS_PER_S  # of the lines with the node's usage
 _GROWING_PACE_NS = 250 * NS_PER_MS
 _WORKER_S = "60"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
-
-
-class DemoPod(msgspec.Struct, frozen=True):
-    """One pod of a story: what it is, and the worker in it."""
-
-    name: str
-    is_be: bool
-    priority: int
-    says: str
-    worker: tuple[str, ...]
-    limit_bytes: int | None = None
-
-
-class Story(msgspec.Struct, frozen=True):
-    """What is going to happen. `aggressor` is the pod that makes the trouble."""
-
-    kind: Kind
-    title: str
-    pods: tuple[DemoPod, ...]
-    aggressor: str
-    ls_pod: str
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -89,56 +63,6 @@ class Interrupted(KoordebpfError):
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}: the demo's pods and cgroups are removed")
         self.number = number
-
-
-_WEB = DemoPod("web", False, 9500, "works all the time and times every round", ("ls", "--mib", "100"))
-_TRAIN = DemoPod("train", True, 5500, "grows to 250 MiB", ("hog", "--mib", "250", "--mib-per-s", "80"))
-
-STORIES: Mapping[Kind, Story] = {
-    "hog": Story(
-        "hog",
-        "a best-effort pod eats the node",
-        (
-            _WEB,
-            _TRAIN,
-            DemoPod(
-                "hog", True, 5000, "grows without end, from second 3",
-                ("hog", "--mib", "1500", "--mib-per-s", "300", "--wait-s", str(_QUIET_S)),
-            ),
-        ),
-        "hog",
-        "web",
-    ),
-    "page-cache": Story(
-        "page-cache",
-        "a best-effort pod floods the node with page cache",
-        (
-            _WEB,
-            _TRAIN,
-            DemoPod(
-                "reader", True, 5000, "reads a file of 3 GiB, from second 3",
-                ("page-cache", "--mib", "3000", "--wait-s", str(_QUIET_S)),
-            ),
-        ),
-        "reader",
-        "web",
-    ),
-    "own-limit": Story(
-        "own-limit",
-        "a best-effort pod thrashes inside its own limit",
-        (
-            _WEB,
-            _TRAIN,
-            DemoPod(
-                "thrash", True, 5000, "walks 300 MiB, may hold 200 MiB, from second 3",
-                ("own-limit", "--mib", "300", "--wait-s", str(_QUIET_S)),
-                limit_bytes=200 * MIB,
-            ),
-        ),
-        "thrash",
-        "web",
-    ),
-}  # fmt: skip
 
 
 def check_host() -> MemoryHierarchy:

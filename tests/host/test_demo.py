@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from koordebpf.demo import story
+from koordebpf.demo.stories import NEEDS_BYTES, STORIES
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.meminfo import Meminfo
@@ -29,10 +30,8 @@ pytestmark = pytest.mark.usefixtures("require_root")
 @pytest.fixture(autouse=True, scope="module")
 def enough_memory() -> None:
     with Meminfo() as meminfo:
-        if meminfo.read().mem_available_bytes < 2 * story.NEEDS_BYTES:
-            pytest.skip(
-                f"not this kind of machine: two demos at once need {2 * story.NEEDS_BYTES // GIB} GiB of memory"
-            )
+        if meminfo.read().mem_available_bytes < 2 * NEEDS_BYTES:
+            pytest.skip(f"not this kind of machine: two demos at once need {2 * NEEDS_BYTES // GIB} GiB of memory")
 
 
 class Demo:
@@ -199,7 +198,7 @@ def test_what_an_agent_says_that_does_not_start_is_shown(monkeypatch: pytest.Mon
     refused = functools.partial(story.Child, "koordebpf", "run", "--evictions-per-minute", "0")
     monkeypatch.setattr(story, "Child", lambda *_, end_signal: refused(end_signal=end_signal))
     with pytest.raises(SupportError, match="--evictions-per-minute"):
-        story.run_story(story.STORIES["hog"], lambda _: None)
+        story.run_story(STORIES["hog"], lambda _: None)
     assert not list(find_memory_hierarchy().mount_point.glob(f"koordebpf-demo-{os.getpid()}"))
 
 

@@ -10,7 +10,8 @@ import pytest
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate
 from koordebpf.demo.screen import JsonLines, Screen
-from koordebpf.demo.story import STORIES, Event
+from koordebpf.demo.stories import STORIES
+from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import (
     Eviction,
     PodEnd,
