@@ -5,6 +5,7 @@ Everything a call returns was read during the call; nothing is kept from an earl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
 
@@ -23,6 +24,8 @@ from koordebpf.state.sums import Row, ScanSums, cgroup_used_bytes
 from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure, PsiLine, StallParts, StrayMeasure
 from koordebpf.units import PAGE_BYTES
 
+log = logging.getLogger(__name__)
+
 _NODE = ""  # key of the node in the growth table
 
 
@@ -38,6 +41,7 @@ class Collector:
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._files: dict[int, CgroupMemory] = {}
         self._pressure = _open_pressure(scope)
+        self._missed = 0
 
     def node(self) -> NodeMeasure:
         """Return how full the node is now.
@@ -96,6 +100,9 @@ class Collector:
         if not self._signals.can_scan:
             return ScanSums(self._scan_files(), self._index.subtree_pod, 1)
         rows = self._signals.scan()
+        if (missed := self._signals.scan_missed()) != self._missed:
+            self._missed = missed
+            log.warning("the scan's table is full: %d memory cgroups are not measured", missed)
         try:
             return ScanSums(unpack_memcgs(rows), self._index.subtree_pod, PAGE_BYTES)
         finally:
@@ -117,7 +124,7 @@ class Collector:
                 reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
             try:
                 lru = _row(cgroup_id, reader)
-            except CgroupGone:
+            except (CgroupGone, SupportError):  # SupportError: on v2 the controller is not enabled there
                 self._files.pop(cgroup_id).close()
                 continue
             pods = [sum(pair) for pair in zip(pods, lru[4:], strict=True)]

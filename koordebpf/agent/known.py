@@ -5,6 +5,7 @@ from __future__ import annotations
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import ClusterState, Node
 from koordebpf.kube.quantity import quantity_bytes
+from koordebpf.slo.host_applications import host_applications_of
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.facts import PodFacts, pod_facts
@@ -38,6 +39,7 @@ class Known:
         self.facts: tuple[PodFacts, ...] = ()
         self.node: Node | None = None
         self.strategy: ResourceThresholdStrategy | None = None
+        self.host_applications: dict[str, str] = {}
         self.problems: tuple[str, ...] = ()
         self.uids: frozenset[str] = frozenset()
 
@@ -61,4 +63,8 @@ class Known:
             self.strategy = _strategy(state)
         except ConfigError as error:
             problems.append(f"{error}; the last good strategy stays in force")
+        try:
+            self.host_applications = host_applications_of(state.nodeslo) if state.nodeslo is not None else {}
+        except ConfigError as error:
+            problems.append(f"{error}; the last good host applications stay in force")
         self.problems = tuple(problems)

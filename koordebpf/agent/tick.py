@@ -112,6 +112,7 @@ class Agent:
         state, is_news = self._watch.cluster()
         if is_news and state:
             self._known.learn(state)
+            self._watch.know_host_applications(self._known.host_applications)
             self._reporter.problems(self._known.problems)
             self._refused = {uid: entry for uid, entry in self._refused.items() if uid in self._known.uids}
             self._executor.forget(self._known.uids)

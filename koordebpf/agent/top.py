@@ -48,6 +48,7 @@ def looks(watch: NodeWatch, interval_s: float, *, once: bool) -> Iterator[Look]:
                 state, is_news = watch.cluster()
                 if is_news and state:
                     known.learn(state)
+                    watch.know_host_applications(known.host_applications)
                 sums = [decode_stall(key, value) for key, value in watch.signals.stalls()]
                 stalls.push(now_ns, sums, watch.index.subtree_pod)
                 rows = stalls.rows()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +16,10 @@ from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events.layout import check_layout, decode, decode_totals
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
 from koordebpf.kernel.cgroupfs import walk
-from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kernel.signals import OBJECTS, KernelSignals
 from koordebpf.kube.objects import ClusterState
 from koordebpf.kube.source import Source
+from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +31,17 @@ class NodeWatch:
     saw too changes nothing.
     """
 
-    def __init__(self, scope: NodeScope, source: Source | None, min_stall_ns: int) -> None:
+    def __init__(
+        self, scope: NodeScope, source: Source | None, min_stall_ns: int, objects: Collection[str] = OBJECTS
+    ) -> None:
         self.scope = scope
         self.source = source
         self.index = CgroupIndex()
         self.undecodable = 0
         self.rescans = 0
         self._lost_seen = 0
+        self._must_rescan = False
+        self._rescanned_ns = 0
         self._pods_version = 0
         self._root_fd = os.open(scope.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -45,6 +51,7 @@ class NodeWatch:
                 node_cgroup_id=scope.node_cgroup_id,
                 min_stall_ns=min_stall_ns,
                 check_layout=check_layout,
+                objects=objects,
             )
             if self.signals.ring is None:
                 # Without births the index would be blind to every new pod.
@@ -57,6 +64,8 @@ class NodeWatch:
 
     def rescan(self) -> None:
         """Make the index equal to the file system: at start, and after records were lost."""
+        self._must_rescan = False
+        self._rescanned_ns = time.monotonic_ns()
         self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point))
 
     def totals(self) -> Totals | None:
@@ -89,6 +98,9 @@ class NodeWatch:
                 "%d kernel records were lost; reading the cgroup tree again", totals.ring_lost - self._lost_seen
             )
             self._lost_seen = totals.ring_lost
+            self._must_rescan = True
+        # Records that are lost all the time must not make the agent read the tree all the time.
+        if self._must_rescan and time.monotonic_ns() - self._rescanned_ns >= NS_PER_S:
             self.rescans += 1
             self.rescan()
         return seen
@@ -129,6 +141,12 @@ class NodeWatch:
             self._pods_version = state.version
             self.index.set_pods(state.pods)
         return state, is_news
+
+    def know_host_applications(self, host_applications: Mapping[str, str]) -> None:
+        """Let the index know them, directory below the node's root → name."""
+        node = self.scope.path.relative_to(self.scope.hierarchy.mount_point).as_posix()
+        prefix = "" if node == "." else f"{node}/"
+        self.index.set_host_applications({f"{prefix}{path}": name for path, name in host_applications.items()})
 
     def close(self) -> None:
         """Detach everything and stop the source."""

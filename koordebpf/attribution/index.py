@@ -205,6 +205,16 @@ class CgroupIndex:
         self._owners.clear()
         self._pod_cgroups = None
 
+    def set_host_applications(self, host_applications: Mapping[str, str]) -> None:
+        """Know these host applications, path → name, and no others.
+
+        Cost:    nothing while they stay the same, else a new look at every cgroup.
+        """
+        if self._host_applications != host_applications:
+            self._host_applications = dict(host_applications)
+            for root in tuple(self._roots):
+                self._place(root)
+
     def owner(self, cgroup_id: int) -> Owner | None:
         """Return who a cgroup belongs to; None where it is not held, or its parent is not."""
         owner = self._owners.get(cgroup_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +27,8 @@ _STRUCTS = {
     "cgroups": ("koord_cgroup",),
     "memcg_iter": ("koord_memcg",),
 }
+
+OBJECTS = tuple(_STRUCTS)
 
 # Program → what it is to a reader of `doctor`, and what its absence costs.
 _SIGNALS = {
@@ -55,12 +57,6 @@ class SignalSource(msgspec.Struct, frozen=True):
     cost: str = ""  # what is lost while it does not work
 
 
-class ScanFull(msgspec.Struct, frozen=True):
-    """A scan found more memory cgroups than its map holds."""
-
-    missed: int
-
-
 class KernelSignals:
     """All BPF programs, attached to the running kernel.
 
@@ -69,6 +65,7 @@ class KernelSignals:
         scan_root_fd: directory of the cgroup that scans start at; it must stay open.
         node_cgroup_id: the cgroup that is the node; None: the machine.
         min_stall_ns: shorter reclaim episodes are counted but not sent.
+        objects: which to load; the scan is needed by whoever measures, not by whoever only listens.
         check_layout: called with each structure of the objects' BTF; raises SupportError on drift.
     """
 
@@ -80,6 +77,7 @@ class KernelSignals:
         node_cgroup_id: int | None,
         min_stall_ns: int,
         check_layout: LayoutCheck,
+        objects: Collection[str] = OBJECTS,
     ) -> None:
         self.sources: list[SignalSource] = []
         self.ring: libbpf.RingReader | None = None
@@ -94,8 +92,9 @@ class KernelSignals:
         self._check_layout = check_layout
         first_settings = _SETTINGS.pack(min_stall_ns, node_cgroup_id or 0, hierarchy_id, _numa_node_ids(), 0, 0, 0, 0)
         try:
-            for name in _STRUCTS:
-                self._add(name, scan_root_fd, first_settings)
+            for name in OBJECTS:
+                if name in objects:
+                    self._add(name, scan_root_fd, first_settings)
         except BaseException:
             self.close()
             raise

@@ -1,0 +1,105 @@
+"""The collector on real cgroups: one scan and kept files must tell the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.agent.collector import Collector
+from koordebpf.agent.scope import open_scope
+from koordebpf.agent.watch import NodeWatch
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.signals import OBJECTS
+from koordebpf.kube.file import FileSource
+from tests.nodes import MIB, NodeCgroup
+
+pytestmark = pytest.mark.usefixtures("require_root")
+
+
+@pytest.fixture
+def node() -> Iterator[NodeCgroup]:
+    hierarchy = find_memory_hierarchy()
+    with NodeCgroup(hierarchy.mount_point, hierarchy.version, 512 * MIB) as made:
+        yield made
+
+
+def worker(container: Path, kind: str, mib: int, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "koordebpf.demo.workers", kind, "--procs", str(container / "cgroup.procs")]
+    return subprocess.Popen([*command, "--mib", str(mib), *more], stdout=subprocess.PIPE, text=True)
+
+
+def until(process: subprocess.Popen[str], event: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if f'"{event}"' in line:
+            return
+    raise AssertionError(f"the worker ended before {event}")
+
+
+def measure(node: NodeCgroup, manifest: Path, objects: tuple[str, ...]) -> Any:
+    scope = open_scope(find_memory_hierarchy(), node.path)
+    with NodeWatch(scope, FileSource([manifest]), 1 << 62, objects=objects) as watch:
+        assert watch.source is not None
+        watch.source.start(lambda: None)
+        watch.cluster()
+        collector = Collector(scope, watch.signals, watch.index)
+        try:
+            assert watch.signals.can_scan is ("memcg_iter" in objects)
+            return collector.everything({}, (), None)
+        finally:
+            collector.close()
+
+
+def test_files_tell_what_the_scan_tells(node: NodeCgroup, tmp_path: Path) -> None:
+    (hog,) = node.add_pod("hog")
+    (web,) = node.add_pod("web", be=False)
+    node.add_pod("idle")
+    manifest = node.write_manifest(tmp_path / "pods.json")
+    (stray,) = node.add_pod("unlisted")
+    with (
+        worker(hog, "hog", 96, "--mib-per-s", "2000") as first,
+        worker(web, "hog", 32, "--mib-per-s", "2000") as second,
+        worker(stray, "hog", 16, "--mib-per-s", "2000") as third,
+    ):
+        try:
+            for each in (first, second, third):
+                until(each, "full")
+            scanned = measure(node, manifest, OBJECTS)
+            read = measure(node, manifest, tuple(name for name in OBJECTS if name != "memcg_iter"))
+        finally:
+            for each in (first, second, third):
+                each.kill()
+    assert {pod.uid: pod.memory for pod in read.pods} == {pod.uid: pod.memory for pod in scanned.pods}
+    assert read.strays == scanned.strays
+    assert read.strays[0].memory.koordinator_used_bytes >= 16 * MIB
+    assert read.node.used_bytes == scanned.node.used_bytes
+    assert read.node.memory == scanned.node.memory
+    assert scanned.node.total_bytes == 512 * MIB
+    by_name = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in node.pods}
+    used = {by_name[pod.uid]: pod.memory.koordinator_used_bytes for pod in scanned.pods}
+    assert used["hog"] >= 96 * MIB
+    assert 32 * MIB <= used["web"] < 96 * MIB
+    assert used["idle"] == 0
+
+
+def test_page_cache_is_not_usage(node: NodeCgroup, tmp_path: Path) -> None:
+    (flood,) = node.add_pod("flood")
+    manifest = node.write_manifest(tmp_path / "pods.json")
+    with worker(flood, "page-cache", 128, "--seconds", "30", "--directory", "/var/tmp") as process:
+        try:
+            until(process, "begins")
+            while node.usage_bytes() < 120 * MIB and process.poll() is None:
+                time.sleep(0.01)
+            measured = measure(node, manifest, OBJECTS)
+        finally:
+            process.kill()
+    (pod,) = measured.pods
+    assert pod.memory.inactive_file_bytes + pod.memory.active_file_bytes >= 100 * MIB
+    assert pod.memory.koordinator_used_bytes < 20 * MIB
+    assert measured.node.used_bytes < 40 * MIB

@@ -1,0 +1,66 @@
+"""Host applications of a NodeSLO, and the cgroups that belong to them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.errors import ConfigError
+from koordebpf.slo.host_applications import host_applications_of
+
+
+def nodeslo(*applications: Any) -> bytes:
+    return json.dumps({"spec": {"hostApplications": list(applications)}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("application", "directories"),
+    [
+        ({"name": "a", "qos": "LS"}, ["host-latency-sensitive/a"]),
+        ({"name": "a", "qos": "BE"}, ["host-best-effort/a"]),
+        ({"name": "a"}, ["a"]),
+        ({"name": "a", "cgroupPath": {"base": "CgroupRoot", "parentDir": "x/", "relativePath": "y"}}, ["x/y"]),
+        (
+            {"name": "a", "qos": "BE", "cgroupPath": {"base": "KubepodsBesteffort", "relativePath": "yarn"}},
+            ["kubepods/besteffort/yarn", "kubepods.slice/kubepods-besteffort.slice/yarn"],
+        ),
+    ],
+)
+def test_directories(application: dict[str, Any], directories: list[str]) -> None:
+    assert host_applications_of(nodeslo(application)) == dict.fromkeys(directories, "a")
+
+
+def test_none_are_none() -> None:
+    assert host_applications_of(b"{}") == {}
+    assert host_applications_of(b'{"spec":{"hostApplications":null}}') == {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"spec":{"hostApplications":{}}}', "spec.hostApplications"),
+        (nodeslo("x"), r"spec.hostApplications\[0\]"),
+        (nodeslo({"qos": "LS"}), r"spec.hostApplications\[0\].name"),
+        (nodeslo({"name": "a", "cgroupPath": {"base": "Elsewhere"}}), "cgroupPath.base: 'Elsewhere'"),
+        (nodeslo({"name": "a", "cgroupPath": {"parentDir": 7}}), "cgroupPath.parentDir: 7: must be a string"),
+    ],
+)
+def test_errors_name_the_path(raw: bytes, path: str) -> None:
+    with pytest.raises(ConfigError, match=path):
+        host_applications_of(raw)
+
+
+def test_what_becomes_known_later_owns_its_cgroup() -> None:
+    index = CgroupIndex()
+    index.replace_all(
+        [(1, 0, ""), (2, 1, "kubepods"), (3, 2, "kubepods/besteffort"), (4, 3, "kubepods/besteffort/yarn")]
+    )
+    assert index.owner(4).kind is not OwnerKind.HOST_APPLICATION
+    index.set_host_applications({"kubepods/besteffort/yarn": "yarn"})
+    assert index.owner(4).host_application == "yarn"
+    index.set_host_applications({})
+    assert index.owner(4).host_application is None
