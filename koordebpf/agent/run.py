@@ -22,7 +22,7 @@ from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.watch import NodeWatch
-from koordebpf.errors import ConfigError, KoordebpfError, SupportError
+from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.kill import KillTarget
 from koordebpf.kernel.loop import Loop
@@ -208,16 +208,20 @@ def _open_executor(
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:
-    # Wakes the loop within the window when tasks stall; without it the sampling pace alone finds the crossing.
-    if scope.kind == "cgroup" and scope.hierarchy.version == 1:
-        return
-    path = NODE_MEMORY_PRESSURE if scope.kind == "machine" else scope.path / "memory.pressure"
-    try:
-        trigger = stack.enter_context(PsiTrigger(path))
-    except SupportError as error:
-        log.info("no PSI trigger: %s", error)
-        return
-    loop.watch(trigger.fileno(), _nothing, priority=True)
+    # Wakes the loop when tasks stall; without it the sampling pace alone finds the crossing. On v2 the pods' own levels
+    # are watched too: a stall there may be a few percent of a large machine's.
+    paths = [NODE_MEMORY_PRESSURE] if scope.kind == "machine" else []
+    if scope.hierarchy.version == 2:
+        levels = [scope.path] if scope.kind == "cgroup" else []
+        levels += [scope.path / name for name in ("kubepods", "kubepods.slice")]
+        paths += [level / "memory.pressure" for level in levels if (level / "memory.pressure").exists()]
+    for path in paths:
+        try:
+            trigger = stack.enter_context(PsiTrigger(path))
+        except (SupportError, CgroupGone) as error:
+            log.info("no PSI trigger on %s: %s", path, error)
+            continue
+        loop.watch(trigger.fileno(), _nothing, priority=True)
 
 
 def _nothing() -> None:
