@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
+from bisect import bisect_left
 
 import msgspec
 
@@ -27,21 +29,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeObserver:
-    """Reads the node and remembers the crossing and the way back.
-
-    `crossed_ns` is the time of the last reading below the threshold before the first above, so that no latency that is
-    counted from it is shown shorter than it was; `below_ns` the first reading below the lower mark afterwards.
-    """
+    """Reads the node and remembers the crossing and the way back; `below_ns` is the first reading after it."""
 
     def __init__(self, node: NodeCgroup, hierarchy: MemoryHierarchy, threshold_bytes: int, lower_bytes: int) -> None:
         self._node = node
         self._root_id = cgroup_id(node.path)
         self._threshold_bytes = threshold_bytes
         self._lower_bytes = lower_bytes
-        self.last = Usage(time.monotonic_ns(), 0, 0)
         self.peak_usage_bytes = 0
         self.peak_used_bytes = 0
-        self.crossed_ns: int | None = None
+        self._sampled_ns = array("q")
+        self._above_ns: int | None = None  # the first reading above
         self.below_ns: int | None = None
         self._memory = CgroupMemory(node.path, node.version)
         self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
@@ -62,14 +60,26 @@ class NodeObserver:
         """Read the node now. Cost: 30 µs."""
         memory = self._read()
         now = Usage(time.monotonic_ns(), memory.usage_bytes, cgroup_used_bytes(memory))
-        if self.crossed_ns is None and now.used_bytes >= self._threshold_bytes:
-            self.crossed_ns = self.last.at_ns
-        if self.crossed_ns is not None and self.below_ns is None and now.used_bytes < self._lower_bytes:
+        if self._above_ns is None and now.used_bytes >= self._threshold_bytes:
+            self._above_ns = now.at_ns
+        if self._above_ns is not None and self.below_ns is None and now.used_bytes < self._lower_bytes:
             self.below_ns = now.at_ns
+        self._sampled_ns.append(now.at_ns)
         self.peak_usage_bytes = max(self.peak_usage_bytes, now.usage_bytes)
         self.peak_used_bytes = max(self.peak_used_bytes, now.used_bytes)
-        self.last = now
         return now
+
+    def crossed_ns(self, seen_ns: int | None = None) -> int | None:
+        """Return the last reading below the threshold before it was first seen above: here, or by another at `seen_ns`.
+
+        No latency that is counted from it is shown shorter than it was. The other may see the crossing alone: an agent
+        needs a few milliseconds from there until the memory is back. None: nobody saw one.
+        """
+        seen = [ns for ns in (self._above_ns, seen_ns) if ns is not None]
+        if not seen:
+            return None
+        earlier = bisect_left(self._sampled_ns, min(seen)) - 1
+        return self._sampled_ns[earlier] if earlier >= 0 else None
 
     # The LRU lists themselves where the kernel has a cgroup iterator: memory.stat of a cgroup lags by up to 2 s behind
     # what was charged to its children (6.18: flush_memcg_stats_dwork's period), and page cache looks used meanwhile.

@@ -145,11 +145,14 @@ class Screen:
 
     def _evicted(self, event: Event) -> None:
         numbers = event.numbers
-        moments = [numbers["crossed_ns"], numbers["seen_ns"]]
-        zero_ns = min((ns for ns in moments if ns is not None), default=numbers["decided_ns"])
+        zero_ns = numbers["crossed_ns"] or numbers["seen_ns"] or numbers["decided_ns"]
         rows = [
-            (moments[0], "crossed", f"the node is at {THRESHOLD_PERCENT} % (read from outside, each ms)"),
-            (moments[1], "seen", "koordebpf notices"),
+            (
+                numbers["crossed_ns"],
+                "crossed",
+                f"last reading below {THRESHOLD_PERCENT} % (from outside, about each ms)",
+            ),
+            (numbers["seen_ns"], "seen", "koordebpf notices"),
             (numbers["decided_ns"], "decided", event.text.split(":")[0]),
             (numbers["sent_ns"], "killed", "SIGKILL is out to every process of the pod"),
             (numbers["freed_ns"], "back", f"{format_bytes(numbers['credit_bytes'] or 0)} are free again"),

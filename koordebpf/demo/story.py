@@ -189,13 +189,15 @@ class _Run:
         oom_kills = self._node.oom_kills()
         self._stop()
         exit_code = self._agent.exit_code
+        first_seen_ns = next((eviction.seen_ns for eviction in self._evictions), None)
+        crossed_ns = self._observer.crossed_ns(first_seen_ns)
         above_until = next((e.freed_ns for e in self._evictions), None) or self._observer.below_ns
         return StoryFacts(
             kind=self._story.kind,
             limit_bytes=LIMIT_BYTES,
             threshold_bytes=self._threshold_bytes,
             began_ns=self._began_ns,
-            crossed_ns=self._observer.crossed_ns,
+            crossed_ns=crossed_ns,
             below_ns=self._observer.below_ns,
             peak_usage_bytes=self._observer.peak_usage_bytes,
             peak_used_bytes=self._observer.peak_used_bytes,
@@ -206,7 +208,7 @@ class _Run:
             ls_pod=self._story.ls_pod,
             quiet=rounds_within(self._rounds, 0, self._began_ns),
             trouble=rounds_within(self._rounds, self._began_ns, above_until or end_ns),
-            above=rounds_within(self._rounds, self._observer.crossed_ns, above_until),
+            above=rounds_within(self._rounds, crossed_ns, above_until),
             stalls_unseen=self._observer.stalls_unseen(),
             agent_exit_code=exit_code,
             problems=tuple(self._problems),
@@ -287,7 +289,7 @@ class _Run:
         for eviction in evictions_of(record):
             self._evictions.append(eviction)
             numbers = {
-                "crossed_ns": self._observer.crossed_ns,
+                "crossed_ns": self._observer.crossed_ns(eviction.seen_ns),
                 **msgspec.to_builtins(eviction),
                 "ranking": [
                     {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.used_bytes}

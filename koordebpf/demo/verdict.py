@@ -67,8 +67,8 @@ class StoryFacts(msgspec.Struct, frozen=True):
     limit_bytes: int
     threshold_bytes: int
     began_ns: int | None  # the aggressor began
-    crossed_ns: int | None  # the node's usage passed the threshold
-    below_ns: int | None  # and was below the lower mark again
+    crossed_ns: int | None  # the last reading below the threshold before the node was above it
+    below_ns: int | None  # it was read below the lower mark again
     peak_usage_bytes: int  # with page cache
     peak_used_bytes: int  # without
     evictions: tuple[Eviction, ...]
@@ -145,13 +145,6 @@ def rounds_within(rounds_ns: Sequence[tuple[int, int]], since_ns: int | None, un
     return Rounds(len(took), took[(len(took) - 1) // 2], took[-(-len(took) * 99 // 100) - 1], took[-1])
 
 
-def crossing_ns(facts: StoryFacts) -> int | None:
-    """Return when the threshold was passed: as seen from outside, or by the agent where that was earlier."""
-    seen = [eviction.seen_ns for eviction in facts.evictions[:1] if eviction.seen_ns is not None]
-    moments = [*seen, *([] if facts.crossed_ns is None else [facts.crossed_ns])]
-    return min(moments) if moments else None
-
-
 def format_ms(ns: int | None) -> str:
     """Return milliseconds for people.
 
@@ -190,12 +183,11 @@ def _others(facts: StoryFacts) -> VerdictLine:
 
 def _latencies(facts: StoryFacts) -> list[VerdictLine]:
     first = next(iter(facts.evictions), None)
-    crossed = crossing_ns(facts)
     decided = first.decided_ns if first else None
     sent = first.sent_ns if first else None
     freed = first.freed_ns if first else None
     return [
-        VerdictLine("crossing to decision", format_ms(_between(crossed, decided))),
+        VerdictLine("crossing to decision", format_ms(_between(facts.crossed_ns, decided))),
         VerdictLine("decision to SIGKILL", format_ms(_between(decided, sent))),
         VerdictLine("SIGKILL to memory back", format_ms(_between(sent, freed))),
     ]

@@ -19,7 +19,6 @@ from koordebpf.demo.verdict import (
     Rounds,
     StoryFacts,
     Verdict,
-    crossing_ns,
     evictions_of,
     judge,
     rounds_within,
@@ -152,9 +151,7 @@ def test_what_cannot_be_seen_is_said_and_is_not_zero():
     assert text(verdict, "OOM kills") == "this kernel does not count them"
 
 
-def test_latencies_are_counted_from_the_earlier_of_both_sightings():
-    assert crossing_ns(facts()) == 1003 * MS
-    assert crossing_ns(facts(crossed_ns=1010 * MS)) == 1005 * MS
+def test_latencies_are_counted_from_the_crossing():
     verdict = judge(facts())
     assert text(verdict, "crossing to decision") == "3.0 ms"
     assert text(verdict, "decision to SIGKILL") == "1.0 ms"
