@@ -14,7 +14,7 @@ import msgspec
 from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import CgroupGone, ConfigError, SupportError
-from koordebpf.events.layout import NO_LIMIT_PAGES, unpack_memcgs
+from koordebpf.events.layout import NO_LIMIT_PAGES, sum_memcgs, unpack_memcgs
 from koordebpf.kernel.cgroupfs import CgroupMemory
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
@@ -52,7 +52,7 @@ class Collector:
         if self._meminfo:
             return self._machine(self._meminfo)
         assert self._node_files is not None  # one of the two, by the scope's kind
-        return self._cgroup(self._node_files, self._scan())
+        return self._cgroup(self._node_files, self._scan_node())
 
     def everything(
         self, stalls: Mapping[str, StallParts], tmpfs_uids: Collection[str], node_stall: StallParts | None
@@ -71,7 +71,7 @@ class Collector:
             node = self._machine(self._meminfo)
         else:
             assert self._node_files is not None
-            node = self._cgroup(self._node_files, sums)
+            node = self._cgroup(self._node_files, sums.all(self._scope.root_id))
         pods: list[PodMeasure] = []
         strays: list[StrayMeasure] = []
         now_ns = time.monotonic_ns()
@@ -95,6 +95,18 @@ class Collector:
             return None, None
         read = self._pressure.read()
         return _psi_line(read.some), _psi_line(read.full)
+
+    def _scan_node(self) -> MemoryParts | None:
+        if not self._signals.can_scan:
+            return self._scan().all(self._scope.root_id)
+        rows = self._signals.scan()
+        try:
+            node = sum_memcgs(rows)
+        finally:
+            rows.release()
+        if node is None or node[0] != self._scope.root_id:
+            return None
+        return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[4:]))
 
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
@@ -138,8 +150,7 @@ class Collector:
         growth = self._growth.push(_NODE, time.monotonic_ns(), values.used_bytes)
         return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth)
 
-    def _cgroup(self, files: CgroupMemory, sums: ScanSums) -> NodeMeasure:
-        memory = sums.all(self._scope.root_id)
+    def _cgroup(self, files: CgroupMemory, memory: MemoryParts | None) -> NodeMeasure:
         limit = files.limit_bytes()
         if memory is None:
             raise CgroupGone(str(self._scope.path))

@@ -117,7 +117,9 @@ class Reporter:
             self._events.post(event, time.time())
 
     def released(self, entry: PendingRelease, now_ns: int) -> None:
-        """Tell that a victim's memory is back."""
+        """Tell that a victim's memory is back. Pods that someone else deleted are no news."""
+        if entry.uid not in self._victims:
+            return
         self._metrics.released_bytes += entry.credit_bytes
         for _, line in self._open:
             line.note_freed(entry.uid, now_ns)
@@ -128,10 +130,13 @@ class Reporter:
         )
 
     def late(self, entry: PendingRelease, now_ns: int) -> None:
-        """Tell that a victim did not give its memory back in time and is no longer counted on."""
+        """Tell that a victim, or a pod that someone else deleted, did not give its memory back in time.
+
+        It is no longer counted on.
+        """
         self._say(
             f"late:{entry.uid}",
-            f"{self._name(entry.uid)} still holds its memory {format_ns(now_ns - entry.since_ns)} after the decision",
+            f"{self._name(entry.uid)} was to go and still holds its memory {format_ns(now_ns - entry.since_ns)} later",
         )
 
     def view(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], watch: NodeWatch) -> None:
@@ -186,9 +191,10 @@ class Reporter:
         if not still:
             self._victims.clear()
 
-    def failed_tick(self) -> None:
-        """Count a tick that an unexpected error ended."""
+    def failed_tick(self, error: Exception) -> None:
+        """Count a tick that an error ended, and be not ready until a full one succeeds."""
         self._metrics.failed_ticks += 1
+        self._health.failed(f"the last tick failed: {error}")
 
     def close(self) -> None:
         """Write every open audit line with what is known, and post the last Events."""

@@ -75,11 +75,10 @@ def run_agent(config: AgentConfig) -> None:
         executor = _open_executor(config, scope, watch, outcomes, actions)
         stack.callback(executor.close)
         metrics, health = AgentMetrics(SelfUsageReader().read), Health()
-        audit = AuditLog(None if config.audit == Path("-") else config.audit) if config.audit else None
         reporter = Reporter(
             node=config.node_name or socket.gethostname(),
             dry_run=executor.is_dry_run,
-            audit=audit,
+            audit=_open_audit(config.audit),
             events=EventPoster(actions) if actions else None,
             metrics=metrics,
             health=health,
@@ -124,7 +123,7 @@ def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> 
             time.sleep(_FAILED_PAUSE_S)
             due_ns = time.monotonic_ns() + config.sample_cap_ns
             failed_in_a_row += 1
-            reporter.failed_tick()
+            reporter.failed_tick(error)
             if failed_in_a_row >= _MAX_FAILED_TICKS:
                 reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
                 raise SupportError("agent", reason, "The log above tells of each.") from error
@@ -205,6 +204,16 @@ def _open_executor(
         CgroupExecutor(locate, outcomes, enforce=config.enforce),
         kill_after_s=config.kill_after_s,
     )
+
+
+def _open_audit(path: Path | None) -> AuditLog | None:
+    if path is None or path == Path("-"):
+        return AuditLog(None) if path else None
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        raise ConfigError("--audit", str(path), f"must be a file that can be written: {error.strerror}") from None
+    return AuditLog(path)
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:

@@ -30,7 +30,7 @@ from koordebpf.events.records import OomKill
 from koordebpf.state.build import build_view, node_capacity_bytes
 from koordebpf.state.series import next_sample_ns
 from koordebpf.state.stalls import NODE, StallWindow
-from koordebpf.state.view import NodeMeasure, NodeView, PendingRelease, RefusedEviction, StallParts
+from koordebpf.state.view import Measured, NodeMeasure, NodeView, PendingRelease, RefusedEviction, StallParts
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ class Agent:
         now_ns = time.monotonic_ns()
         self._take_in()
         strategy = self._known.strategy
-        node = self._collector.node()
+        measured = self._measure(now_ns) if now_ns >= self._next_full_ns else None
+        node = measured.node if measured else self._collector.node()
         threshold = None
         if self._config.feature_gates.get(FEATURE):
             threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
@@ -96,8 +97,8 @@ class Agent:
             self._crossed_ns = None
         elif self._crossed_ns is None:
             self._crossed_ns = time.monotonic_ns()
-        if (is_above and now_ns >= self._next_round_ns) or now_ns >= self._next_full_ns:
-            node, is_above = self._round(now_ns)
+        if measured or (is_above and now_ns >= self._next_round_ns):
+            node, is_above = self._round(now_ns, measured or self._measure(now_ns))
         self._reporter.flush()
         return now_ns + self._pace_ns(node, threshold, is_above)
 
@@ -128,12 +129,14 @@ class Agent:
             self._next_round_ns = 0  # another candidate may serve meanwhile
         self._reporter.outcome(outcome)
 
-    def _round(self, now_ns: int) -> tuple[NodeMeasure, bool]:
-        # A full measurement and the decision on it; returns the node as measured and whether it is above its threshold.
+    def _measure(self, now_ns: int) -> Measured:
         self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._is_waiting(now_ns) else _FULL_EVERY_NS)
         stalls = self._stall_rows(now_ns)
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
-        measured = self._collector.everything(stalls, tmpfs, stalls.get(NODE))
+        return self._collector.everything(stalls, tmpfs, stalls.get(NODE))
+
+    def _round(self, now_ns: int, measured: Measured) -> tuple[NodeMeasure, bool]:
+        # The decision on a full measurement; returns the node as measured and whether it is above its threshold.
         view = build_view(
             pods=self._known.facts,
             node=self._known.node,

@@ -60,6 +60,7 @@ class NodeWatch:
         except BaseException:
             os.close(self._root_fd)
             raise
+        self._sees_births = any(s.works for s in self.signals.sources if s.signal == "cgroup births and deaths")
         self.rescan()
 
     def rescan(self) -> None:
@@ -100,8 +101,9 @@ class NodeWatch:
             self._lost_seen = totals.ring_lost
             self._must_rescan = True
         # Records that are lost all the time must not make the agent read the tree all the time.
-        if self._must_rescan and time.monotonic_ns() - self._rescanned_ns >= NS_PER_S:
-            self.rescans += 1
+        is_due = time.monotonic_ns() - self._rescanned_ns >= NS_PER_S
+        if is_due and (self._must_rescan or not self._sees_births):
+            self.rescans += self._must_rescan
             self.rescan()
         return seen
 

@@ -36,6 +36,10 @@ class Health:
         self._ticked_ns = now_ns
         self._reasons = not_ready
 
+    def failed(self, reason: str) -> None:
+        """Note a tick that ended early: not ready until the next `ticked`."""
+        self._reasons = (reason,)
+
     def live(self, now_ns: int) -> tuple[bool, str]:
         """Tell whether the loop ticks."""
         if self._ticked_ns is None:

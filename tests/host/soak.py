@@ -176,17 +176,17 @@ def soak(minutes: float, seed: int) -> int:
                 if second + 1 > WARM_S:
                     samples.append(now)
             plans = len(agent.plans())
-            kinds = {outcome["result"] for plan in agent.plans() for outcome in plan["outcomes"]}
+            kinds = sorted({outcome["result"] for plan in agent.plans() for outcome in plan["outcomes"]})
             records = agent.metric("koordebpf_records_total")
             code = agent.stop()
             print(
                 f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.births} pods born,"
-                f" {load.writes} rewrites; {records:.0f} kernel records, {plans} audited plans: {', '.join(sorted(kinds))}"
+                f" {load.writes} rewrites; {records:.0f} kernel records, {plans} audited plans: {', '.join(kinds)}"
             )
             wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
             wrong += [f"exit code {code}"] if code else []
             wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
-            wrong += [] if kinds == {"dry_run"} else [f"outcomes {sorted(kinds)}, not dry runs"]
+            wrong += [] if kinds == ["dry_run"] else [f"outcomes {kinds}, not dry runs"]
             print("; ".join(wrong) or "it did not grow")
             return int(bool(wrong))
 

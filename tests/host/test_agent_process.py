@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
+from koordebpf.agent.scope import open_scope
+from koordebpf.agent.watch import NodeWatch
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.signals import OBJECTS
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
@@ -149,6 +152,10 @@ def test_a_node_cgroup_that_is_none_ends_the_start(start: Start) -> None:
     _refused(start("--node-cgroup", "/var/tmp"), 2, "--node-cgroup", "'/var/tmp'", "must name a cgroup below")
 
 
+def test_an_audit_file_that_cannot_be_written_ends_the_start(start: Start, tmp_path: Path) -> None:
+    _refused(start("--audit", tmp_path / "none" / "audit"), 2, "--audit", "No such file or directory")
+
+
 def test_a_port_in_use_ends_the_start(start: Start) -> None:
     first = start().becomes_ready()
     _refused(start("--listen", f"127.0.0.1:{first.port}"), 2, "--listen", str(first.port), "in use")
@@ -169,6 +176,7 @@ def test_without_privileges_the_start_ends_with_what_to_do(node: NodeCgroup, tmp
 def test_a_node_cgroup_that_is_removed_ends_the_agent(start: Start, node: NodeCgroup) -> None:
     agent = start().becomes_ready()
     node.close()
+    agent.refuses("the last tick failed: ")
     assert agent.process.wait(60) == 3
     assert "Traceback" not in agent.log
     last = agent.log.splitlines()[-1]
@@ -202,6 +210,37 @@ def test_lost_records_are_made_good_by_a_rescan(
     agent.becomes_ready()  # ten seconds later
 
 
+def test_births_that_no_program_tells_of_are_found_within_a_second(
+    node: NodeCgroup, manifest: Path, hierarchy: MemoryHierarchy
+) -> None:
+    scope = open_scope(hierarchy, node.path)
+    objects = [name for name in OBJECTS if name != "cgroups"]
+    with NodeWatch(scope, None, 0, objects) as watch:
+        node.add_pod("unheard")
+        uid = node.pods[-1]["metadata"]["uid"]
+
+        def is_found() -> bool:
+            watch.drain()
+            return any(owner.pod_uid == uid for owner in watch.index.cgroups_without_pod())
+
+        until(is_found, "the rescan")
+        assert watch.rescans == 0  # of lost records
+
+
+def test_a_pod_that_someone_else_deleted_is_no_victim_of_ours(start: Start, node: NodeCgroup, manifest: Path) -> None:
+    (container,) = node.add_pod("leaving")
+    node.pods[-1]["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    node.write_manifest(manifest)
+    agent = start().becomes_ready()
+    hog = Hog(container, 50, hold_s=60)
+    hog.wait_for("done")
+    until(lambda: agent.metric("koordebpf_pending_release_bytes") > 0, "its memory is on its way")
+    hog.stop()
+    until(lambda: agent.metric("koordebpf_pending_release_bytes") == 0, "its memory is back")
+    assert agent.metric("koordebpf_released_bytes_total") == 0
+    assert agent.stop() == 0
+
+
 def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, manifest: Path) -> None:
     # The shmem of a pod with a volume in memory is read from a file that is opened for it.
     node.pods[0]["spec"]["volumes"] = [{"name": "v", "emptyDir": {"medium": "Memory"}}]
@@ -215,7 +254,7 @@ def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, 
     until(lambda: agent.metric("koordebpf_ticks_total") >= ticks + 2, "the next ticks")
     assert agent.metric("koordebpf_failed_ticks_total") == failed
     assert "Too many open files" in agent.log
-    assert agent.readiness() == (200, [])
+    agent.becomes_ready()
     assert agent.stop() == 0
 
 
