@@ -66,10 +66,12 @@ class Loop:
         """
         timeout_s = max(0, until_ns - time.monotonic_ns()) / NS_PER_S
         ready = self._epoll.poll(timeout_s)
-        for fd, _events in ready:
+        for fd, events in ready:
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
             elif callback := self._callbacks.get(fd):
+                if events & select.EPOLLERR:
+                    self.unwatch(fd)  # the cgroup of a PSI trigger is gone: it would be ready for ever
                 callback()
         return bool(ready)
 

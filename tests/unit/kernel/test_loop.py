@@ -1,0 +1,72 @@
+"""The wait of the event loop, on real fds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+from koordebpf.kernel.loop import Loop
+
+FOR_EVER_NS = 1 << 62
+
+
+def test_a_deadline_ends_the_wait_and_is_never_early() -> None:
+    with Loop() as loop:
+        due_ns = time.monotonic_ns() + 3_000_000
+        assert loop.wait(due_ns) is False
+        assert time.monotonic_ns() >= due_ns
+
+
+def test_a_deadline_in_the_past_does_not_wait() -> None:
+    with Loop() as loop:
+        assert loop.wait(0) is False
+
+
+def test_another_thread_wakes_it() -> None:
+    with Loop() as loop:
+        thread = threading.Thread(target=loop.wake)
+        thread.start()
+        assert loop.wait(FOR_EVER_NS) is True
+        thread.join()
+        assert loop.wait(0) is False  # the wake was taken
+
+
+def test_a_ready_fd_runs_its_callback_until_it_is_unwatched() -> None:
+    seen: list[bytes] = []
+    reader, writer = os.pipe()
+    with Loop() as loop:
+        loop.watch(reader, lambda: seen.append(os.read(reader, 10)))
+        os.write(writer, b"a")
+        assert loop.wait(FOR_EVER_NS) is True
+        loop.unwatch(reader)
+        os.write(writer, b"b")
+        assert loop.wait(0) is False
+        loop.unwatch(reader)
+    os.close(reader)
+    os.close(writer)
+    assert seen == [b"a"]
+
+
+def test_an_fd_in_error_is_told_once() -> None:
+    # The write end of a pipe without a reader is EPOLLERR for ever, as a PSI trigger whose cgroup is gone.
+    seen: list[int] = []
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Loop() as loop:
+        loop.watch(writer, lambda: seen.append(1), priority=True)
+        assert loop.wait(FOR_EVER_NS) is True
+        assert loop.wait(0) is False
+    os.close(writer)
+    assert seen == [1]
+
+
+def test_signals_stop_it_and_are_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Loop() as loop:
+        loop.stop_on_signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert loop.wait(FOR_EVER_NS) is True
+        assert loop.stopping
+    assert signal.getsignal(signal.SIGTERM) is before
