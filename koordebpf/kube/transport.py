@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from urllib3.exceptions import HTTPError, InsecureRequestWarning, TimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, InsecureRequestWarning, TimeoutError
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.wires import Wires, pool_classes
@@ -182,6 +182,8 @@ class Transport:
     def _worded(self, what: str) -> Iterator[None]:
         try:
             yield
+        except ConnectTimeoutError as e:  # NewConnectionError too: nothing was sent
+            raise KubeError(f"{what}: no connection to {self.url}: {e.__cause__ or e}") from e
         except TimeoutError as e:
             raise KubeError(f"{what}: no answer from {self.url} in time, the outcome is unknown: {e}") from e
         except (HTTPError, http.client.HTTPException, OSError) as e:

@@ -13,7 +13,7 @@ import pytest
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from tests.contract.apiserver import Exchange, gives, status, until
 from tests.host.live_agent import LiveAgent, free_port
-from tests.host.live_cluster import LiveCluster, busy, denied, is_another, kubeconfig
+from tests.host.live_cluster import EVICTED, LiveCluster, busy, denied, is_another, kubeconfig
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
 
@@ -178,6 +178,36 @@ def test_a_pod_made_again_under_its_name_is_not_touched_nor_is_another_one_in_it
     assert cluster.events == []
 
 
+def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
+    cluster = story.cluster()
+    cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes go on for a while
+    agent = story.agent(cluster.server.url).becomes_ready()
+    _, other = story.grow()
+    agent.said("evicted default/hog by api")
+    time.sleep(2)  # memory of the killed comes back at once: only then it is waited for more slowly
+    ticks = agent.metric("koordebpf_ticks_total")
+    time.sleep(3)
+    assert agent.metric("koordebpf_ticks_total") - ticks < 150  # 30 are meant; 300 would be a tick each 10 ms
+    assert cluster.asked() == ["hog"]
+    cluster.kill("hog")
+    assert agent.has_plan()["latencies"]["decided_to_freed_ns"] >= 5_000_000_000
+    agent.said("default/hog gave ")
+    assert cluster.asked() == ["hog"]
+    assert other.process.poll() is None
+
+
+def test_a_gate_that_is_off_costs_nothing_above_the_threshold(story: Story) -> None:
+    cluster = story.cluster()
+    agent = story.agent(cluster.server.url, "--feature-gates", "BEMemoryEvict=false").becomes_ready()
+    hog, _ = story.grow()
+    hog.wait_for("done")
+    skipped = 'koordebpf_skipped_rounds_total{feature="BEMemoryEvict",reason="gate_off"}'
+    rounds, ticks = agent.metric(skipped), agent.metric("koordebpf_ticks_total")
+    until(lambda: agent.metric(skipped) >= rounds + 3, "rounds")
+    assert agent.metric("koordebpf_ticks_total") - ticks < 100  # a tick each 4 ms would be 750
+    assert cluster.asked() == []
+
+
 def test_a_new_threshold_holds_from_the_next_tick(story: Story) -> None:
     cluster = story.cluster(threshold_percent=90)
     agent = story.agent(cluster.server.url).becomes_ready()
@@ -246,6 +276,7 @@ def test_a_server_that_comes_later_is_found(story: Story) -> None:
     port = free_port()
     agent = story.agent(f"http://127.0.0.1:{port}").started()
     agent.refuses("no list of pods from the api source yet")
+    agent.said(f"list pods: no connection to http://127.0.0.1:{port}: [Errno 111] Connection refused")
     hog, other = story.grow()
     hog.wait_for("done")
     assert (hog.process.poll(), other.process.poll()) == (None, None)
