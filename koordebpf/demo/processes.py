@@ -87,7 +87,7 @@ class Child:
     def close(self) -> None:
         """End it, with SIGKILL where SIGTERM does not, and close its pipes."""
         self.stop()
-        if self.wait(3) is None:
+        if self.wait(10) is None:
             self._popen.kill()
             self._popen.wait()
         for pipe in (self._popen.stdout, self._popen.stderr):

@@ -33,14 +33,15 @@ from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
 
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
-_START_NS = 20 * NS_PER_S
-_HOG_NS = 12 * NS_PER_S  # it is full long before: longer means that nobody stopped it
-_FLOOD_NS = 15 * NS_PER_S  # the same for the node and page cache
+# How long something may take at most. Why so long: an emulated machine needs 20 s to load the programs.
+_START_NS = 90 * NS_PER_S
+_HOG_NS = 60 * NS_PER_S
+_FLOOD_NS = 60 * NS_PER_S
+_STOP_NS = 15 * NS_PER_S
 _TROUBLE_NS = 5 * NS_PER_S
-_STOP_NS = 5 * NS_PER_S
 _PACE_NS = NS_PER_S  # of the lines with the node's usage
 _GROWING_PACE_NS = 250 * NS_PER_MS
-_WORKER_S = "60"
+_WORKER_S = "600"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
 
 
@@ -218,7 +219,11 @@ class _Run:
         if not self._until(lambda: self._is_watching, _START_NS):
             self._turn()  # its last words
             code = self._agent.exit_code
-            ended = f"nothing within {_START_NS // NS_PER_S} s" if code is None else f"it ended with exit code {code}"
+            ended = (
+                f"it said nothing within {_START_NS // NS_PER_S} s"
+                if code is None
+                else f"it ended with exit code {code}"
+            )
             reason = "; ".join([*self._raw, *self._problems]) or ended
             raise SupportError("agent", reason, "koordebpf doctor shows what works on this host")
 
