@@ -20,7 +20,7 @@ _START_S = 30
 
 
 class AgentProcess:
-    """`koordebpf run --enforce` by cgroup on a node cgroup, from its first log line on. `close()` stops it by SIGTERM."""
+    """`koordebpf run --enforce` by cgroup on a node cgroup, from its first log line on; SIGTERM ends it."""
 
     def __init__(self, node: NodeCgroup, manifest: Path, *more: str, audit: Path | None = None) -> None:
         self.log: list[str] = []
@@ -50,20 +50,21 @@ class AgentProcess:
     def pid(self) -> int:
         return self.process.pid
 
-    def plans(self) -> list[dict[str, Any]]:
-        """Return the audit lines that are written."""
+    def evictions(self) -> list[dict[str, Any]]:
+        """Return the audit lines in which somebody was to go; a node that is found above while it recovers has none."""
         if self._audit is None or not self._audit.exists():
             return []
-        return [json.loads(line) for line in self._audit.read_bytes().splitlines()]
+        lines = [json.loads(line) for line in self._audit.read_bytes().splitlines()]
+        return [line for line in lines if line["outcomes"]]
 
-    def wait_for_plan(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
-        """Return audit line `number`, counted from 0, once its whole story is told."""
+    def wait_for_eviction(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
+        """Return eviction `number`, counted from 0, once its whole story is told."""
         deadline = time.monotonic() + timeout_s
-        while len(plans := self.plans()) <= number:
+        while len(lines := self.evictions()) <= number:
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise RuntimeError(f"no audit line {number}; the agent said:\n" + "\n".join(self.log[-20:]))
+                raise RuntimeError(f"no eviction {number}; the agent said:\n" + "\n".join(self.log[-20:]))
             time.sleep(0.02)
-        return plans[number]
+        return lines[number]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -24,7 +24,7 @@ class ScanSums:
         self._page_bytes = page_bytes
         self.usage_bytes: dict[int, int] = {}
         pods: dict[str, list[int]] = {}
-        total = [0, 0, 0, 0, 0]
+        all_inactive_anon = all_active_anon = all_inactive_file = all_active_file = all_unevictable = 0
         usage_of = self.usage_bytes
         for cgroup_id, _, usage, _, inactive_anon, active_anon, inactive_file, active_file, unevictable in rows:
             usage_of[cgroup_id] = usage * page_bytes
@@ -38,13 +38,13 @@ class ScanSums:
                 sums[2] += inactive_file
                 sums[3] += active_file
                 sums[4] += unevictable
-            total[0] += inactive_anon
-            total[1] += active_anon
-            total[2] += inactive_file
-            total[3] += active_file
-            total[4] += unevictable
+            all_inactive_anon += inactive_anon
+            all_active_anon += active_anon
+            all_inactive_file += inactive_file
+            all_active_file += active_file
+            all_unevictable += unevictable
         self._pods = pods
-        self._total = total
+        self._total = [all_inactive_anon, all_active_anon, all_inactive_file, all_active_file, all_unevictable]
 
     def pod(self, uid: str, cgroup_id: int) -> MemoryParts | None:
         """Return the memory of one pod, whose own level is `cgroup_id`; None where the scan saw neither."""

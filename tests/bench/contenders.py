@@ -95,7 +95,7 @@ class Koordebpf(Contender):
         return self._hog(rate_mib_s, huge, "--mark-file", self.node.usage_file, "--mark-bytes", mark)
 
     def sent_ns(self, story: dict[str, int]) -> int:
-        line = self.agent.wait_for_plan(self._bursts)
+        line = self.agent.wait_for_eviction(self._bursts)
         self._bursts += 1
         (outcome,) = line["outcomes"]
         if outcome["uid"] != self.node.hog_uid:
@@ -148,7 +148,7 @@ class _WholeMachine(Contender):
         self.threshold_kib = min(available_kib - (3 << 19), self.max_available_kib or available_kib) >> 10 << 10
         if self.threshold_kib - (2 << 20) < _MUST_STAY_FREE_KIB:
             raise CannotMeasure(f"{self.name} needs 12 GiB of available memory, here are {available_kib >> 20} GiB")
-        log = self._stack.enter_context(tempfile.TemporaryFile())
+        log = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *self.command()]
         self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self._stack.callback(_stop, self._process)

@@ -54,6 +54,12 @@ def figure(
     )
 
 
+def at_most(name: str, unit: str, value: float, reach: float | None, method: str) -> Figure:
+    """Return the row for one value that was measured once; `reach` is the most that it may be."""
+    text, ok = (None, None) if reach is None else (f"≤ {reach:g}", value <= reach)
+    return Figure(name, unit, 1, value, value, value, method, text, ok)
+
+
 def table(figures: Sequence[Figure]) -> str:
     """Return the rows as text, the method of each below it."""
     lines = [f"{'figure':<52} {'n':>5} {'p50':>9} {'p99':>9} {'max':>9} unit  reach"]

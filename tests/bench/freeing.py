@@ -50,7 +50,7 @@ def _series(node: FullNode, percent: int, n: int) -> list[float]:
                     freed_ns = _wait_freed(node.usage_file, base, threshold // 2)
                 finally:
                     hog.stop()
-                plan = agent.wait_for_plan(number)
+                plan = agent.wait_for_eviction(number)
                 took.append((freed_ns - plan["decided_ns"]) / _NS_PER_MS)
                 time.sleep(0.2)
     return took

@@ -1,0 +1,77 @@
+"""What the agent costs while nothing happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.agent_process import AgentProcess
+from tests.bench.figure import at_most
+from tests.bench.nodes import full_node
+from tests.bench.report import Report
+
+_WARM_S = 5
+_PERF_S = 5
+_MIB_KIB = 1024
+
+
+def steady(report: Report) -> None:
+    """Watch the agent's own cost on nodes of two sizes, 120 s each."""
+    seconds = 15 if report.quick else 120
+    for pods, containers, cpu_percent, rss_mib in ((110, 330, 0.5, 60), (500, 1000, 2, 75)):
+        size = f"{pods} pods / {containers} containers"
+        report.say(f"{size} for {seconds} s")
+        with full_node(pods, containers) as node, tempfile.TemporaryDirectory() as name:
+            manifest = node.cgroup.write_manifest(Path(name) / "pods.json", 70, 65)
+            with AgentProcess(node.cgroup, manifest, audit=Path(name) / "audit.jsonl") as agent:
+                time.sleep(_WARM_S)
+                _watch(report, agent.pid, size, seconds, cpu_percent, rss_mib)
+
+
+def _watch(report: Report, pid: int, size: str, seconds: int, cpu_percent: float, rss_mib: float) -> None:
+    cpu_s, waits, begun = _cpu_s(pid), _voluntary_switches(pid), time.monotonic()
+    time.sleep(seconds)
+    elapsed = time.monotonic() - begun
+    percent = (_cpu_s(pid) - cpu_s) / elapsed * 100
+    report.add(
+        at_most(f"steady CPU, {size}", "%core", percent, cpu_percent, f"utime + stime of all threads over {seconds} s")
+    )
+    memory = _rollup_mib(pid)
+    report.add(at_most(f"steady RSS, {size}", "MiB", memory["Rss"], rss_mib, "smaps_rollup at the end"))
+    report.add(at_most(f"steady PSS, {size}", "MiB", memory["Pss"], None, "smaps_rollup at the end"))
+    wakeups = (_voluntary_switches(pid) - waits) / elapsed
+    report.add(at_most(f"wake-ups, {size}", "/s", wakeups, None, "voluntary context switches of all threads"))
+    if (calls := _syscalls_per_s(pid)) is None:
+        report.cannot("syscalls a second: perf stat -e raw_syscalls:sys_enter does not work here")
+    else:
+        report.add(at_most(f"syscalls, {size}", "/s", calls, None, f"perf stat over {_PERF_S} s after the rest"))
+
+
+def _cpu_s(pid: int) -> float:
+    # Fields 14 and 15, counted after the command's name, which may hold anything.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _voluntary_switches(pid: int) -> int:
+    statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)", text)[0]) for text in statuses)
+
+
+def _rollup_mib(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) / _MIB_KIB for line in lines}
+
+
+def _syscalls_per_s(pid: int) -> float | None:
+    if shutil.which("perf") is None:
+        return None
+    command = ["perf", "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", str(pid), "sleep", str(_PERF_S)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    count = done.stderr.split(",")[0].strip()
+    return int(count) / _PERF_S if count.isdigit() else None

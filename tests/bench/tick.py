@@ -1,0 +1,133 @@
+"""One tick under pressure, in this process: everything real, nothing is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from koordebpf.act.actuator import OutcomeQueue
+from koordebpf.act.cgroup import CgroupExecutor
+from koordebpf.act.guards import GuardLimits
+from koordebpf.agent.collector import Collector
+from koordebpf.agent.config import FEATURE_GATES, AgentConfig
+from koordebpf.agent.known import Known
+from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.scope import open_scope
+from koordebpf.agent.tick import Agent
+from koordebpf.agent.watch import NodeWatch
+from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.rounds import decide
+from koordebpf.events.layout import unpack_memcgs
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.protection import lock_memory
+from koordebpf.kernel.self_usage import SelfUsageReader
+from koordebpf.kube.file import FileSource
+from koordebpf.report.http import Health
+from koordebpf.report.metrics import AgentMetrics
+from koordebpf.state.build import build_view
+from koordebpf.state.sums import ScanSums
+from koordebpf.units import MIB, PAGE_BYTES
+from tests.bench.contenders import THRESHOLD_PERCENT
+from tests.bench.figure import figure
+from tests.bench.nodes import FullNode, full_node
+from tests.bench.report import Report
+from tests.loads import Hog
+
+
+def tick(report: Report) -> None:
+    """Tick above the threshold: every tick is a full round with a decision, by dry run."""
+    n = 100 if report.quick else 1000
+    with full_node() as node, TemporaryDirectory() as name:
+        threshold = node.threshold_bytes(THRESHOLD_PERCENT)
+        manifest = node.cgroup.write_manifest(Path(name) / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
+        hog = Hog(node.hog, threshold // MIB + 128, hold_s=300)
+        try:
+            hog.wait_for("done")
+            _measure(report, node, manifest, n)
+        finally:
+            hog.stop()
+
+
+def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
+    # Without a cool time a dry run decides anew in each tick.
+    config = AgentConfig(files=(manifest,), node_cgroup=node.cgroup.path, cool_time_ns=0)
+    scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
+    source = FileSource(config.files)
+    with NodeWatch(scope, source, config.min_stall_ns) as watch:
+        source.start(lambda: None)
+        outcomes = OutcomeQueue(lambda: None)
+        collector = Collector(scope, watch.signals, watch.index)
+        executor = CgroupExecutor(lambda _: None, outcomes)
+        reporter = Reporter(
+            node="node",
+            dry_run=True,
+            audit=None,
+            events=None,
+            metrics=AgentMetrics(SelfUsageReader().read),
+            health=Health(),
+        )
+        agent = Agent(config, watch, collector, executor, outcomes, reporter, GuardLimits(), None)
+        agent.tick()
+        lock_memory()  # as the agent does: what is there is no longer looked at by the garbage collector
+        method = "Agent.tick in this process, dry run, 110 pods / 330 containers, above the threshold"
+        report.add(figure("one tick under pressure", "ms", _times(agent.tick, n), method, reach_p99=5))
+
+        known = Known()
+        known.learn(source.state())
+        measured = collector.everything({}, (), None)
+
+        def sums() -> ScanSums:
+            rows = watch.signals.scan()
+            try:
+                return ScanSums(unpack_memcgs(rows), watch.index.subtree_pod, PAGE_BYTES)
+            finally:
+                rows.release()
+
+        def scan() -> None:
+            watch.signals.scan().release()
+
+        def view() -> object:
+            return build_view(
+                pods=known.facts,
+                node=known.node,
+                strategy=known.strategy,
+                measured=measured,
+                feature_gates=FEATURE_GATES,
+                executor="cgroup",
+            )
+
+        built = build_view(
+            pods=known.facts,
+            node=known.node,
+            strategy=known.strategy,
+            measured=measured,
+            feature_gates=FEATURE_GATES,
+            executor="cgroup",
+        )
+        settings = EvictSettings(cool_time_ns=0)
+        if not decide(built, settings).victims:
+            raise RuntimeError("the node is above its threshold, and nobody is to go")
+        steps: dict[str, Callable[[], object]] = {
+            "scan in the kernel": scan,
+            "scan and sums": sums,
+            "node": collector.node,
+            "everything, with the scan": lambda: collector.everything({}, (), None),
+            "view": view,
+            "decision": lambda: decide(built, settings),
+        }
+        for step, call in steps.items():
+            report.add(figure(f"  of it {step}", "ms", _times(call, n), "called by itself"))
+        collector.close()
+        executor.close()
+        reporter.close()
+
+
+def _times(call: Callable[[], object], n: int) -> list[float]:
+    samples = []
+    for _ in range(n):
+        begun = time.perf_counter_ns()
+        call()
+        samples.append((time.perf_counter_ns() - begun) / 1e6)
+    return samples
