@@ -170,6 +170,7 @@ class _Run:
         self._began_ns: int | None = None
         self._next_usage_ns = 0
         self._is_on_stage = False  # the pods run
+        self._ready: set[str] = set()
 
     def run(self) -> StoryFacts:
         self._start_agent()
@@ -227,9 +228,12 @@ class _Run:
             reason = "; ".join([*self._raw, *self._problems]) or ended
             raise SupportError("agent", reason, "koordebpf doctor shows what works on this host")
 
+    # The aggressor last, and only when the LS pod works: its first seconds are the LS pod's baseline.
     def _start_workers(self) -> None:
         self._is_on_stage = True
-        for pod in self._story.pods:
+        for pod in sorted(self._story.pods, key=lambda pod: pod.name == self._story.aggressor):
+            if pod.name == self._story.aggressor:
+                self._until(lambda: self._story.ls_pod in self._ready, _START_NS)
             worker = self._stack.enter_context(
                 Child(
                     "koordebpf.demo.workers", *pod.worker, "--procs", str(self._containers[pod.name] / "cgroup.procs"),
@@ -310,6 +314,8 @@ class _Run:
         if event == "rounds":
             self._rounds += [(begin_ns, took_ns) for begin_ns, took_ns in said["rounds_ns"]]
             return
+        if event == "ready":
+            self._ready.add(name)
         if event == "begins" and name == self._story.aggressor:
             self._began_ns = at_ns
         self._tell(Event(at_ns, "worker", event, name, said))

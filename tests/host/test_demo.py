@@ -174,7 +174,7 @@ def test_nobody_goes_for_page_cache() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
     with demo("--json") as running:
-        running.wait_for("worker", "begins", "train")
+        running.wait_for("worker", "ready", "hog")
         assert len(running.left()) == 6  # its cgroup, its files, the agent and three workers
         running.process.send_signal(number)
         code, _, err = running.end()
@@ -185,8 +185,8 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
 @pytest.mark.usefixtures("enough_for_two")
 def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
     with demo("--json") as killed, demo("--json") as bystander:
-        killed.wait_for("worker", "begins", "train")
-        bystander.wait_for("worker", "begins", "train")
+        killed.wait_for("worker", "ready", "hog")
+        bystander.wait_for("worker", "ready", "hog")
         killed.process.kill()
         killed.process.wait()
         deadline = time.monotonic() + 10
@@ -195,14 +195,14 @@ def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
         assert killed.processes() == []  # they end with it
         assert len(killed.left()) == 2
         with demo("--json") as following:
-            following.wait_for("worker", "begins", "train")
+            following.wait_for("worker", "ready", "hog")
             assert killed.left() == []
             assert len(bystander.left()) == 6
 
 
 def test_an_agent_that_dies_is_a_bad_verdict() -> None:
     with demo("--json") as running:
-        running.wait_for("worker", "begins", "train")
+        running.wait_for("worker", "ready", "hog")
         os.kill(running.agent(), signal.SIGKILL)
         code, out, _ = running.end()
     assert (code, running.left()) == (1, [])
@@ -221,7 +221,7 @@ def test_what_an_agent_says_that_does_not_start_is_shown(monkeypatch: pytest.Mon
 
 def test_a_closed_pipe_ends_it_cleanly() -> None:
     with demo("--json") as running:
-        running.wait_for("worker", "begins", "train")
+        running.wait_for("worker", "ready", "hog")
         assert running.process.stdout is not None
         running.process.stdout.close()
         assert running.process.wait(60) == 1
