@@ -72,6 +72,11 @@ def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
     story.close()
 
 
+def own_ticks(agent: LiveAgent) -> float:
+    """Return how often the agent ticked, but for the wakes by records: those of other cgroups wake it too."""
+    return agent.metric("koordebpf_ticks_total") - agent.metric("koordebpf_records_total")
+
+
 def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
     return [(event["involvedObject"]["name"], event["reason"]) for event in cluster.events]
 
@@ -185,9 +190,9 @@ def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
     _, other = story.grow()
     agent.said("evicted default/hog by api")
     time.sleep(2)  # memory of the killed comes back at once: only then it is waited for more slowly
-    ticks = agent.metric("koordebpf_ticks_total")
+    ticks = own_ticks(agent)
     time.sleep(3)
-    assert agent.metric("koordebpf_ticks_total") - ticks < 150  # 30 are meant; 300 would be a tick each 10 ms
+    assert own_ticks(agent) - ticks < 150  # 30 are meant; 300 would be a tick each 10 ms
     assert cluster.asked() == ["hog"]
     cluster.kill("hog")
     assert agent.has_plan()["latencies"]["decided_to_freed_ns"] >= 5_000_000_000
@@ -202,9 +207,10 @@ def test_a_gate_that_is_off_costs_nothing_above_the_threshold(story: Story) -> N
     hog, _ = story.grow()
     hog.wait_for("done")
     skipped = 'koordebpf_skipped_rounds_total{feature="BEMemoryEvict",reason="gate_off"}'
-    rounds, ticks = agent.metric(skipped), agent.metric("koordebpf_ticks_total")
-    until(lambda: agent.metric(skipped) >= rounds + 3, "rounds")
-    assert agent.metric("koordebpf_ticks_total") - ticks < 100  # a tick each 4 ms would be 750
+    ticks = own_ticks(agent)
+    time.sleep(3)
+    assert own_ticks(agent) - ticks < 100  # 3 are meant; 750 would be a tick each 4 ms
+    assert agent.metric(skipped) >= 2
     assert cluster.asked() == []
 
 
