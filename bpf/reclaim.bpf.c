@@ -43,7 +43,7 @@ static __always_inline int episode_begin(u32 order, bool is_memcg)
 		return 0;
 	memcg = memcg_of_task((struct task_struct *)bpf_get_current_task());
 	limit = find_limit(memcg, set->node_cgroup_id);
-	if (!limit.in_node) {
+	if (!limit.in_node || (is_memcg && !limit.id)) {
 		count(ignored);
 		return 0;
 	}

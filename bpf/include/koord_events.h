@@ -96,9 +96,9 @@ struct koord_totals {
 	__u64 deaths;
 	__u64 ring_sent;
 	__u64 ring_lost;	/* records that found the ring full */
-	__u64 unmatched_ends;	/* an end whose begin was not seen (attached in between, or `begun` full) */
+	__u64 unmatched_ends;	/* an end whose begin was ignored or not seen (attached in between, or `begun` full) */
 	__u64 stalls_full;	/* episodes that found the map `stalls` full */
-	__u64 ignored;		/* episodes of cgroups outside the node's cgroup */
+	__u64 ignored;		/* episodes outside the node's cgroup, and reclaim that was asked for by memory.reclaim */
 	__u64 kswapd_wakes[KOORD_MAX_NUMA_NODES];
 	__u64 kswapd_awake_ns[KOORD_MAX_NUMA_NODES];
 	__u64 kswapd_woken_ts_ns[KOORD_MAX_NUMA_NODES];	/* 0: asleep */

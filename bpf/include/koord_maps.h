@@ -13,6 +13,7 @@
 
 #define MAX_DEPTH 24		/* of cgroups; kubepods use 4 to 8, nested nodes and init systems some more */
 #define MEMCG_CHARGE_BATCH 64	/* pages; include/linux/memcontrol.h: a charge may fail this far below the limit */
+#define LIMIT_MARGIN 1024	/* pages; twice a huge page, whose charge fails further below, and others give back meanwhile */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -82,39 +83,55 @@ struct koord_limit {
 };
 
 /*
+ * All ones where a < b, for values below 2^63, and a choice by such a mask. Without branches: the verifier follows each
+ * one on its own, and four in a loop over 24 levels are 700,000 instructions to it, half a second at start.
+ */
+static __always_inline u64 less(u64 a, u64 b)
+{
+	u64 mask = (long long)(a - b) >> 63;
+
+	barrier_var(mask);	/* else the compiler makes a branch of it again */
+	return mask;
+}
+
+static __always_inline u64 choose(u64 mask, u64 yes, u64 no)
+{
+	return (yes & mask) | (no & ~mask);
+}
+
+/*
  * The reclaim tracepoints name no memcg, so the limit that is hit is found from below: the first ancestor whose charge would
- * fail, else the one with the least room. The walk also tells on which side of the node's cgroup that is.
+ * fail, else the one with the least room if that is little. Where all have room, nobody's limit is hit: somebody writes to
+ * memory.reclaim, or lowers a limit. The walk also tells on which side of the node's cgroup the limit is.
  */
 static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, u64 node_id)
 {
-	struct koord_limit limit = { .id = 0, .is_node = false, .in_node = node_id == 0 };
-	u64 least = KOORD_NO_LIMIT_PAGES;
-	bool found = false;
+	u64 least = LIMIT_MARGIN, limit_id = 0, is_node = 0, in_node = -(u64)(node_id == 0), found = 0;
+	struct koord_limit limit;
 
 	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
 		u64 id = BPF_CORE_READ(memcg, css.cgroup, kn, id);
 		u64 usage = BPF_CORE_READ(memcg, memory.usage.counter);
 		u64 max = BPF_CORE_READ(memcg, memory.max);
-		u64 room;
+		u64 room, is_lower;
 
 		if (bpf_core_field_exists(memcg->memory.high)) {
 			u64 high = BPF_CORE_READ(memcg, memory.high);
 
-			if (usage > high)
-				max = high;
+			max = choose(less(high, usage), high, max);
 		}
-		/* room under no limit is above `least` at first, so that it is never chosen */
-		room = max > usage ? max - usage : 0;
-		if (node_id && id == node_id)
-			limit.in_node = true;
-		if (!found && room < least) {
-			least = room;
-			limit.id = id;
-			limit.is_node = node_id && limit.in_node;
-			found = room < MEMCG_CHARGE_BATCH;
-		}
+		room = (max - usage) & less(usage, max);
+		in_node |= ~less(0, id ^ node_id);
+		is_lower = less(room, least) & ~found;
+		least = choose(is_lower, room, least);
+		limit_id = choose(is_lower, id, limit_id);
+		is_node = choose(is_lower, in_node, is_node);
+		found |= less(least, MEMCG_CHARGE_BATCH);
 		memcg = (struct mem_cgroup *)BPF_CORE_READ(memcg, css.parent);
 	}
+	limit.id = limit_id;
+	limit.in_node = in_node & 1;
+	limit.is_node = is_node & limit.in_node & (node_id != 0);
 	return limit;
 }
 

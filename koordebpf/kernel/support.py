@@ -108,8 +108,7 @@ def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
             "Use cgroup v2.",
             _NOT_ALL,
         )
-    found = next(hierarchy.mount_point.glob("*/memory.pressure"), None)
-    if found is None:
+    if not _has_cgroup_file(hierarchy, "memory.pressure"):
         return SignalSource(
             "PSI of cgroups",
             "summed from their reclaim stalls",
@@ -123,7 +122,7 @@ def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
 
 def _kill(hierarchy: MemoryHierarchy) -> SignalSource:
     if hierarchy.version == 2:
-        if next(hierarchy.mount_point.glob("*/cgroup.kill"), None):
+        if _has_cgroup_file(hierarchy, "cgroup.kill"):
             return SignalSource("kill a cgroup", "cgroup.kill", works=True)
         return SignalSource("kill a cgroup", "cgroup.freeze, then SIGKILL by pidfd", works=True)
     if hierarchy.freezer_mount_point:
@@ -136,6 +135,21 @@ def _kill(hierarchy: MemoryHierarchy) -> SignalSource:
         "Mount it.",
         "forks need more rounds",
     )
+
+
+def _has_cgroup_file(hierarchy: MemoryHierarchy, name: str) -> bool:
+    # The root has not all files that the others have, and a freshly booted machine may have no others.
+    if next(hierarchy.mount_point.glob(f"*/{name}"), None):
+        return True
+    probe = hierarchy.mount_point / f"koordebpf-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return False
+    try:
+        return (probe / name).exists()
+    finally:
+        probe.rmdir()
 
 
 def _early_release() -> SignalSource:

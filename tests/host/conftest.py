@@ -54,6 +54,15 @@ def memory_cgroup(run_cgroup: Path, hierarchy: MemoryHierarchy) -> Iterator[Path
     remove_cgroup(path, hierarchy)
 
 
+def make_child(parent: Path, name: str) -> Path:
+    """Make a memory cgroup below another, which on v2 may then hold no processes itself."""
+    control = parent / "cgroup.subtree_control"
+    if control.exists():
+        control.write_text("+memory")
+    (parent / name).mkdir()
+    return parent / name
+
+
 def remove_cgroup(path: Path, hierarchy: MemoryHierarchy) -> None:
     """Kill what is in the subtree and remove it, children first."""
     if not path.exists():

@@ -12,6 +12,7 @@ from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id, walk
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.units import MIB
+from tests.host.conftest import make_child
 
 CONTAINER = "a" * 64
 
@@ -67,8 +68,7 @@ def test_memory_of_a_process_shows(memory_cgroup: Path, hierarchy: MemoryHierarc
 
 
 def test_a_removed_cgroup_is_gone_not_empty(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
-    child = memory_cgroup / "child"
-    child.mkdir()
+    child = make_child(memory_cgroup, "child")
     with CgroupMemory(child, hierarchy.version) as kept:
         kept.read()
         child.rmdir()

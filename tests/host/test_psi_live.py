@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import select
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.kernel.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger
+from koordebpf.units import MIB
 
 ASKED_US = 50_000
 
@@ -65,3 +70,30 @@ def test_a_cgroup_of_its_own(memory_cgroup: Path, hierarchy: MemoryHierarchy) ->
             assert epoll.poll(1)[0][1] & select.EPOLLERR
     with pytest.raises(CgroupGone):
         PressureFile(path)
+
+
+def test_a_cgroups_trigger_fires_when_its_tasks_stall(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
+    if hierarchy.version == 1:
+        pytest.skip("not this kind of machine: cgroups have memory.pressure on cgroup v2 only")
+    (memory_cgroup / "memory.max").write_text(str(16 * MIB))
+    with PsiTrigger(memory_cgroup / "memory.pressure") as trigger, select.epoll() as epoll:
+        epoll.register(trigger.fileno(), select.EPOLLPRI)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                (memory_cgroup / "cgroup.procs").write_text(str(os.getpid()))
+                with tempfile.TemporaryFile(dir="/var/tmp") as file:
+                    file.truncate(64 * MIB)
+                    with mmap.mmap(file.fileno(), 64 * MIB) as memory:
+                        while True:
+                            for page in range(0, 64 * MIB, mmap.PAGESIZE):
+                                memory[page] = 1
+            finally:
+                os._exit(0)
+        try:
+            assert epoll.poll(30) == [(trigger.fileno(), select.EPOLLPRI)]
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    with PressureFile(memory_cgroup / "memory.pressure") as file:
+        assert file.read().some.total_us >= trigger.stall_us
