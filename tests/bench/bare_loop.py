@@ -1,6 +1,6 @@
 """The least that Python can do: sleep by the distance to the threshold, scan, kill the biggest. For comparison only.
 
-`python -m tests.bench.bare_loop NODE_CGROUP THRESHOLD_BYTES` prints `sent NS` for each kill until it is stopped.
+`python -m tests.bench.bare_loop NODE_CGROUP THRESHOLD_BYTES` prints `sent NS SEEN_NS` for each kill.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main(node: Path, threshold_bytes: int) -> None:
             if usage < threshold_bytes:
                 time.sleep(min(1.0, max(_FLOOR_S, (threshold_bytes - usage) / _FASTEST_BYTES_PER_S)))
                 continue
+            seen_ns = time.monotonic_ns()
             rows = watch.signals.scan()
             leaves = {row[0]: sum(row[4:6]) for row in unpack_memcgs(rows)}
             rows.release()
@@ -38,7 +39,7 @@ def main(node: Path, threshold_bytes: int) -> None:
             assert victim is not None
             for pid in (mount_point / victim / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
-            print("sent", time.monotonic_ns(), flush=True)
+            print("sent", time.monotonic_ns(), seen_ns, flush=True)
             while memory.usage_bytes() > threshold_bytes // 2:
                 time.sleep(0.005)
 

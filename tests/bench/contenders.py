@@ -1,6 +1,7 @@
 """Who reacts to a hog: the agent, a bare Python loop, earlyoom and nohang, each as the process its users run.
 
-A contender says how its crossing is to be marked (by the hog itself, at the byte) and when its decision left.
+A contender says how its crossing is to be marked (by the hog itself, at the byte), when it saw it and when its decision
+left.
 earlyoom and nohang look at the whole machine: they run in a pid namespace of their own, where there is nothing else to
 kill than the hog.
 """
@@ -32,7 +33,7 @@ _KIB_PER_MIB = 1 << 10
 
 
 class Contender:
-    """One that decides. `sent_ns` is called once for each burst, with the hog's own story."""
+    """One that decides. `decided` is called once for each burst, with the hog's own story."""
 
     name: ClassVar[str]
     method: ClassVar[str]
@@ -54,8 +55,8 @@ class Contender:
         """Start a hog that marks this contender's crossing."""
         raise NotImplementedError
 
-    def sent_ns(self, story: dict[str, int]) -> int:
-        """Return when the decision left; KeyError: it never did."""
+    def decided(self, story: dict[str, int]) -> tuple[int, int]:
+        """Return when it saw the crossing, and when its decision left; KeyError: it never did."""
         raise NotImplementedError
 
     def settle(self) -> None:
@@ -94,18 +95,19 @@ class Koordebpf(Contender):
         mark = self.node.usage_at(self.node.threshold_bytes(THRESHOLD_PERCENT))
         return self._hog(rate_mib_s, huge, "--mark-file", self.node.usage_file, "--mark-bytes", mark)
 
-    def sent_ns(self, story: dict[str, int]) -> int:
+    def decided(self, story: dict[str, int]) -> tuple[int, int]:
         line = self.agent.wait_for_eviction(self._bursts)
         self._bursts += 1
         (outcome,) = line["outcomes"]
         if outcome["uid"] != self.node.hog_uid:
             raise RuntimeError(f"{outcome['name']} was evicted, not the hog")
         times = line["latencies"]
-        seen_ns = line["decided_ns"] - times["seen_to_decided_ns"]
-        spans = (seen_ns - story.get("mark", seen_ns), times["seen_to_decided_ns"], times["decided_to_sent_ns"])
+        sent_ns, decided_ns = int(outcome["sent_ns"]), int(line["decided_ns"])
+        seen_ns = decided_ns - int(times["seen_to_decided_ns"] or 0)
+        spans = (max(seen_ns - story.get("mark", seen_ns), 0), decided_ns - seen_ns, sent_ns - decided_ns)
         for samples, span_ns in zip(self.steps.values(), spans, strict=True):
             samples.append(span_ns / 1e6)
-        return int(outcome["sent_ns"])
+        return seen_ns, sent_ns
 
 
 class BareLoop(Contender):
@@ -123,8 +125,9 @@ class BareLoop(Contender):
         mark = self.node.threshold_bytes(THRESHOLD_PERCENT)
         return self._hog(rate_mib_s, huge, "--mark-file", self.node.usage_file, "--mark-bytes", mark)
 
-    def sent_ns(self, story: dict[str, int]) -> int:
-        return int(self._line().split()[1])
+    def decided(self, story: dict[str, int]) -> tuple[int, int]:
+        _, sent_ns, seen_ns = self._line().split()
+        return int(seen_ns), int(sent_ns)
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -181,8 +184,8 @@ class _WholeMachine(Contender):
         before = ("nsenter", "--target", str(self._init), "--pid", "--")
         return self._hog(rate_mib_s, huge, "--mark-available-kib", self.threshold_kib, before=before)
 
-    def sent_ns(self, story: dict[str, int]) -> int:
-        return story["term"]
+    def decided(self, story: dict[str, int]) -> tuple[int, int]:
+        return story["term"], story["term"]
 
 
 class Earlyoom(_WholeMachine):

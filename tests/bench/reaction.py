@@ -60,18 +60,18 @@ def _series(report: Report, contender: Contender, rate: int, n: int) -> list[flo
         hog = contender.burst(rate, huge=rate >= _HUGE_FROM_MIB_S)
         try:
             story = hog.story()
-            sent_ns = contender.sent_ns(story)
+            seen_ns, sent_ns = contender.decided(story)
         except KeyError:
             raise CannotMeasure(f"{contender.name} let a hog at {rate} MiB/s eat all it may") from None
         finally:
             hog.stop()
-        # One that was killed in the very page fault that crossed has not come to print its mark.
-        latencies.append((sent_ns - story["mark"]) / _NS_PER_MS if "mark" in story else 0.0)
+        # A hog that was killed in the page fault that crossed, or before it ran again, has not come to print its mark.
+        latencies.append((sent_ns - story.get("mark", seen_ns)) / _NS_PER_MS)
         if "mark" in story:
             reached.append(_rate_gib_s(story))
-    at = f"hog: {percentile(reached, 0.5):.1f} GiB/s reached"
+    at = f"hog: {percentile(reached, 0.5):.1f} GiB/s reached" if reached else "hog: rate not known"
     if len(reached) < n:
-        at += f"; {n - len(reached)} of {n} were killed in the page fault that crossed, counted as 0 ms"
+        at += f"; {n - len(reached)} of {n} were killed before they could mark it, counted from when it was seen"
     report.add(figure(f"crossed → decision sent at {rate / 1024:g} GiB/s, {contender.name}", "ms", latencies, at))
     return latencies
 
