@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.evict.pending import still_pending
-from koordebpf.state.view import PendingRelease, PodView
+from koordebpf.state.view import PendingRelease, PodView, StrayMeasure
 
 _WITHDRAWN = frozenset({Result.REFUSED, Result.FAILED, Result.HELD, Result.DRY_RUN})
 
@@ -32,11 +32,16 @@ def note_outcome(pending: Iterable[PendingRelease], outcome: Outcome) -> tuple[P
 
 
 def expire(
-    pending: Iterable[PendingRelease], pods: Iterable[PodView], *, now_ns: int, max_ns: int
+    pending: Iterable[PendingRelease],
+    pods: Iterable[PodView],
+    strays: Iterable[StrayMeasure] = (),
+    *,
+    now_ns: int,
+    max_ns: int,
 ) -> tuple[tuple[PendingRelease, ...], tuple[PendingRelease, ...], tuple[PendingRelease, ...]]:
     """Split into what is still waited for, what has given its memory back and what took longer than `max_ns`."""
     entries = tuple(pending)
-    waiting = still_pending(entries, pods)
+    waiting = still_pending(entries, pods, strays)
     waiting_uids = {entry.uid for entry in waiting}
     late = tuple(entry for entry in waiting if now_ns - entry.since_ns > max_ns)
     return (

@@ -83,7 +83,7 @@ class Collector:
             pods.append(PodMeasure(uid, cgroup_id, memory, growth, stalls.get(uid)))
         for owner in self._index.cgroups_without_pod():
             memory = sums.pod(owner.pod_uid, owner.cgroup_id) if owner.pod_uid else None
-            strays.append(StrayMeasure(owner.cgroup_id, owner.path, memory))
+            strays.append(StrayMeasure(owner.cgroup_id, owner.path, memory, owner.pod_uid))
         self._growth.keep_only([_NODE, *(pod.uid for pod in pods)])
         some, full = self.pressure()
         node = msgspec.structs.replace(node, stall=node_stall, psi_some=some, psi_full=full)

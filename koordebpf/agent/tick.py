@@ -170,7 +170,7 @@ class Agent:
                     self._pending, uid=pod.uid, credit_bytes=pod.memory.koordinator_used_bytes, now_ns=view.now_ns
                 )
         waiting, released, late = expire(
-            self._pending, view.pods, now_ns=view.now_ns, max_ns=self._settings.pending_max_ns
+            self._pending, view.pods, view.strays, now_ns=view.now_ns, max_ns=self._settings.pending_max_ns
         )
         for entry in released:
             self._reporter.released(entry, view.now_ns)

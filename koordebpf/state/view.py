@@ -59,11 +59,12 @@ class PodMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StrayMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod-level cgroup for which no source knows a pod."""
+    """A pod-level cgroup without a known pod, as after a deletion by force; `uid` is what its path says."""
 
     cgroup_id: int
     path: str
     memory: MemoryParts | None = None
+    uid: str | None = None
 
 
 class PsiLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.errors import ConfigError
-from koordebpf.state.view import StallParts
+from koordebpf.state.view import StallParts, StrayMeasure
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import (
     NOW_NS,
@@ -126,6 +127,18 @@ def test_terminating_pods_count_as_pending_release():
         "no action: node at 85 % ≥ 80 %, need 70.0 MiB to reach 78 %, "
         "but 90.0 MiB is already coming back from spark/leaving"
     )
+
+
+def test_a_pod_deleted_by_force_is_waited_for_while_its_cgroup_holds_memory():
+    # GIVEN the hog was told to go; its object is gone already, its processes are not
+    hog, other = pod("hog", anon=400), pod("other", anon=100)
+    before = frame([other], used=850, pending=[told(hog, credit=400, seconds_ago=1)])
+    stray = StrayMeasure(7, "kubepods/besteffort/pod-hog", hog.measure.memory, hog.pod.uid)
+    node = replace(before, measured=replace(before.measured, strays=(stray,)))
+    # THEN nobody goes in its place, until its cgroup is empty
+    assert plan_of(node).victims == ()
+    assert f"already coming back from pod {hog.pod.uid}" in plan_of(node).sentence
+    assert names(feature_of(before)) == ["other"]
 
 
 def test_what_leaves_is_subtracted_from_the_need():

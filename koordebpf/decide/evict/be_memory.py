@@ -42,7 +42,7 @@ def plan_be_memory_evict(view: NodeView, settings: EvictSettings) -> FeaturePlan
     if is_cooling(view, settings):
         return replace(held, reason="what was evicted last has not given its memory back yet")
     if verdict.need_bytes <= pending:
-        names = ", ".join(pod.key for pod in leaving[:_NAMES]) + (", …" if len(leaving) > _NAMES else "")
+        names = ", ".join(leaving[:_NAMES]) + (", …" if len(leaving) > _NAMES else "")
         return replace(held, reason=f"{format_bytes(pending)} is already coming back from {names}")
 
     pods, excluded = candidates_of(view, FEATURE, told_uids(view, settings))
