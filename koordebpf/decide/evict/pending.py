@@ -18,9 +18,8 @@ def still_pending(
     """Return the releases that have not happened yet.
 
     A release has happened when the pod's cgroup is gone, its memory cannot be measured any more, or at most an eighth
-    of the credit is left. A pod whose object went first, by force, still holds memory in a cgroup without a pod.
-    The caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted
-    containers.
+    of the credit is left. A pod whose object went first, by force, still holds memory in a cgroup without a pod. The
+    caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted containers.
     """
     left = {stray.uid: stray_bytes(stray) for stray in strays if stray.uid is not None}
     left |= {pod.uid: credit_bytes(pod) for pod in pods if pod.memory is not None}
@@ -35,10 +34,9 @@ def stray_bytes(stray: StrayMeasure) -> int:
 def pending_bytes(view: NodeView, settings: EvictSettings) -> tuple[int, tuple[str, ...]]:
     """Return what leaving pods of any class will still give back, and their names.
 
-    Leaving are the pods that the API marks as deleted and those that were told to go, also when their object is
-    gone. What counts is the memory they
-    hold now: that is what the node's usage holds of them, whatever the credit was when they were told. A pod that was
-    told longer ago than `pending_max_ns` counts no more.
+    Leaving are the pods that the API marks as deleted and those that were told to go, also when their object is gone.
+    What counts is the memory they hold now: that is what the node's usage holds of them, whatever the credit was when
+    they were told. A pod that was told longer ago than `pending_max_ns` counts no more.
     """
     since_ns = {entry.uid: entry.since_ns for entry in view.pending}
     leaving = [
