@@ -4,7 +4,8 @@
 
 #define MAX_MEMCGS 16384	/* 1.2 MB; ten times the cgroups of a node with 500 pods */
 #define NR_LRU_LISTS 5		/* include/linux/mmzone.h, the same in every release */
-#define MAX_NR_ZONES 8		/* include/linux/mmzone.h has at most six */
+#define MAX_NR_ZONES 6		/* include/linux/mmzone.h has at most six */
+#define MAX_NR_GENS 4		/* include/linux/mmzone.h, the same in every release */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -36,6 +37,38 @@ static __always_inline void add_lru(struct koord_memcg *row, struct mem_cgroup *
 			row->lru_pages[lru] += sizes[zone * NR_LRU_LISTS + lru];
 }
 
+/*
+ * With the multi-generational LRU (/sys/kernel/mm/lru_gen/enabled) only unevictable pages stand in lru_zone_size. As in
+ * memory.stat, the two youngest generations are the active ones (include/linux/mm_inline.h lru_gen_is_active).
+ */
+static __always_inline void add_generations(struct koord_memcg *row, struct mem_cgroup *memcg, u32 nid)
+{
+	long sizes[2 * MAX_NR_ZONES] = {};	/* of one generation: anon by zone, then file by zone */
+	struct mem_cgroup_per_node *info = NULL;
+	const char *from;
+	u32 bytes, zones;
+	u64 max_seq;
+
+	if (!bpf_core_field_exists(info->lruvec.lrugen))
+		return;
+	bytes = bpf_core_field_size(info->lruvec.lrugen.nr_pages) / MAX_NR_GENS;
+	zones = bytes / (2 * sizeof(sizes[0]));
+	if (bytes > sizeof(sizes))
+		return;
+	if (bpf_core_read(&info, sizeof(info), &memcg->nodeinfo[nid]) || !info)
+		return;
+	max_seq = BPF_CORE_READ(info, lruvec.lrugen.max_seq);
+	from = (const char *)&info->lruvec.lrugen.nr_pages;
+	for (u32 generation = 0; generation < MAX_NR_GENS; generation++) {
+		u32 is_active = ((max_seq - generation) & (MAX_NR_GENS - 1)) < 2;
+
+		if (bpf_probe_read_kernel(sizes, bytes, from + generation * bytes))
+			return;
+		for (u32 i = 0; i < 2 * MAX_NR_ZONES; i++)
+			row->lru_pages[(i >= zones) * 2 + is_active] += sizes[i];
+	}
+}
+
 SEC("iter/cgroup")
 int scan_memcgs(struct bpf_iter__cgroup *ctx)
 {
@@ -65,8 +98,14 @@ int scan_memcgs(struct bpf_iter__cgroup *ctx)
 	row->usage_pages = BPF_CORE_READ(memcg, memory.usage.counter);
 	row->max_pages = BPF_CORE_READ(memcg, memory.max);
 	__builtin_memset(row->lru_pages, 0, sizeof(row->lru_pages));
-	for (u32 nid = 0; nid < KOORD_MAX_NUMA_NODES && nid < set->numa_nodes; nid++)
+	for (u32 nid = 0; nid < KOORD_MAX_NUMA_NODES && nid < set->numa_nodes; nid++) {
 		add_lru(row, memcg, nid);
+		add_generations(row, memcg, nid);
+	}
+	/* The kernel moves pages between generations in batches: one may be below zero for a moment. */
+	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
+		if ((long long)row->lru_pages[lru] < 0)
+			row->lru_pages[lru] = 0;
 	return 0;
 }
 

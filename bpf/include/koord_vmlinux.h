@@ -88,7 +88,18 @@ struct page_counter {
 	unsigned long max;
 };
 
+/* struct lru_gen_struct before v6.3: only the field's name is looked up. */
+struct lru_gen_folio {
+	unsigned long max_seq;
+	long nr_pages[1];	/* [MAX_NR_GENS][ANON_AND_FILE][MAX_NR_ZONES] */
+};
+
+struct lruvec {
+	struct lru_gen_folio lrugen;	/* since v6.1, with CONFIG_LRU_GEN */
+};
+
 struct mem_cgroup_per_node {
+	struct lruvec lruvec;
 	unsigned long lru_zone_size[1];	/* [MAX_NR_ZONES][NR_LRU_LISTS] */
 };
 
