@@ -14,8 +14,8 @@ import msgspec
 from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import CgroupGone, ConfigError, SupportError
-from koordebpf.events.layout import NO_LIMIT_PAGES, sum_memcgs, unpack_memcgs
-from koordebpf.kernel.cgroupfs import CgroupMemory
+from koordebpf.events.layout import NO_LIMIT_PAGES, unpack_memcgs
+from koordebpf.kernel.cgroupfs import CgroupMemory, CgroupMemoryStat
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
 from koordebpf.kernel.signals import KernelSignals
@@ -47,12 +47,13 @@ class Collector:
         """Return how full the node is now.
 
         Raises:  CgroupGone: the node's cgroup was removed.
-        Cost:    25 µs for the machine, 0.2 ms for a cgroup of 330.
+        Cost:    25 µs for the machine, 40 µs for a cgroup.
         """
         if self._meminfo:
             return self._machine(self._meminfo)
         assert self._node_files is not None  # one of the two, by the scope's kind
-        return self._cgroup(self._node_files, self._scan_node())
+        # Not by a scan: the iterator takes cgroup_mutex, which each process that joins a cgroup holds for up to 20 ms.
+        return self._cgroup(self._node_files, _parts(self._node_files.read()))
 
     def everything(
         self, stalls: Mapping[str, StallParts], tmpfs_uids: Collection[str], node_stall: StallParts | None
@@ -95,18 +96,6 @@ class Collector:
             return None, None
         read = self._pressure.read()
         return _psi_line(read.some), _psi_line(read.full)
-
-    def _scan_node(self) -> MemoryParts | None:
-        if not self._signals.can_scan:
-            return self._scan().all(self._scope.root_id)
-        rows = self._signals.scan()
-        try:
-            node = sum_memcgs(rows)
-        finally:
-            rows.release()
-        if node is None or node[0] != self._scope.root_id:
-            return None
-        return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[4:]))
 
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
@@ -156,7 +145,7 @@ class Collector:
             raise CgroupGone(str(self._scope.path))
         if limit is None:
             raise ConfigError("--node-cgroup", str(self._scope.path), "lost its memory limit")
-        if self._scope.hierarchy.version == 2:
+        if self._scope.hierarchy.version == 2 and memory.slab_reclaimable_bytes is None:
             # v1 does not show it: reclaimable slab counts as used there.
             stat = files.read()
             memory = msgspec.structs.replace(memory, slab_reclaimable_bytes=stat.slab_reclaimable_bytes)
@@ -194,6 +183,18 @@ def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
         stat.inactive_file_bytes,
         stat.active_file_bytes,
         stat.unevictable_bytes,
+    )
+
+
+def _parts(stat: CgroupMemoryStat) -> MemoryParts:
+    return MemoryParts(
+        stat.usage_bytes,
+        stat.inactive_anon_bytes,
+        stat.active_anon_bytes,
+        stat.inactive_file_bytes,
+        stat.active_file_bytes,
+        stat.unevictable_bytes,
+        slab_reclaimable_bytes=stat.slab_reclaimable_bytes,
     )
 
 

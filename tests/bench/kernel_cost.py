@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +14,12 @@ from pathlib import Path
 from koordebpf.kernel import libbpf
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.objects import object_path
-from tests.bench.figure import Figure
+from tests.bench.figure import Figure, figure
+from tests.bench.report import CannotMeasure, Report
 from tests.nodes import MIB, NodeCgroup
 
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
-_SECONDS_OF_WALKS = 6
+_LIMIT_MIB = 64
 
 
 @contextmanager
@@ -37,8 +39,8 @@ def _run_stats(fd: int) -> tuple[int, int]:
     return int(fields["run_time_ns"]), int(fields["run_cnt"])
 
 
-def _walk_file(limit_mib: int) -> None:
-    # Twice what the cgroup may hold: every page of the walk is reclaimed again.
+def _walk_file(limit_mib: int, seconds: float) -> float:
+    # Twice what the cgroup may hold: every page of the walk is reclaimed again. Returns pages walked a second.
     size = 2 * limit_mib * MIB
     with tempfile.TemporaryFile(dir="/var/tmp") as file:
         for _ in range(2 * limit_mib):
@@ -46,45 +48,75 @@ def _walk_file(limit_mib: int) -> None:
         file.flush()
         os.fdatasync(file.fileno())
         with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as memory:
-            end = os.times().elapsed + _SECONDS_OF_WALKS
-            while os.times().elapsed < end:
+            pages, begun = 0, time.monotonic()
+            while (elapsed := time.monotonic() - begun) < seconds:
                 for at in range(0, size, mmap.PAGESIZE):
                     memory[at]
+                pages += size // mmap.PAGESIZE
+            return pages / elapsed
 
 
-def kernel_cost() -> list[Figure]:
-    """Run a task against its cgroup's limit, and read what begin and end cost a time on average."""
-    hierarchy = find_memory_hierarchy()
-    rows = []
-    with (
-        libbpf.Object(object_path("reclaim")) as programs,
-        NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as node,
-        _bpf_stats(),
-    ):
+def _walk_in(container: Path, seconds: float) -> float:
+    # In a process of its own, in the container's cgroup; the answer comes back through a pipe.
+    receiving, sending = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        (container / "cgroup.procs").write_text(str(os.getpid()))
+        os.write(sending, repr(_walk_file(_LIMIT_MIB, seconds)).encode())
+        os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving) as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    if not answer:
+        raise RuntimeError("the walker ended without an answer")
+    return float(answer)
+
+
+@contextmanager
+def _attached(fds: dict[str, int] | None = None) -> Iterator[None]:
+    with libbpf.Object(object_path("reclaim")) as programs:
         programs.load()
-        fds: dict[str, int] = {}
         for name, handle in programs.programs():
             programs.attach(name, handle)
-            fds[name] = int(libbpf.library().bpf_program__fd(ctypes.c_void_p(handle.value)))
-        (container,) = node.add_pod("walker", limit_bytes=64 * MIB)
-        pid = os.fork()
-        if pid == 0:
-            (container / "cgroup.procs").write_text(str(os.getpid()))
-            _walk_file(64)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        for end in ("begin", "end"):
-            time_ns, count = _run_stats(fds[f"on_mm_vmscan_memcg_reclaim_{end}"])
-            each = time_ns / count if count else float("nan")
-            rows.append(
-                Figure(
-                    f"kernel cost of one memcg reclaim, {end}",
-                    "ns",
-                    count,
-                    each,
-                    each,
-                    each,
-                    "mean of run_time_ns ÷ run_cnt (kernel.bpf_stats_enabled), a task walking a file twice its limit",
+            if fds is not None:
+                fds[name] = int(libbpf.library().bpf_program__fd(ctypes.c_void_p(handle.value)))
+        yield
+
+
+def kernel_cost(report: Report) -> None:
+    """Run a task against its cgroup's limit: what begin and end cost each time, and what the task notices of it."""
+    hierarchy = find_memory_hierarchy()
+    seconds = 2 if report.quick else 6
+    with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as node:
+        (container,) = node.add_pod("walker", limit_bytes=_LIMIT_MIB * MIB)
+        fds: dict[str, int] = {}
+        with _bpf_stats(), _attached(fds):
+            _walk_in(container, seconds)
+            for end in ("begin", "end"):
+                time_ns, count = _run_stats(fds[f"on_mm_vmscan_memcg_reclaim_{end}"])
+                if count == 0:
+                    raise CannotMeasure("the walker's reclaim was not seen")
+                name = f"kernel cost of one memcg reclaim, {end}"
+                method = (
+                    "mean of run_time_ns ÷ run_cnt (kernel.bpf_stats_enabled), a task walking a file twice its limit"
                 )
-            )
-    return rows
+                report.add(Figure(name, "ns", count, time_ns / count, time_ns / count, time_ns / count, method))
+        _paired(report, container, seconds)
+
+
+def _paired(report: Report, container: Path, seconds: float) -> None:
+    # With and without in turns, so that what the machine does beside it hits both.
+    pairs = 3 if report.quick else 10
+    slower: list[float] = []
+    for _ in range(pairs):
+        without = _walk_in(container, seconds / 2)
+        with _attached():
+            slower.append((1 - _walk_in(container, seconds / 2) / without) * 100)
+    method = "pages walked a second, attached against not, in pairs; a negative value is noise"
+    report.add(figure("reclaiming task slowed down by the programs", "%", slower, method))
+    if min(slower) < 0 < max(slower):
+        report.cannot(
+            f"the slow-down of a reclaiming task: pairs differ by {min(slower):.1f} to {max(slower):.1f} %,"
+            " the programs by less than that"
+        )
