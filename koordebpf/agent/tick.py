@@ -74,6 +74,7 @@ class Agent:
         self._budget = Budget()
         self._last_evict_ns: int | None = None
         self._crossed_ns: int | None = None
+        self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
         self._next_full_ns = 0
         self._next_round_ns = 0
         self._records = 0
@@ -88,10 +89,11 @@ class Agent:
         self._take_in()
         strategy = self._known.strategy
         measured = self._measure(now_ns) if now_ns >= self._next_full_ns else None
-        node = measured.node if measured else self._collector.node()
+        node = measured.node if measured else self._collector.node(self._threshold)
         threshold = None
         if self._config.feature_gates.get(FEATURE):
             threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
+        self._threshold = threshold
         is_above = threshold is not None and node.used_bytes >= threshold
         if not is_above:
             self._crossed_ns = None

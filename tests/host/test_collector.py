@@ -121,3 +121,27 @@ def test_page_cache_is_not_usage(node: NodeCgroup, tmp_path: Path) -> None:
     assert pod.memory.inactive_file_bytes + pod.memory.active_file_bytes >= 100 * MIB
     assert pod.memory.koordinator_used_bytes < 20 * MIB
     assert measured.node.used_bytes < 40 * MIB
+
+
+def test_below_the_threshold_one_read_is_enough_and_above_it_page_cache_is_looked_for(
+    node: NodeCgroup, tmp_path: Path
+) -> None:
+    (flood,) = node.add_pod("flood")
+    scope = open_scope(find_memory_hierarchy(), node.path)
+    with (
+        NodeWatch(scope, None, 1 << 62) as watch,
+        worker(flood, "page-cache", 128, "--seconds", "30", "--directory", "/var/tmp") as process,
+    ):
+        collector = Collector(scope, watch.signals, watch.index)
+        try:
+            until(process, "begins")
+            while node.usage_bytes() < 120 * MIB and process.poll() is None:
+                time.sleep(0.01)
+            below = collector.node(200 * MIB)
+            above = collector.node(100 * MIB)
+        finally:
+            process.kill()
+            collector.close()
+    assert 120 * MIB <= below.used_bytes < 200 * MIB  # page cache and all: it cannot be above
+    assert above.used_bytes < 40 * MIB  # without page cache it is not above
+    assert below.total_bytes == above.total_bytes == 512 * MIB

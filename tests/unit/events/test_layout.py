@@ -94,6 +94,13 @@ def test_memcgs_in_bytes_and_no_limit_is_none() -> None:
     assert (first.usage_bytes, first.inactive_anon_bytes, first.unevictable_bytes) == (40960, 4096, 20480)
 
 
+def test_one_scan_in_one_row_is_the_root_and_the_sums() -> None:
+    root = struct.pack("<9Q", 7, 1, 100, 256, 1, 2, 3, 4, 5)
+    child = struct.pack("<9Q", 8, 7, 60, 128, 10, 20, 30, 40, 50)
+    assert layout.sum_memcgs(memoryview(root + child)) == (7, 1, 100, 256, 11, 22, 33, 44, 55)
+    assert layout.sum_memcgs(memoryview(b"")) is None
+
+
 def test_a_structure_of_another_build_is_refused() -> None:
     size, offsets = layout.expected_offsets("koord_reclaim")
     layout.check_layout("koord_reclaim", (size, offsets))
