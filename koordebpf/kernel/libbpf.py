@@ -278,7 +278,7 @@ def explain_errno(code: int) -> tuple[str, str]:
         errno.ENOENT: ("this kernel has no such tracepoint (ENOENT)", "None on this kernel."),
         errno.ESRCH: (
             "this kernel has no BTF or lacks a type the program needs (ESRCH)",
-            "Use a kernel with CONFIG_DEBUG_INFO_BTF=y.",
+            "Use a kernel with CONFIG_DEBUG_INFO_BTF=y; for cgroup iterators, Linux 6.1.",
         ),
         errno.EINVAL: ("this kernel lacks a feature the program needs (EINVAL)", "None on this kernel."),
         errno.ENOMEM: ("out of locked memory (ENOMEM)", "Raise RLIMIT_MEMLOCK."),
