@@ -182,6 +182,8 @@ class Kill:
 
     def _round_v2(self, pids: set[int]) -> None:
         self._keep_pidfds(pids)
+        for pid in self._pidfds:
+            _hurry(pid)
         if _write_at(self._directory_fd, "cgroup.kill", b"1"):
             self._method = "cgroup.kill"
             self._signalled |= pids
@@ -203,7 +205,10 @@ class Kill:
             try:
                 members = self._pids() or set()
                 for pid, pidfd in list(opened.items()):
-                    if pid in members and _pidfd_kill(pidfd):
+                    if pid not in members:
+                        continue
+                    _hurry(pid)
+                    if _pidfd_kill(pidfd):
                         self._signalled.add(pid)
                         if len(self._pidfds) < _KEPT_PIDFDS:
                             self._pidfds[pid] = opened.pop(pid)
@@ -365,6 +370,14 @@ def _pidfd_kill(pidfd: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+# A victim that was running when its signal came drops its mm within microseconds: process_mrelease finds nothing then
+# (ESRCH) and its own exit frees the memory, at its own share of the processor. 2.5 GiB beside one busy task on two CPUs:
+# at most 0.2 s at the highest nice level, up to 1.2 s at the default one.
+def _hurry(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, -20)
 
 
 def _resident_pages(pid: int) -> int:
