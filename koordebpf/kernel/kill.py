@@ -373,7 +373,7 @@ def _pidfd_kill(pidfd: int) -> bool:
 
 
 # A victim that was running when its signal came drops its mm within microseconds: process_mrelease finds nothing then
-# (ESRCH) and its own exit frees the memory, at its own share of the processor. 2.5 GiB beside one busy task on two CPUs:
+# (ESRCH) and its own exit frees the memory, at its own share of the processor. 2.5 GiB beside a busy task on two CPUs:
 # at most 0.2 s at the highest nice level, up to 1.2 s at the default one.
 def _hurry(pid: int) -> None:
     with contextlib.suppress(OSError):
