@@ -54,7 +54,8 @@ class AgentProcess:
         """Return the audit lines in which somebody was to go; a node that is found above while it recovers has none."""
         if self._audit is None or not self._audit.exists():
             return []
-        lines = [json.loads(line) for line in self._audit.read_bytes().splitlines()]
+        *whole, _unfinished = self._audit.read_bytes().split(b"\n")
+        lines = [json.loads(line) for line in whole]
         return [line for line in lines if line["outcomes"]]
 
     def wait_for_eviction(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
