@@ -161,6 +161,8 @@ class _WholeMachine(Contender):
             log.seek(0)
             raise CannotMeasure(f"{self.name} does not run here: {log.read().decode(errors='replace')[-300:]}")
         self._init = children[0].pid
+        # Killed before its parent, which reaps it.
+        self._stack.callback(children[0].kill)
 
     def command(self) -> list[str]:
         raise NotImplementedError
