@@ -63,6 +63,9 @@ def run_agent(config: AgentConfig) -> None:
         loop.stop_on_signals()
         source, actions = _open_source(config), _open_actions(config, stack)
         watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns))
+        for signal in watch.signals.sources:
+            if not signal.works:
+                log.warning("no %s here: %s; %s", signal.signal, signal.reason, signal.cost)
         source.start(loop.wake)
         if config.source == "file":
             check_configuration(source.state())

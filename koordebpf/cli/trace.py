@@ -64,12 +64,13 @@ def trace(
     from koordebpf.agent.trace import follow
     from koordebpf.agent.watch import NodeWatch
     from koordebpf.kernel.cgroupfs import cgroup_id, find_memory_hierarchy
+    from koordebpf.kernel.signals import LISTENING
     from koordebpf.kube.file import FileSource
     from koordebpf.report.trace import HEADER, TraceFilter, trace_json, trace_line
 
     wanted = TraceFilter(pod, tuple(cgroup_id(path) for path in cgroup), kind, int(min_ms * 1_000_000))
     scope = open_scope(find_memory_hierarchy(), node_cgroup)
-    with NodeWatch(scope, FileSource(files) if files else None, wanted.min_ns) as watch:
+    with NodeWatch(scope, FileSource(files) if files else None, wanted.min_ns, LISTENING) as watch:
         watch.signals.trace_kswapd(on=not kind or "kswapd" in kind)
         if not as_json:
             click.echo(HEADER)

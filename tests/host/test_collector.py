@@ -96,13 +96,13 @@ def test_files_tell_what_the_scan_tells(node: NodeCgroup, tmp_path: Path) -> Non
     for pod in scanned.pods:
         assert_same(from_files[pod.uid], pod.memory)
     assert_same(read.strays[0].memory, scanned.strays[0].memory)
-    assert read.strays[0].memory.koordinator_used_bytes >= 16 * MIB
+    assert read.strays[0].memory.koordinator_used_bytes >= 15 * MIB
     assert_same(read.node.memory, scanned.node.memory)
     assert scanned.node.total_bytes == 512 * MIB
     by_name = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in node.pods}
     used = {by_name[pod.uid]: pod.memory.koordinator_used_bytes for pod in scanned.pods}
-    assert used["hog"] >= 96 * MIB
-    assert 32 * MIB <= used["web"] < 96 * MIB
+    assert 90 * MIB <= used["hog"] < 120 * MIB  # some of its last pages are on their way to the LRU
+    assert 30 * MIB <= used["web"] < 50 * MIB
     assert used["idle"] == 0
 
 
