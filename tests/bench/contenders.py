@@ -74,7 +74,16 @@ class Contender:
     def _hog(self, rate_mib_s: int, huge: bool, *mark: str | int | Path, before: tuple[str, ...] = ()) -> Hog:
         # Half of the node's memory is its cap, whatever happens.
         cap_mib = self.node.cgroup.limit_bytes // 2 >> 20
-        return Hog(self.node.hog, cap_mib, *mark, rate_mib_s=rate_mib_s, hold_s=3, huge=huge, before=before)
+        return Hog(
+            self.node.hog,
+            cap_mib,
+            *mark,
+            *self.node.hog_joins_too,
+            rate_mib_s=rate_mib_s,
+            hold_s=3,
+            huge=huge,
+            before=before,
+        )
 
 
 class Koordebpf(Contender):

@@ -45,7 +45,7 @@ def _series(node: FullNode, percent: int, n: int) -> list[float]:
         with AgentProcess(node.cgroup, manifest, audit=audit) as agent:
             for number in range(n):
                 base = int(node.usage_file.read_text())
-                hog = Hog(node.hog, (threshold + 64 * MIB) // MIB)
+                hog = Hog(node.hog, (threshold + 64 * MIB) // MIB, *node.hog_joins_too)
                 try:
                     freed_ns = _wait_freed(node.usage_file, base, threshold // 2)
                 finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
@@ -19,6 +19,8 @@ class FullNode:
     def __init__(self, node: NodeCgroup, pods: int, containers: int) -> None:
         self.cgroup = node
         (self.hog,) = node.add_pod("hog")
+        # On cgroup v1 a runtime puts a container into every hierarchy; the freezer is what a kill goes through there.
+        self.hog_joins_too: tuple[str | Path, ...] = ()
         self.ballast = node.path.parent  # outside the node: the hierarchy's root
         for number in range(pods - 1):
             # Containers are spread as evenly as they go; every other pod is best-effort.
@@ -48,8 +50,29 @@ class FullNode:
 def full_node(pods: int = 110, containers: int = 330, limit_bytes: int = 6 * GIB) -> Iterator[FullNode]:
     """Make the node; everything in it is killed and removed afterwards."""
     hierarchy = find_memory_hierarchy()
-    with NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes) as node:
-        yield FullNode(node, pods, containers)
+    with ExitStack() as stack:
+        freezers: list[Path] = []
+        stack.callback(_remove_all, freezers)  # after the node: what is left in it is dead by then
+        node = stack.enter_context(NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes))
+        full = FullNode(node, pods, containers)
+        if hierarchy.freezer_mount_point:
+            freezer = hierarchy.freezer_mount_point / full.hog.relative_to(hierarchy.mount_point)
+            freezers += [freezer, *list(freezer.parents)[: len(full.hog.relative_to(hierarchy.mount_point).parts) - 1]]
+            freezer.mkdir(parents=True)
+            full.hog_joins_too = ("--cgroup", freezer / "cgroup.procs")
+        yield full
+
+
+def _remove_all(directories: list[Path]) -> None:
+    for directory in directories:
+        for _ in range(200):
+            try:
+                directory.rmdir()
+                break
+            except FileNotFoundError:
+                break
+            except OSError:  # EBUSY: a killed task is still leaving
+                time.sleep(0.01)
 
 
 def wait_until_below(path: Path, bytes_: int, timeout_s: float = 20) -> None:
