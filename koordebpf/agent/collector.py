@@ -109,11 +109,8 @@ class Collector:
     def _scan_node(self) -> MemoryParts | None:
         if not self._signals.can_scan:
             return self._scan().all(self._scope.root_id)
-        rows = self._signals.scan()
-        try:
+        with self._rows() as rows:
             node = sum_memcgs(rows)
-        finally:
-            rows.release()
         if node is None or node[0] != self._scope.root_id:
             return None
         return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[4:]))
@@ -127,14 +124,16 @@ class Collector:
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
             return ScanSums(self._scan_files(), self._index.subtree_pod, 1)
+        with self._rows() as rows:
+            return ScanSums(unpack_memcgs(rows), self._index.subtree_pod, PAGE_BYTES)
+
+    def _rows(self) -> memoryview:
+        # A memoryview releases itself at the end of its `with`.
         rows = self._signals.scan()
         if (missed := self._signals.scan_missed()) != self._missed:
             self._missed = missed
             log.warning("the scan's table is full: %d memory cgroups are not measured", missed)
-        try:
-            return ScanSums(unpack_memcgs(rows), self._index.subtree_pod, PAGE_BYTES)
-        finally:
-            rows.release()
+        return rows
 
     def _scan_files(self) -> Iterator[Row]:
         # memory.stat is hierarchical: only the node and the pods are read, and nothing is summed up.

@@ -117,9 +117,7 @@ _STRUCT_STALL = struct.Struct(f"<{_SUM}{_SUM}Q")
 _STRUCT_TOTALS = _struct("koord_totals")
 _STRUCT_MEMCG = _struct("koord_memcg")
 
-MEMCG_BYTES = _STRUCT_MEMCG.size
 STALL_BYTES = _STRUCT_STALL.size
-TOTALS_BYTES = _STRUCT_TOTALS.size
 
 
 def expected_offsets(name: str) -> tuple[int, dict[str, int]]:

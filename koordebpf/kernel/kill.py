@@ -89,7 +89,6 @@ class Kill:
         self._signalled: set[int] = set()
         self._unseen = 0
         self._released = 0
-        self._cgroup_kill_sent = 0
         self._method: Literal["cgroup.kill", "cgroup.freeze", "freezer", "rounds"] = "rounds"
         self._frozen: list[Path] = []  # freezer.state files to be thawed
 

@@ -31,15 +31,30 @@ _STRUCTS = {
 OBJECTS = tuple(_STRUCTS)
 LISTENING = tuple(name for name in OBJECTS if name != "memcg_iter")  # for who measures nothing: a third less to load
 
-# Program → what it is to a reader of `doctor`, and what its absence costs.
+# Object → its programs: what each is to a reader of `doctor`, and what its absence costs.
 _SIGNALS = {
-    "on_mm_vmscan_direct_reclaim_begin": ("global reclaim stalls", "stalls of the node's own shortage are not timed"),
-    "on_mm_vmscan_memcg_reclaim_begin": ("memcg-limit reclaim stalls", "a pod that thrashes in its limit is not seen"),
-    "on_mm_vmscan_kswapd_wake": ("kswapd activity", "background reclaim is not counted"),
-    "on_mark_victim": ("OOM kills with their cgroup", "OOM kills are not reported"),
-    "on_cgroup_mkdir": ("cgroup births and deaths", "new pods are found by rescans, up to a second late"),
-    "on_cgroup_rename": ("cgroup renames", "a renamed cgroup is found by the next rescan"),
-    "scan_memcgs": ("usage of all cgroups in one pass", "one file read per cgroup instead: about ten times the cost"),
+    "reclaim": {
+        "on_mm_vmscan_direct_reclaim_begin": (
+            "global reclaim stalls",
+            "stalls of the node's own shortage are not timed",
+        ),
+        "on_mm_vmscan_memcg_reclaim_begin": (
+            "memcg-limit reclaim stalls",
+            "a pod that thrashes in its limit is not seen",
+        ),
+        "on_mm_vmscan_kswapd_wake": ("kswapd activity", "background reclaim is not counted"),
+    },
+    "oom": {"on_mark_victim": ("OOM kills with their cgroup", "OOM kills are not reported")},
+    "cgroups": {
+        "on_cgroup_mkdir": ("cgroup births and deaths", "new pods are found by rescans, up to a second late"),
+        "on_cgroup_rename": ("cgroup renames", "a renamed cgroup is found by the next rescan"),
+    },
+    "memcg_iter": {
+        "scan_memcgs": (
+            "usage of all cgroups in one pass",
+            "one file read per cgroup instead: about ten times the cost",
+        ),
+    },
 }
 
 _SETTINGS = struct.Struct("<QQIIIIII")
@@ -91,6 +106,7 @@ class KernelSignals:
         self._totals: mmap.mmap | None = None
         self._settings: mmap.mmap | None = None
         self._check_layout = check_layout
+        self._bytes: dict[str, int] = {}  # structure → size, as the objects' BTF has it
         first_settings = _SETTINGS.pack(min_stall_ns, node_cgroup_id or 0, hierarchy_id, _numa_node_ids(), 0, 0, 0, 0)
         try:
             for name in OBJECTS:
@@ -106,7 +122,9 @@ class KernelSignals:
         try:
             obj = libbpf.Object(object_path(name))
             for struct_name in _STRUCTS[name]:
-                self._check_layout(struct_name, obj.layout(struct_name))
+                layout = obj.layout(struct_name)
+                self._check_layout(struct_name, layout)
+                self._bytes[struct_name], _ = layout
             for shared in self._shared.values():
                 obj.reuse_map(shared.name, shared.fd)
             obj.load()
@@ -114,11 +132,8 @@ class KernelSignals:
             if obj:
                 obj.close()
             reason, remedy = libbpf.explain_errno(error.errno or errno.EINVAL)
-            for program, (signal, cost) in _SIGNALS.items():
-                if _OBJECT_OF[program] == name:
-                    self.sources.append(
-                        SignalSource(signal, "BPF", works=False, reason=reason, remedy=remedy, cost=cost)
-                    )
+            for signal, cost in _SIGNALS[name].values():
+                self.sources.append(SignalSource(signal, "BPF", works=False, reason=reason, remedy=remedy, cost=cost))
             return
         except BaseException:
             if obj:
@@ -136,20 +151,18 @@ class KernelSignals:
             try:
                 if program == "scan_memcgs":
                     self._scan_fd = obj.attach_cgroup_iter(program, handle, scan_root_fd)
-                    self._memcgs = obj.map("memcgs", 72).memory()
+                    self._memcgs = obj.map("memcgs", self._bytes["koord_memcg"]).memory()
                     self._memcgs_view = memoryview(self._memcgs)
                 else:
                     obj.attach(program, handle)
             except OSError as error:
                 failures[program] = error
         if name == "reclaim":
-            self._stalls = obj.map("stalls", 328)
+            self._stalls = obj.map("stalls", self._bytes["koord_stall"])
         self._describe(name, failures)
 
     def _describe(self, name: str, failures: Mapping[str, OSError]) -> None:
-        for program, (signal, cost) in _SIGNALS.items():
-            if _OBJECT_OF[program] != name:
-                continue
+        for program, (signal, cost) in _SIGNALS[name].items():
             partner = program.replace("_begin", "_end").replace("_wake", "_sleep").replace("mkdir", "rmdir")
             error = failures.get(program) or failures.get(partner)
             how = "BPF cgroup iterator" if program == "scan_memcgs" else f"raw tracepoint {program.removeprefix('on_')}"
@@ -178,7 +191,7 @@ class KernelSignals:
         struct.pack_into("<II", self._settings, _MEMCGS_AT, 0, 0)
         libbpf.run_iter(self._scan_fd)
         rows, _missed = struct.unpack_from("<II", self._settings, _MEMCGS_AT)
-        return self._memcgs_view[: rows * 72]
+        return self._memcgs_view[: rows * self._bytes["koord_memcg"]]
 
     def scan_missed(self) -> int:
         """Return how many cgroups the last scan could not hold."""
@@ -198,11 +211,6 @@ class KernelSignals:
         """Free the stall sums of a cgroup that is gone."""
         if self._stalls:
             self._stalls.delete(cgroup_id.to_bytes(8, "little"))
-
-    def set_min_stall_ns(self, min_stall_ns: int) -> None:
-        """Send episodes from this duration on, at once."""
-        if self._settings is not None:
-            struct.pack_into("<Q", self._settings, 0, min_stall_ns)
 
     def trace_kswapd(self, *, on: bool) -> None:
         """Send kswapd records, or stop."""
@@ -233,17 +241,6 @@ class KernelSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_OBJECT_OF = {
-    "on_mm_vmscan_direct_reclaim_begin": "reclaim",
-    "on_mm_vmscan_memcg_reclaim_begin": "reclaim",
-    "on_mm_vmscan_kswapd_wake": "reclaim",
-    "on_mark_victim": "oom",
-    "on_cgroup_mkdir": "cgroups",
-    "on_cgroup_rename": "cgroups",
-    "scan_memcgs": "memcg_iter",
-}
 
 
 def _numa_node_ids() -> int:
