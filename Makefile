@@ -1,14 +1,15 @@
 # Everything a person types. Each target sets up what it needs first (.ci/setup: quick when nothing is missing).
 
 PYTHON := .venv/bin/python
-SHELL_FILES := .ci/run .ci/setup
+SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
+	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-kernels lint bench bpf workloads wheel clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
-		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1   \2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1   \2/p' Makefile
 
 setup: ## Install what is missing: system packages, .venv, BPF objects.
 	@.ci/setup
@@ -16,8 +17,16 @@ setup: ## Install what is missing: system packages, .venv, BPF objects.
 demo: setup ## Watch a node cgroup be eaten and saved, on this kernel (root).
 	@$(PYTHON) -m koordebpf demo
 
+demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
+	@.ci/setup cluster
+	@$(PYTHON) -m tests.cluster.demo
+
 test: setup ## Run every test this machine can run.
 	@$(PYTHON) tests/run.py
+
+test-kernels: ## Run the host tests on other kernels in QEMU; KERNELS="6.1 6.12-v2" chooses.
+	@.ci/setup vm
+	@$(PYTHON) -m tests.vm $(KERNELS)
 
 lint: setup ## Check style, types, architecture, shell and C.
 	@echo '  ruff check'        && $(PYTHON) -m ruff check --quiet .
@@ -25,7 +34,8 @@ lint: setup ## Check style, types, architecture, shell and C.
 	@echo '  mypy --strict'     && $(PYTHON) -m mypy --no-error-summary
 	@echo '  import contracts'  && .venv/bin/lint-imports > .make/lint-imports.txt || { cat .make/lint-imports.txt; exit 1; }
 	@echo '  shellcheck'        && .venv/bin/shellcheck $(SHELL_FILES)
-	@echo '  clang-format'      && .venv/bin/clang-format --dry-run --Werror tests/workloads/*.[ch]
+	@echo '  hadolint'          && .venv/bin/hadolint deploy/image/Dockerfile
+	@echo '  clang-format'      && .venv/bin/clang-format --dry-run --Werror tests/workloads/*.[ch] tests/workloads/preload/*.c
 	@echo '  house rules'       && $(PYTHON) -m pytest -q tests/contract/test_house.py
 
 bench: setup ## Measure the figures of the README: JSON and a table (root).

@@ -23,6 +23,9 @@ class BpfObjects(BuildHookInterface[Any]):
             raise FileNotFoundError(f"{bpf}/build holds no *.bpf.o after make")
         for path in objects:
             build_data["force_include"][str(path)] = f"koordebpf/kernel/objects/{path.name}"
+        # The bcc backend compiles them on the node.
+        for path in sorted([*bpf.glob("*.bpf.c"), *(bpf / "include").glob("*.h")]):
+            build_data["force_include"][str(path)] = f"koordebpf/kernel/sources/{path.relative_to(bpf)}"
         # Not tagged with an architecture: BPF is a machine of its own; only __TARGET_ARCH_ makes objects differ, and
         # only programs that read pt_regs look at it. None here does.
         build_data["pure_python"] = True

@@ -1,84 +1,128 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Usage and LRU sizes of every memory cgroup below one, in one pass into a map that user space has mapped. */
+/*
+ * Usage, swap, events and LRU sizes of every memory cgroup below one, in one pass into maps that user space has mapped. CO-RE only:
+ * bcc cannot build an iterator, whose context is a BTF type; there the files are read.
+ */
 #include "koord_maps.h"
 
-#define MAX_MEMCGS 16384	/* 1.2 MB; ten times the cgroups of a node with 500 pods */
+#define MAX_MEMCGS 16384	/* 1.8 MB; ten times the cgroups of a node with 500 pods */
 #define NR_LRU_LISTS 5		/* include/linux/mmzone.h, the same in every release */
 #define MAX_NR_ZONES 6		/* include/linux/mmzone.h has at most six */
 #define MAX_NR_GENS 4		/* include/linux/mmzone.h, the same in every release */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, MAX_MEMCGS);
-	__type(key, u32);
-	__type(value, struct koord_memcg);
-} memcgs SEC(".maps");
+MAP_ARRAY(memcgs, struct koord_memcg, MAX_MEMCGS);
+MAP_ARRAY(memcg_nodes, struct koord_memcg_node, MAX_MEMCGS);
 
-const struct koord_memcg *unused_memcg __attribute__((unused));
+KEEP_TYPE(koord_memcg);
+KEEP_TYPE(koord_memcg_node);
 
 /*
  * lru_zone_size is exact at once; vmstats lag behind until somebody flushes rstat, and their index changed in v6.10.
  */
-static __always_inline void add_lru(struct koord_memcg *row, struct mem_cgroup *memcg, u32 nid)
+static __always_inline void add_lru(u64 *pages, const struct mem_cgroup_per_node *info)
 {
+	const struct mem_cgroup_per_node___nested *nested = (const void *)info;
 	unsigned long sizes[MAX_NR_ZONES * NR_LRU_LISTS] = {};
-	struct mem_cgroup_per_node *info = NULL;
-	u32 bytes = bpf_core_field_size(info->lru_zone_size);
+	const void *from;
+	u32 bytes;
 
-	if (bpf_core_read(&info, sizeof(info), &memcg->nodeinfo[nid]) || !info)
-		return;
+	if (bpf_core_field_exists(nested->lru_zone_size)) {
+		bytes = bpf_core_field_size(nested->lru_zone_size);
+		from = &nested->lru_zone_size;
+	} else {
+		bytes = bpf_core_field_size(info->lru_zone_size);
+		from = &info->lru_zone_size;
+	}
 	if (bytes > sizeof(sizes))
 		bytes = sizeof(sizes);
-	if (bpf_core_read(sizes, bytes, &info->lru_zone_size))
+	if (READ_BYTES(sizes, bytes, from))
 		return;
 	for (int zone = 0; zone < MAX_NR_ZONES; zone++)
 		for (int lru = 0; lru < NR_LRU_LISTS; lru++)
-			row->lru_pages[lru] += sizes[zone * NR_LRU_LISTS + lru];
+			pages[lru] += sizes[zone * NR_LRU_LISTS + lru];
 }
 
 /*
  * With the multi-generational LRU (/sys/kernel/mm/lru_gen/enabled) only unevictable pages stand in lru_zone_size. As in
  * memory.stat, the two youngest generations are the active ones (include/linux/mm_inline.h lru_gen_is_active).
  */
-static __always_inline void add_generations(struct koord_memcg *row, struct mem_cgroup *memcg, u32 nid)
+static __always_inline void add_generations(u64 *pages, const struct mem_cgroup_per_node *info)
 {
+	const struct mem_cgroup_per_node___nested *nested = (const void *)info;
 	long sizes[2 * MAX_NR_ZONES] = {};	/* of one generation: anon by zone, then file by zone */
-	struct mem_cgroup_per_node *info = NULL;
 	const char *from;
 	u32 bytes, zones;
 	u64 max_seq;
 
-	if (!bpf_core_field_exists(info->lruvec.lrugen))
+	if (!HAS_FIELD(mem_cgroup_per_node, lruvec.lrugen))
 		return;
-	bytes = bpf_core_field_size(info->lruvec.lrugen.nr_pages) / MAX_NR_GENS;
+	if (bpf_core_field_exists(nested->lruvec.lrugen.nr_pages)) {
+		bytes = bpf_core_field_size(nested->lruvec.lrugen.nr_pages) / MAX_NR_GENS;
+		from = (const char *)&nested->lruvec.lrugen.nr_pages;
+	} else {
+		bytes = bpf_core_field_size(info->lruvec.lrugen.nr_pages) / MAX_NR_GENS;
+		from = (const char *)&info->lruvec.lrugen.nr_pages;
+	}
 	zones = bytes / (2 * sizeof(sizes[0]));
 	if (bytes > sizeof(sizes))
 		return;
-	if (bpf_core_read(&info, sizeof(info), &memcg->nodeinfo[nid]) || !info)
-		return;
-	max_seq = BPF_CORE_READ(info, lruvec.lrugen.max_seq);
-	from = (const char *)&info->lruvec.lrugen.nr_pages;
+	max_seq = READ(info, lruvec.lrugen.max_seq);
 	for (u32 generation = 0; generation < MAX_NR_GENS; generation++) {
 		u32 is_active = ((max_seq - generation) & (MAX_NR_GENS - 1)) < 2;
 
-		if (bpf_probe_read_kernel(sizes, bytes, from + generation * bytes))
+		if (READ_BYTES(sizes, bytes, from + generation * bytes))
 			return;
 		for (u32 i = 0; i < 2 * MAX_NR_ZONES; i++) {
 			u32 lru = (i >= zones) * 2 + is_active;
 
 			barrier_var(lru);	/* the mask stays: the verifier of 6.1 loses the range of a sum */
-			row->lru_pages[lru & 3] += sizes[i];
+			pages[lru & 3] += sizes[i];
 		}
 	}
+}
+
+struct lru_sizes {
+	u64 pages[NR_LRU_LISTS];
+};
+
+/*
+ * One cgroup's LRU lists on one node. Global, so that the verifier goes through it once and not for each node: 7.2 counts 640,000
+ * instructions otherwise, of the million that a program may have. So `info` is a number to it.
+ */
+__noinline int read_node(u64 info, struct lru_sizes *sizes)
+{
+	if (!sizes)
+		return 0;
+	__builtin_memset(sizes, 0, sizeof(*sizes));
+	add_lru(sizes->pages, (const void *)info);
+	add_generations(sizes->pages, (const void *)info);
+	/* The kernel moves pages between generations in batches: one may be below zero for a moment. */
+	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
+		sizes->pages[lru] &= ~((s64)sizes->pages[lru] >> 63);
+	return 0;
+}
+
+static __always_inline void store_node(struct koord_settings *set, u64 cgroup_id, u32 nid, const u64 *pages)
+{
+	u32 key = set->memcg_nodes;
+	struct koord_memcg_node *row = map_lookup(memcg_nodes, &key);
+
+	if (!row) {
+		set->memcg_nodes_full++;
+		return;
+	}
+	set->memcg_nodes = key + 1;
+	row->cgroup_id = cgroup_id;
+	row->nid = nid;
+	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
+		row->lru_pages[lru] = pages[lru];
 }
 
 SEC("iter/cgroup")
 int scan_memcgs(struct bpf_iter__cgroup *ctx)
 {
-	int ssid = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
 	struct koord_settings *set = get_settings();
-	struct cgroup_subsys_state *css = NULL;
+	struct cgroup_subsys_state *css;
 	struct cgroup *cgrp = ctx->cgroup;
 	struct mem_cgroup *memcg;
 	struct koord_memcg *row;
@@ -86,31 +130,41 @@ int scan_memcgs(struct bpf_iter__cgroup *ctx)
 
 	if (!cgrp || !set)
 		return 0;
-	bpf_core_read(&css, sizeof(css), &cgrp->subsys[ssid]);
+	css = MEMORY_CSS(cgrp);
 	if (!css)
 		return 0;	/* v2: the controller is not enabled down here */
 	memcg = (struct mem_cgroup *)css;
 	key = set->memcgs;
-	row = bpf_map_lookup_elem(&memcgs, &key);
+	row = map_lookup(memcgs, &key);
 	if (!row) {
 		set->memcgs_full++;
 		return 0;
 	}
 	set->memcgs = key + 1;
-	row->cgroup_id = BPF_CORE_READ(cgrp, kn, id);
-	row->parent_id = BPF_CORE_READ(cgrp, self.parent, cgroup, kn, id);
-	row->usage_pages = BPF_CORE_READ(memcg, memory.usage.counter);
-	row->max_pages = BPF_CORE_READ(memcg, memory.max);
+	row->cgroup_id = kernfs_id(READ(cgrp, kn));
+	row->parent_id = kernfs_id(READ(cgrp, self.parent, cgroup, kn));
+	row->usage_pages = READ(memcg, memory.usage.counter);
+	row->max_pages = READ(memcg, memory.max);
+	if (set->hierarchy_id == 0) {
+		row->swap_pages = READ(memcg, swap.usage.counter);
+	} else {
+		u64 both = READ(memcg, memsw.usage.counter);
+
+		row->swap_pages = both > row->usage_pages ? both - row->usage_pages : 0;
+	}
+	bpf_core_read(row->events, sizeof(row->events), &memcg->memory_events[MEMCG_HIGH]);
 	__builtin_memset(row->lru_pages, 0, sizeof(row->lru_pages));
 	for (u32 nid = 0; nid < KOORD_MAX_NUMA_NODES && nid < set->numa_nodes; nid++) {
-		add_lru(row, memcg, nid);
-		add_generations(row, memcg, nid);
+		struct mem_cgroup_per_node *info = NULL;
+		struct lru_sizes sizes;
+
+		if (bpf_core_read(&info, sizeof(info), &memcg->nodeinfo[nid]) || !info)
+			continue;
+		read_node((u64)info, &sizes);
+		for (int lru = 0; lru < NR_LRU_LISTS; lru++)
+			row->lru_pages[lru] += sizes.pages[lru];
+		if (set->scan_numa)
+			store_node(set, row->cgroup_id, nid, sizes.pages);
 	}
-	/* The kernel moves pages between generations in batches: one may be below zero for a moment. */
-	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
-		if ((long long)row->lru_pages[lru] < 0)
-			row->lru_pages[lru] = 0;
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -2,83 +2,82 @@
 /* Victims of the kernel's OOM killer, with the memory cgroup they lived in. */
 #include "koord_maps.h"
 
-#define SIGKILL 9
-#define SEND_SIG_PRIV 1	/* include/linux/sched/signal.h: the kernel itself sends it */
+#define KILL_SIGNAL 9
+#define SENT_BY_KERNEL 1	/* include/linux/sched/signal.h: SEND_SIG_PRIV */
 
-const struct koord_oom_kill *unused_oom_kill __attribute__((unused));
+KEEP_TYPE(koord_oom_kill);
 
 /* Before v6.8 mark_victim tells a pid only. __oom_kill_process() sends that task its SIGKILL just before, on the same CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct task_struct *);
-} last_killed SEC(".maps");
+MAP_PERCPU_ARRAY(last_killed, struct task_struct *, 1);
 
-SEC("raw_tp/signal_generate")
-int on_signal_generate(struct bpf_raw_tracepoint_args *ctx)
+TRACEPOINT(signal_generate)
 {
-	struct task_struct *task = (struct task_struct *)ctx->args[2];
+	struct task_struct *task = (struct task_struct *)ARG(ctx, 2);
 	u32 zero = 0;
 
-	if ((int)ctx->args[0] == SIGKILL && ctx->args[1] == SEND_SIG_PRIV)
-		bpf_map_update_elem(&last_killed, &zero, &task, BPF_ANY);
+	if ((int)ARG(ctx, 0) == KILL_SIGNAL && ARG(ctx, 1) == SENT_BY_KERNEL)
+		map_update(last_killed, &zero, &task);
 	return 0;
 }
 
 /* NULL: it was dying already, so that no signal was sent, and is not the task that could not allocate. */
-static __always_inline struct task_struct *task_of_pid(int pid, struct task_struct *current)
+static __always_inline struct task_struct *task_of_pid(int pid, struct task_struct *caller)
 {
 	struct task_struct **killed;
 	u32 zero = 0;
 
-	killed = bpf_map_lookup_elem(&last_killed, &zero);
-	if (killed && *killed && BPF_CORE_READ(*killed, pid) == pid)
+	killed = map_lookup(last_killed, &zero);
+	if (killed && *killed && READ(*killed, pid) == pid)
 		return *killed;
-	return BPF_CORE_READ(current, pid) == pid || BPF_CORE_READ(current, tgid) == pid ? current : NULL;
+	return READ(caller, pid) == pid || READ(caller, tgid) == pid ? caller : NULL;
 }
 
 /*
  * Runs in the task that could not allocate, so the limit that was hit is found from current; the victim may be another task.
  */
-SEC("raw_tp/mark_victim")
-int on_mark_victim(struct bpf_raw_tracepoint_args *ctx)
+TRACEPOINT(mark_victim)
 {
-	struct task_struct *current = (struct task_struct *)bpf_get_current_task();
+	struct task_struct *caller = (struct task_struct *)bpf_get_current_task();
 	struct koord_settings *set = get_settings();
 	struct task_struct *victim = NULL;
 	struct koord_oom_kill record = {
 		.head = { KOORD_OOM_KILL, sizeof(record), bpf_ktime_get_ns(), 0 },
 	};
+	struct mem_cgroup *memcg = memcg_of_task(caller);
 	struct koord_limit limit;
+	struct home home;
 
 	if (!set)
 		return 0;
-	if (bpf_core_field_exists(struct trace_event_raw_mark_victim, uid))
-		victim = (struct task_struct *)ctx->args[0];
+	if (mark_victim_has_task())
+		victim = (struct task_struct *)ARG(ctx, 0);
 	else
-		victim = task_of_pid((int)ctx->args[0], current);
+		victim = task_of_pid((int)ARG(ctx, 0), caller);
 
-	limit = find_limit(memcg_of_task(current), set->node_cgroup_id);
+	find_home(&home, memcg, set);
+	limit = find_limit(memcg, &home);
 	record.limit_id = limit.id;
 	record.is_global = limit.id == 0 || limit.is_node;
 	if (victim) {
-		struct koord_limit own = find_limit(memcg_of_task(victim), set->node_cgroup_id);
+		struct mm_struct *mm = READ(victim, mm);
 
-		if (!own.in_node) {
+		find_home(&home, memcg_of_task(victim), set);
+		if (home.steps == NOT_IN_NODE) {
 			count(ignored);
 			return 0;
 		}
-		record.head.cgroup_id = BPF_CORE_READ(memcg_of_task(victim), css.cgroup, kn, id);
-		record.tgid = BPF_CORE_READ(victim, tgid);
-		record.total_vm_pages = BPF_CORE_READ(victim, mm, total_vm);
-		BPF_CORE_READ_STR_INTO(&record.comm, victim, comm);
+		record.head.cgroup_id = home.cgroup_id;
+		record.tgid = READ(victim, tgid);
+		record.total_vm_pages = READ(mm, total_vm);
+		record.anon_rss_pages = RSS_PAGES(mm, MM_ANONPAGES);
+		record.file_rss_pages = RSS_PAGES(mm, MM_FILEPAGES);
+		record.shmem_rss_pages = RSS_PAGES(mm, MM_SHMEMPAGES);
+		READ_STR(&record.comm, victim, comm);
 	} else {
-		record.tgid = (u32)ctx->args[0];
+		record.tgid = (u32)ARG(ctx, 0);
 	}
 	count(oom_kills);
-	send_record(&record);
+	if (is_asked_for(set, KOORD_OOM_KILL, record.head.cgroup_id))
+		send_record(ctx, &record, sizeof(record));
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -94,8 +94,12 @@ class KubeDenied(KubeError):
 
 
 class KubeGone(KubeError):
-    """404, 409 by UID precondition, or 410: the thing that was meant does not exist any more."""
+    """404, 409 by UID precondition, 410, or a namespace that ends: what was meant does not exist any more."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, retry=False)
         self.status = status
+
+
+class KubeConflict(KubeError):
+    """409: another wrote meanwhile, or an object of that name is there already (then `retry` is false)."""

@@ -26,6 +26,15 @@ def format_bytes(n: int) -> str:
     return f"{size:.1f} TiB"
 
 
+def format_millicpu(n: int) -> str:
+    """Return an amount of CPU time for people: CPUs with at most two decimals.
+
+    >>> format_millicpu(2_500)
+    '2.5 CPUs'
+    """
+    return f"{n / 1000:.2f}".rstrip("0").rstrip(".") + (" CPU" if n == 1000 else " CPUs")
+
+
 def format_ns(n: int) -> str:
     """Return a duration for people.
 

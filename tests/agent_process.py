@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.nodes import NodeCgroup
+from tests.patience import patience
 
 _ROOT = Path(__file__).parents[1]
 _START_S = 30
@@ -33,7 +34,7 @@ class AgentProcess:
         self.process = subprocess.Popen([*command, *more], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
-        if not self._is_up.wait(_START_S) or self.process.poll() is not None:
+        if not self._is_up.wait(patience(_START_S)) or self.process.poll() is not None:
             self.close()
             raise RuntimeError("the agent did not start:\n" + "\n".join(self.log))
 
@@ -60,18 +61,18 @@ class AgentProcess:
 
     def wait_for_eviction(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
         """Return eviction `number`, counted from 0, once its whole story is told."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patience(timeout_s)
         while len(lines := self.evictions()) <= number:
             if time.monotonic() > deadline or self.process.poll() is not None:
                 raise RuntimeError(f"no eviction {number}; the agent said:\n" + "\n".join(self.log[-20:]))
-            time.sleep(0.02)
+            time.sleep(patience(0.02))
         return lines[number]
 
     def close(self) -> None:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGTERM)
         try:
-            self.process.wait(10)
+            self.process.wait(patience(10))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -7,23 +7,29 @@ unless said otherwise, so that a percent is 10 MiB.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.node_plan import NodePlan, decide_node
 from koordebpf.decide.plan import FeaturePlan, Plan
 from koordebpf.decide.rounds import decide
+from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.kube.objects import (
+    Container,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
     Node,
     NodeStatus,
     ObjectMeta,
+    OwnerReference,
     Pod,
+    PodCondition,
     PodSpec,
     PodStatus,
+    ResourceRequirements,
     Volume,
 )
 from koordebpf.state.build import view_of_frame
@@ -64,13 +70,23 @@ def pod(
     growth: float | None = None,
     namespace: str = "spark",
     uid: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    own_priority: str | None = None,
+    owner: str | None = None,
+    priority_class: str = "",
+    ready: bool = True,
+    start_time: str | None = None,
+    requests: Mapping[str, str] | None = None,
 ) -> PodAndMeasure:
     """Return a running best-effort pod, changed as asked; `anon` includes `shmem`, as the kernel's lists do."""
     uid = uid or f"uid-{namespace}-{name}"
     annotations = {
         **({"koordinator.sh/eviction-policy": policy} if policy is not None else {}),
         **({"kubernetes.io/config.mirror": "x"} if mirror else {}),
+        **({"koordinator.sh/eviction-priority": own_priority} if own_priority is not None else {}),
     }
+    labels = {**({"koordinator.sh/qosClass": qos} if qos is not None else {}), **(labels or {})}
+    main = Container(name="main", resources=ResourceRequirements(requests=dict(requests or {})))
     memory = MemoryParts(
         usage_bytes=(anon + file + unevictable) * MIB,
         inactive_anon_bytes=anon * MIB // 4,
@@ -86,12 +102,23 @@ def pod(
                 name=name,
                 namespace=namespace,
                 uid=uid,
-                labels={"koordinator.sh/qosClass": qos} if qos is not None else None,
+                labels=labels or None,
                 annotations=annotations or None,
+                ownerReferences=[OwnerReference("ReplicaSet", owner, f"uid-{owner}", True)] if owner else None,
                 deletionTimestamp="2026-01-01T00:00:30Z" if terminating else None,
             ),
-            spec=PodSpec(priority=priority, volumes=list(volumes) or None),
-            status=PodStatus(phase=phase, qosClass=kube_qos),
+            spec=PodSpec(
+                priority=priority,
+                priorityClassName=priority_class,
+                volumes=list(volumes) or None,
+                containers=[main] if requests else [],
+            ),
+            status=PodStatus(
+                phase=phase,
+                qosClass=kube_qos,
+                conditions=[PodCondition("Ready", "True" if ready else "False")],
+                startTime=start_time,
+            ),
         ),
         PodMeasure(
             uid=uid,
@@ -139,6 +166,8 @@ def frame(
     pending: Iterable[PendingRelease] = (),
     last_evict_ns: int | None = None,
     stall: StallParts | None = None,
+    gates: Mapping[str, bool] | None = None,
+    allocatable: Mapping[str, str] | None = None,
 ) -> Frame:
     """Return a frame with BEMemoryEvict on at 80 %, down to 78 %, unless `threshold` says otherwise."""
     pods = tuple(pods)
@@ -159,10 +188,13 @@ def frame(
         pods=tuple(each.pod for each in pods),
         node=Node(
             metadata=ObjectMeta(name="node-1", labels={"pool": "batch"}),
-            status=NodeStatus(capacity={"memory": capacity} if capacity is not None else None),
+            status=NodeStatus(
+                capacity={"memory": capacity} if capacity is not None else None,
+                allocatable=None if allocatable is None else dict(allocatable),
+            ),
         ),
         nodeSLO=msgspec.Raw(json.dumps({"spec": {"resourceUsedThresholdWithBE": strategy}}).encode()),
-        featureGates={"BEMemoryEvict": gate},
+        featureGates={"BEMemoryEvict": gate} if gates is None else dict(gates),
         executor=executor,
         pending=tuple(pending),
         lastEvictNs=last_evict_ns,
@@ -177,6 +209,11 @@ def told(each: PodAndMeasure, *, credit: int, seconds_ago: float) -> PendingRele
 def plan_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> Plan:
     """Return the decision for a frame, by way of its JSON."""
     return decide(view_of_frame(decode_frame(encode_frame(recorded), "frame")), settings)
+
+
+def node_plan_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> NodePlan:
+    """Return the same with suppression beside it."""
+    return decide_node(view_of_frame(decode_frame(encode_frame(recorded), "frame")), settings, SuppressSettings())
 
 
 def feature_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> FeaturePlan:

@@ -6,7 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-BUILD = Path(__file__).parent / "workloads" / "build"
+SOURCES = Path(__file__).parent / "workloads"
+BUILD = SOURCES / "build"
 
 
 class Hog:

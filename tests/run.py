@@ -1,16 +1,21 @@
 """Run the test folders one after the other, cheapest first, and add them up.
 
-One process a folder: a crash in one loses only that one, and its threads and forks never meet another's.
+One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. The virtual
+machine runs beside those that need no kernel, and has ended when those begin that do.
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -23,9 +28,30 @@ FOLDERS = {
     "properties": "nothing",
     "scenarios": "nothing",
     "contract": "loopback sockets",
+    "deploy": "Debian's packages and Go's modules: helm, kustomize and promtool",
+    "vm": "Debian's apt and QEMU: the host tests in a virtual machine, on another kernel",
     "host": "root and a memory hierarchy: real BPF on this kernel",
+    "cluster": "root, Debian's packages and Go's modules: a real API server, and a real node",
 }
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
+_TEST_S = 900  # a test that takes longer waits for ever
+
+
+@dataclass
+class Counted:
+    """How many tests ended how, and the names of those that failed."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def add(self, other: Counted) -> None:
+        """Add what another folder had."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.names += other.names
 
 
 def has_memory_hierarchy() -> bool:
@@ -48,25 +74,136 @@ def what_host_lacks() -> str | None:
     return None
 
 
-def run_folder(folder: str, arguments: list[str]) -> dict[str, int]:
-    """Run one folder's tests; return how many passed, failed and were skipped."""
+def what_deploy_lacks() -> str | None:
+    """Return why manifests cannot be rendered here and what to do, or None."""
+    if platform.machine() not in {"x86_64", "aarch64"}:
+        return "needs x86-64 or arm64, for which Go's wheel is made"
+    if not shutil.which("apt-get"):
+        return "needs a Debian or Ubuntu, whose archive promtool comes from"
+    return None
+
+
+def what_cluster_lacks() -> str | None:
+    """Return why no cluster can be started here and what to do, or None."""
+    if os.geteuid() != 0:
+        return "needs root: its node is made of cgroups and namespaces; run it with: sudo make test"
+    if platform.machine() not in {"x86_64", "aarch64"}:
+        return "needs x86-64 or arm64, for which Go's wheel and the image are made"
+    if not shutil.which("apt-get"):
+        return "needs a Debian or Ubuntu, whose archive containerd and runc come from"
+    return None
+
+
+def what_vm_lacks() -> str | None:
+    """Return why no virtual machine can be booted here and what to do, or None."""
+    if platform.machine() != "x86_64":
+        return "needs x86-64: the kernels are Debian's for amd64"
+    if not shutil.which("apt-get"):
+        return "needs a Debian, whose archive the kernels come from"
+    if os.geteuid() != 0 and not shutil.which("qemu-system-x86_64"):
+        return "needs QEMU; install it once with: sudo .ci/setup vm"
+    return None
+
+
+class Machine:
+    """The first machine of the matrix, which runs the host tests beside other folders; what it prints is kept."""
+
+    def __init__(self) -> None:
+        self._counts = REPORTS / "vm.json"
+        self._output = REPORTS / "vm.txt"
+        self._counts.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "tests.vm", "first", "--counts", str(self._counts)]
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(command, cwd=TESTS.parent, stdout=output, stderr=subprocess.STDOUT)
+
+    def end(self) -> None:
+        """End it if it has not ended, and its virtual machine with it."""
+        self._process.terminate()
+        self._process.wait()
+
+    def counted(self) -> Counted:
+        """Wait for it, print what it printed, return its counts."""
+        code = self._process.wait()
+        print(self._output.read_text(errors="replace"), end="", flush=True)
+        try:
+            counted = json.loads(self._counts.read_bytes())
+        except (OSError, ValueError):
+            return _died(f"vm: it ended with {code} and no counts")
+        return Counted(counted["passed"], counted["failed"], counted["skipped"], counted["names"])
+
+
+def bring_cluster() -> str | None:
+    """Bring what the cluster is made of, which may take minutes and says so; return what failed."""
+    for name in ("binaries", "agent_image"):
+        command = [sys.executable, "-m", f"tests.cluster.{name}"]
+        if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
+            return f"{command[-1]} ended with {code}"
+    return None
+
+
+def run_cluster(arguments: list[str]) -> Counted:
+    """Bring what the cluster is made of, where that is not done; then run its tests as any folder's."""
+    if failed := bring_cluster():
+        return _died(f"cluster: {failed}")
+    return run_folder("cluster", arguments)
+
+
+def run_deploy(arguments: list[str]) -> Counted:
+    """Bring what renders manifests, which may take minutes and says so; then run its tests as any folder's."""
+    command = [sys.executable, "-m", "tests.deploy.programs"]
+    if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
+        return _died(f"deploy: {command[-1]} ended with {code}")
+    return run_folder("deploy", arguments)
+
+
+def run_folder(folder: str, arguments: list[str]) -> Counted:
+    """Run one folder's tests."""
     report = REPORTS / f"{folder}.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(TESTS / folder), *arguments]
-    done = subprocess.run(command, cwd=TESTS.parent, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        f"--junitxml={report}",
+        f"--timeout={_TEST_S}",
+        str(TESTS / folder),
+    ]
+    done = subprocess.run([*command, *arguments], cwd=TESTS.parent, check=False)
     if done.returncode == _NO_TESTS_COLLECTED:
-        return {"passed": 0, "failed": 0, "skipped": 0}
+        return Counted()
     try:
         suite = ET.parse(report).getroot()[0]
     except (OSError, ET.ParseError, IndexError):
         # It died before it could report.
-        print(f"{folder}: pytest ended with {done.returncode} and no report", flush=True)
-        return {"passed": 0, "failed": 1, "skipped": 0}
+        return _died(f"{folder}: pytest ended with {done.returncode} and no report")
     failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
     skipped = int(suite.attrib["skipped"])
     passed = int(suite.attrib["tests"]) - failed - skipped
-    # Usage errors and interruptions fail no test.
-    return {"passed": passed, "failed": failed or int(done.returncode != 0), "skipped": skipped}
+    names = [
+        f"{folder}: {case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
+        for case in suite.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    if done.returncode and not failed:  # usage errors and interruptions fail no test
+        failed, names = 1, [f"{folder}: pytest ended with {done.returncode}"]
+    return Counted(passed, failed, skipped, names)
+
+
+def _died(why: str) -> Counted:
+    print(why, flush=True)
+    return Counted(failed=1, names=[why])
+
+
+def run(folder: str, arguments: list[str]) -> Counted:
+    """Run one folder the way it wants to be run."""
+    match folder:
+        case "deploy":
+            return run_deploy(arguments)
+        case "cluster":
+            return run_cluster(arguments)
+        case _:
+            return run_folder(folder, arguments)
 
 
 def main(arguments: list[str]) -> int:
@@ -79,25 +216,34 @@ def main(arguments: list[str]) -> int:
         print(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}", file=sys.stderr)
         return 2
     REPORTS.mkdir(parents=True, exist_ok=True)
-    lack = what_host_lacks()
-    if lack is None:
+    lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
+    if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
-        os.environ.setdefault("KOORDEBPF_REQUIRE", "host")
-    total = {"passed": 0, "failed": 0, "skipped": 0}
-    left_out = ""
+        os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")
+    total = Counted()
     begun = time.monotonic()
-    for folder in folders or FOLDERS:
-        if folder == "host" and lack is not None:
-            left_out = f"left out: host: {lack}"
-            continue
-        print(f"\n== {folder} · needs {FOLDERS[folder]} · {time.monotonic() - begun:.0f} s since the start", flush=True)
-        for word, count in run_folder(folder, for_pytest).items():
-            total[word] += count
+    lacking = {folder: lack() for folder, lack in lacks.items()}
+    chosen = [folder for folder in folders or FOLDERS if lacking.get(folder) is None]
+    left_out = [f"left out: {folder}: {lacking[folder]}" for folder in folders or FOLDERS if folder not in chosen]
+    for extra in ("vm", "cluster"):
+        if extra in chosen:  # before anything runs: what it misses goes into the same .venv
+            subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
+    machine = Machine() if "vm" in chosen else None
+    try:
+        for folder in chosen:
+            if folder == "vm" and "cluster" in chosen:
+                bring_cluster()  # beside the machine; what fails is told when the cluster's turn comes
+            seconds = time.monotonic() - begun
+            print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
+            total.add(machine.counted() if machine and folder == "vm" else run(folder, for_pytest))
+    finally:
+        if machine:
+            machine.end()
     print(f"\n{time.monotonic() - begun:.0f} s in all")
-    if left_out:
-        print(left_out)
-    print(", ".join(f"{count} {word}" for word, count in total.items()))
-    return int(total["failed"] > 0 or total["passed"] == 0)
+    print(*left_out, sep="\n", end="\n" if left_out else "")
+    print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return int(total.failed > 0 or total.passed == 0)
 
 
 if __name__ == "__main__":

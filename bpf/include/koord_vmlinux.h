@@ -21,6 +21,7 @@ typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s64 s64;
 typedef _Bool bool;
 
 enum { false = 0, true = 1 };
@@ -30,6 +31,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
@@ -64,6 +66,7 @@ struct cgroup;
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
 	struct cgroup_subsys_state *parent;
+	u64 serial_nr;
 };
 
 struct cgroup_root {
@@ -86,6 +89,12 @@ struct page_counter {
 	atomic_long_t usage;
 	unsigned long high;	/* since v5.8; struct mem_cgroup had it before */
 	unsigned long max;
+	struct page_counter *parent;
+};
+
+/* include/linux/memcontrol.h */
+enum memcg_memory_event {
+	MEMCG_HIGH = 1,	/* then MEMCG_MAX, MEMCG_OOM, MEMCG_OOM_KILL, in every release since v4.19 */
 };
 
 /* struct lru_gen_struct before v6.3: only the field's name is looked up. */
@@ -103,17 +112,60 @@ struct mem_cgroup_per_node {
 	unsigned long lru_zone_size[1];	/* [MAX_NR_ZONES][NR_LRU_LISTS] */
 };
 
+/*
+ * An array of arrays is one long array in the BTF of 6.18 and before, and what it is in C in that of 7.2: a newer pahole
+ * made it. libbpf tells the two apart, so such a field is looked up in either form.
+ */
+struct lru_gen_folio___nested {
+	long nr_pages[1][1][1];
+};
+
+struct lruvec___nested {
+	struct lru_gen_folio___nested lrugen;
+};
+
+struct mem_cgroup_per_node___nested {
+	struct lruvec___nested lruvec;
+	unsigned long lru_zone_size[1][1];
+};
+
 struct mem_cgroup {
 	struct cgroup_subsys_state css;
 	struct page_counter memory;
+	struct page_counter swap;	/* cgroup v2; in a union with memsw */
+	struct page_counter memsw;	/* cgroup v1: memory and swap */
+	atomic_long_t memory_events[5];
 	struct mem_cgroup_per_node *nodeinfo[1];
+};
+
+/* include/linux/mm_types_task.h */
+enum { MM_FILEPAGES, MM_ANONPAGES, MM_SWAPENTS, MM_SHMEMPAGES, NR_MM_COUNTERS };
+
+struct percpu_counter {
+	s64 count;
 };
 
 struct mm_struct {
 	unsigned long total_vm;
+	struct percpu_counter rss_stat[NR_MM_COUNTERS];
+};
+
+/* Before v6.2 (commit f1a7941243c1, "mm: convert mm's rss stats into percpu_counter"). */
+struct mm_rss_stat {
+	atomic_long_t count[NR_MM_COUNTERS];
+};
+
+struct mm_struct___shared {
+	struct mm_rss_stat rss_stat;
+};
+
+/* Not only declared: two types are compared by their kinds. */
+struct compact_control {
+	int order;
 };
 
 struct task_struct {
+	unsigned int flags;
 	int pid;
 	int tgid;
 	char comm[16];
@@ -125,6 +177,9 @@ struct task_struct {
 struct trace_event_raw_mark_victim {
 	u32 uid;
 };
+
+/* Before, three numbers stood where the control stands. */
+typedef void (*btf_trace_mm_compaction_end___control)(void *, struct compact_control *, unsigned long, unsigned long, bool, int);
 
 struct bpf_iter_meta;
 

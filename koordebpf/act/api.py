@@ -36,6 +36,8 @@ class ApiLimits(msgspec.Struct, frozen=True):
     `timeout_s`         Why: an API server under load answers within seconds; longer, and the round after is due.
     `unknown_tries`     how often an eviction with unknown outcome is sent in all. The UID precondition makes it safe.
     `busy_first_s`, `busy_cap_s` back-off of one pod after 429 without Retry-After, doubled each time with jitter.
+    `denied_first_s`, `denied_cap_s` the same after 403. Why: RBAC does not change under pressure, so up to ten minutes;
+                        but an API server that has just started says 403 for a second or two, until it knows its roles.
     """
 
     timeout_s: float = 5.0
@@ -43,6 +45,8 @@ class ApiLimits(msgspec.Struct, frozen=True):
     unknown_wait_s: float = 0.2
     busy_first_s: float = 1.0
     busy_cap_s: float = 30.0
+    denied_first_s: float = 10.0
+    denied_cap_s: float = 600.0
     workers: int = 2
 
 
@@ -56,9 +60,9 @@ class _Task(msgspec.Struct):
 class ApiExecutor(Actuator):
     """Sends evictions from a few worker threads; every answer becomes an Outcome in the queue.
 
-    A pod refused by 429 is not sent again before `retry_at_ns`: another candidate may serve meanwhile, and whether it
-    is still needed then is the next round's decision. A pod refused by 403 is not sent again at all: RBAC does not
-    change under pressure. Only an unknown outcome (5xx, time-out, cut connection) is sent again from here.
+    A pod refused by 429, or by 403 for longer, is not sent again before `retry_at_ns`: another candidate may serve
+    meanwhile, and whether it is still needed then is the next round's decision. Only an unknown outcome (5xx, time-out,
+    cut connection) is sent again from here.
     """
 
     name = "api"
@@ -74,7 +78,6 @@ class ApiExecutor(Actuator):
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._in_flight: set[str] = set()
-        self._denied: dict[str, str] = {}  # uid → sentence
         self._busy: dict[str, tuple[int, int]] = {}  # uid → refusals in a row, retry_at_ns
         self._closing = False
         self._threads = [
@@ -101,14 +104,11 @@ class ApiExecutor(Actuator):
     def forget(self, known_uids: frozenset[str]) -> None:
         """Drop what is remembered of pods that are no more."""
         with self._changed:
-            self._denied = {uid: text for uid, text in self._denied.items() if uid in known_uids}
             self._busy = {uid: entry for uid, entry in self._busy.items() if uid in known_uids}
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         uid = victim.candidate.uid
         with self._changed:
-            if (sentence := self._denied.get(uid)) is not None:
-                return self._outcome(victim, decided_ns, Result.REFUSED, sentence)
             retry_at_ns = self._busy.get(uid, (0, 0))[1]
             if time.monotonic_ns() < retry_at_ns:
                 return self._outcome(
@@ -160,10 +160,8 @@ class ApiExecutor(Actuator):
             retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
             result, detail = Result.REFUSED, str(error)
         except KubeDenied as error:
-            result = Result.REFUSED
-            detail = f"{error}: allow {error.verb} on {error.resource}; not tried again for this pod"
-            with self._changed:
-                self._denied[pod.uid] = detail
+            retry_at_ns = self._note_busy(pod.uid, None, is_denied=True)
+            result, detail = Result.REFUSED, f"{error}: allow {error.verb} on {error.resource}"
         except KubeGone as error:
             # After a try with unknown outcome this is how our own success looks.
             result = Result.GONE if task.tries == 1 else Result.DONE
@@ -184,11 +182,15 @@ class ApiExecutor(Actuator):
             task.victim, task.decided_ns, result, detail, sent_ns=task.sent_ns, retry_at_ns=retry_at_ns
         )
 
-    def _note_busy(self, uid: str, retry_after_s: float | None) -> int:
+    def _note_busy(self, uid: str, retry_after_s: float | None, *, is_denied: bool = False) -> int:
+        limits = self._limits
+        first_s, cap_s = limits.busy_first_s, limits.busy_cap_s
+        if is_denied:
+            first_s, cap_s = limits.denied_first_s, limits.denied_cap_s
         with self._changed:
             refusals = self._busy.get(uid, (0, 0))[0]
             if retry_after_s is None:
-                ceiling_s = min(self._limits.busy_first_s * 2**refusals, self._limits.busy_cap_s)
+                ceiling_s = min(first_s * 2**refusals, cap_s)
                 retry_after_s = ceiling_s * random.uniform(0.5, 1)
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)

@@ -9,17 +9,14 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from koordebpf.act.actuator import Actuator, OutcomeQueue
+from koordebpf.act.begun_kill import KILL_DEADLINE_NS, BegunKill, how_it_ended
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.kill import Kill, KillTarget, hurry_this_thread
-from koordebpf.units import NS_PER_S, format_ns
 
 _log = logging.getLogger(__name__)
 
-_DEADLINE_NS = (
-    10 * NS_PER_S
-)  # Why: a task in uninterruptible sleep may need its disk; pending release counts it meanwhile
 _REAPERS = 2  # Why: two victims of one round are given back side by side; more would only share the same processors
 _Work = tuple[Victim, int, Kill]
 
@@ -28,16 +25,23 @@ class CgroupExecutor(Actuator):
     """Kills in the calling thread and gives the memory back in its own threads.
 
     `locate` finds a cgroup id's directories, None where the cgroup is gone. `submit` returns once every process has its
-    signal, in about a millisecond; the outcome follows when the cgroup is empty.
+    signal, in about a millisecond; the outcome follows when the cgroup is empty. `note` gets each kill before its first
+    signal, so that a successor can finish it.
     """
 
     name = "cgroup"
 
     def __init__(
-        self, locate: Callable[[int], KillTarget | None], outcomes: OutcomeQueue, *, enforce: bool = False
+        self,
+        locate: Callable[[int], KillTarget | None],
+        outcomes: OutcomeQueue,
+        *,
+        enforce: bool = False,
+        note: Callable[[BegunKill], object] | None = None,
     ) -> None:
         super().__init__(enforce=enforce)
         self._locate = locate
+        self._note = note
         self._outcomes = outcomes
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         # Started now: under pressure a new thread's stack is one more allocation that may stall.
@@ -57,10 +61,13 @@ class CgroupExecutor(Actuator):
         self._threads = []
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
-        cgroup_id = victim.candidate.cgroup_id
+        pod = victim.candidate
+        cgroup_id = pod.cgroup_id
         target = self._locate(cgroup_id) if cgroup_id is not None else None
         if target is None or target.cgroup_id != cgroup_id:
             return self._outcome(victim, decided_ns, Result.GONE, "the pod has no cgroup any more")
+        if self._note:
+            self._note(BegunKill(pod.uid, pod.namespace, pod.name, decided_ns, target))
         try:
             kill = Kill.begin(target)
         except CgroupGone:
@@ -77,18 +84,11 @@ class CgroupExecutor(Actuator):
             victim, decided_ns, kill = work
             try:
                 with kill:
-                    report = kill.finish(deadline_ns=time.monotonic_ns() + _DEADLINE_NS)
+                    report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
             except (ActuationError, OSError) as error:
                 outcome = self._outcome(victim, decided_ns, Result.FAILED, str(error), sent_ns=kill.signalled_ns)
             else:
-                if report.empty_ns is not None:
-                    result = Result.DONE
-                    took = format_ns(report.empty_ns - kill.signalled_ns)
-                    detail = f"killed {report.killed_tasks} processes by {report.method}, gone {took} after the signal"
-                else:
-                    result = Result.FAILED
-                    left = report.left_tasks + report.unseen_tasks
-                    detail = f"{left} processes still there {format_ns(_DEADLINE_NS)} after the signal"
+                result, detail = how_it_ended(report)
                 outcome = self._outcome(
                     victim, decided_ns, result, detail, sent_ns=kill.signalled_ns, killed_tasks=report.killed_tasks
                 )

@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.decide.evict.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.decide.plan import Victim
+from koordebpf.slo.priority import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.state.view import MINUTE_NS, PastEviction
 from koordebpf.units import NS_PER_S
-
-SYSTEM_CRITICAL_PRIORITY = 2_000_000_000  # pkg/apis/scheduling: SystemCriticalPriority
 
 
 class ClosedGuard(msgspec.Struct, frozen=True):
@@ -23,17 +24,23 @@ class ClosedGuard(msgspec.Struct, frozen=True):
 class GuardLimits(msgspec.Struct, frozen=True):
     """Where the guards close.
 
-    `pods_max_age_ns`         Why: a kubelet list is refreshed every few seconds; a view half a minute old may name a
-                              pod that another one has replaced. A watch needs more, see agent/run.py.
+    `pods_max_age_ns`         of the list of pods. Why: a kubelet list is refreshed every few seconds; a view half a
+                              minute old may name a pod that another one has replaced. A watch needs more: 90 s with
+                              source api, which proves itself each 81 s.
     `lost_max_ratio`          of the records since the last rescan. Why: births are among them; one lost in a hundred
                               still leaves the rescan, more means that the ring does not keep up.
-    `clock_jump_max_ns`       Why: a machine that slept has samples and a pod list from before.
+    `clock_jump_max_ns`       how long the machine may have slept. Why: its samples and list of pods are from before.
     `cgroupless_max_ratio`    of the running pods. Why: single pods start and stop; half of them means that the agent
                               looks at another node's cgroups (a wrong --node-cgroup) or lists another node's pods.
-    `evictions_per_minute`    Why: kubelet evicts at most one pod in 10 s, 6 a minute; one hog needs 1, and a
-                              mistake must not empty a node of 110 pods before someone looks.
-    `victims_per_round`       Why: Koordinator sets none; half the minute's budget, so that one round never spends it.
-    `protected_namespaces`    never evicted from, whatever a label says.
+    `evictions_per_minute`    on this node. Why: kubelet evicts at most one pod in 10 s, 6 a minute; one hog needs 1,
+                              and a mistake must not empty a node of 110 pods before someone looks.
+    `victims_per_round`       of all features. Why: Koordinator sets none; half the minute's budget, so that one round
+                              never spends it.
+    `useless_after`           so many evictions in a row that did not help close the guard `evictions_useless`. Why: one
+                              may coincide with another pod's growth; three mean that the cause is somewhere else.
+                              None: never.
+    `useless_pause_ns`        … for so long; then one more round may try. Why: an alert has been raised by then, and a
+                              node that is still short is not left alone for longer.
     """
 
     pods_max_age_ns: int = 30 * NS_PER_S
@@ -42,7 +49,8 @@ class GuardLimits(msgspec.Struct, frozen=True):
     cgroupless_max_ratio: float = 0.5
     evictions_per_minute: int = 10
     victims_per_round: int = 5
-    protected_namespaces: frozenset[str] = frozenset({"kube-system"})
+    useless_after: int | None = 3
+    useless_pause_ns: int = 60 * NS_PER_S
 
 
 class GuardFacts(msgspec.Struct, frozen=True):
@@ -62,6 +70,8 @@ class GuardFacts(msgspec.Struct, frozen=True):
     clock_jump_ns: int = 0
     running_pods: int = 0
     running_pods_without_cgroup: int = 0
+    useless_evictions: int = 0  # in a row
+    useless_ns: int | None = None  # when the last of them was judged
 
 
 def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, ...]:
@@ -109,15 +119,35 @@ def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, 
                 " check --node-name and --node-cgroup",
             )
         )
+    if (guard := _useless(facts, limits)) is not None:
+        closed.append(guard)
     return tuple(closed)
 
 
-def victim_guard(victim: Victim, limits: GuardLimits, *, own_pod_uid: str | None = None) -> ClosedGuard | None:
-    """Return why this pod is never to be evicted, or None."""
+def _useless(facts: GuardFacts, limits: GuardLimits) -> ClosedGuard | None:
+    most = limits.useless_after
+    if most is None or facts.useless_ns is None or facts.useless_evictions < max(most, 1):
+        return None
+    left_ns = facts.useless_ns + limits.useless_pause_ns - facts.now_ns
+    if left_ns <= 0:
+        return None
+    last = "the last eviction" if facts.useless_evictions == 1 else f"the last {facts.useless_evictions} evictions"
+    return ClosedGuard(
+        "evictions_useless",
+        f"{last} did not bring the node's use down by half of what was promised:"
+        f" none for another {left_ns / NS_PER_S:.0f} s",
+    )
+
+
+def victim_guard(victim: Victim, *, own_pod_uid: str | None = None) -> ClosedGuard | None:
+    """Return why this pod is never to be evicted, or None.
+
+    The decision has passed such pods over already; this asks the same once more at the last moment, by no settings.
+    """
     pod = victim.candidate
     if own_pod_uid is not None and pod.uid == own_pod_uid:
         return ClosedGuard("own_pod", f"{pod.namespace}/{pod.name} is this agent")
-    if pod.namespace in limits.protected_namespaces:
+    if pod.namespace in ALWAYS_PROTECTED_NAMESPACES:
         return ClosedGuard("protected_namespace", f"{pod.namespace}/{pod.name} is in a protected namespace")
     if pod.priority is not None and pod.priority >= SYSTEM_CRITICAL_PRIORITY:
         return ClosedGuard("system_critical", f"{pod.namespace}/{pod.name} has system-critical priority {pod.priority}")
@@ -125,26 +155,25 @@ def victim_guard(victim: Victim, limits: GuardLimits, *, own_pod_uid: str | None
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The evictions of the last minute, as times in CLOCK_MONOTONIC nanoseconds. Bounded by `evictions_per_minute`."""
+    """The evictions of the last minute. Bounded by `evictions_per_minute`."""
 
-    spent_ns: tuple[int, ...] = ()
+    evictions: tuple[PastEviction, ...] = ()
 
     def left(self, now_ns: int, limits: GuardLimits) -> int:
         """Return how many evictions the minute still allows."""
-        recent = sum(1 for at_ns in self.spent_ns if now_ns - at_ns < 60 * NS_PER_S)
-        return max(0, limits.evictions_per_minute - recent)
+        return max(0, limits.evictions_per_minute - len(self.recent(now_ns)))
 
-    def spend(self, now_ns: int) -> Budget:
+    def recent(self, now_ns: int) -> tuple[PastEviction, ...]:
+        """Return those that still count."""
+        return tuple(each for each in self.evictions if now_ns - each.at_ns < MINUTE_NS)
+
+    def spend(self, eviction: PastEviction) -> Budget:
         """Return the budget after one more eviction."""
-        recent = tuple(at_ns for at_ns in self.spent_ns if now_ns - at_ns < 60 * NS_PER_S)
-        return Budget((*recent, now_ns))
+        return Budget((*self.recent(eviction.at_ns), eviction))
 
-    def give_back(self, spent_ns: int) -> Budget:
-        """Return the budget without one eviction of that moment: it was refused, and nobody went."""
-        if spent_ns not in self.spent_ns:
-            return self
-        at = self.spent_ns.index(spent_ns)
-        return Budget((*self.spent_ns[:at], *self.spent_ns[at + 1 :]))
+    def give_back(self, uid: str, spent_ns: int) -> Budget:
+        """Return the budget without the eviction of this pod at that moment: it was refused, and nobody went."""
+        return Budget(tuple(each for each in self.evictions if (each.uid, each.at_ns) != (uid, spent_ns)))
 
 
 class Screening(msgspec.Struct, frozen=True):
@@ -168,7 +197,7 @@ def screen(
     held: list[tuple[Victim, ClosedGuard]] = []
     left = budget.left(now_ns, limits)
     for victim in victims:
-        guard = node_guards[0] if node_guards else victim_guard(victim, limits, own_pod_uid=own_pod_uid)
+        guard = node_guards[0] if node_guards else victim_guard(victim, own_pod_uid=own_pod_uid)
         if guard is None and len(allowed) >= limits.victims_per_round:
             guard = ClosedGuard("round_full", f"{limits.victims_per_round} victims in this round already")
         if guard is None and len(allowed) >= left:

@@ -9,7 +9,7 @@ import msgspec
 from koordebpf.act.actuator import Actuator
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
-from koordebpf.units import NS_PER_S
+from koordebpf.units import NS_PER_S, format_ns
 
 _API_FAILED = frozenset({Result.REFUSED, Result.FAILED})
 
@@ -18,8 +18,8 @@ class LastResort(Actuator):
     """Sends a victim to `api`, and to `cgroup` once `api` has failed it for `kill_after_s`.
 
     Off unless configured: with `kill_after_s` None it is `api` alone. It passes over PodDisruptionBudgets and grace
-    periods, so it is for nodes where losing the node is worse. The decision to evict the pod is taken anew in each
-    round; this only chooses the way.
+    periods, so it is for nodes where losing the node is worse, and each outcome of it says so. The decision to evict
+    the pod is taken anew in each round; this only chooses the way.
     """
 
     name = "api"
@@ -30,13 +30,18 @@ class LastResort(Actuator):
         self._cgroup = cgroup
         self._kill_after_ns = None if kill_after_s is None or cgroup is None else int(kill_after_s * NS_PER_S)
         self._failing_since_ns: dict[str, int] = {}
+        self._waited_ns: dict[str, int] = {}  # of those that are killed: how long for the API server
 
     def observe(self, outcome: Outcome) -> Outcome:
-        """Take note of an outcome, returned or queued; return it with the time at which the pod may be tried again."""
+        """Take note of an outcome, returned or queued.
+
+        Returns: it with the time at which the pod may be tried again; one of a kill with the words that tell of that.
+        """
         if outcome.executor != self._api.name or outcome.result not in _API_FAILED:
-            if outcome.result is not Result.SENT:
-                self._failing_since_ns.pop(outcome.uid, None)
-            return outcome
+            if outcome.result is Result.SENT:
+                return outcome
+            self._failing_since_ns.pop(outcome.uid, None)
+            return _as_last_resort(outcome, self._waited_ns.pop(outcome.uid, None))
         since_ns = self._failing_since_ns.setdefault(outcome.uid, outcome.decided_ns)
         if self._kill_after_ns is None:
             return outcome
@@ -49,6 +54,7 @@ class LastResort(Actuator):
         """Drop what is remembered of pods that are no more."""
         self._api.forget(known_uids)
         self._failing_since_ns = {uid: ns for uid, ns in self._failing_since_ns.items() if uid in known_uids}
+        self._waited_ns = {uid: ns for uid, ns in self._waited_ns.items() if uid in known_uids}
 
     def close(self) -> None:
         """Stop both executors."""
@@ -58,11 +64,17 @@ class LastResort(Actuator):
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         since_ns = self._failing_since_ns.get(victim.candidate.uid)
-        if (
-            self._cgroup is not None
-            and self._kill_after_ns is not None
-            and since_ns is not None
-            and time.monotonic_ns() - since_ns >= self._kill_after_ns
-        ):
-            return self._cgroup.submit(victim, decided_ns)
+        if self._cgroup is not None and self._kill_after_ns is not None and since_ns is not None:
+            waited_ns = time.monotonic_ns() - since_ns
+            if waited_ns >= self._kill_after_ns:
+                self._waited_ns[victim.candidate.uid] = waited_ns
+                outcome = self._cgroup.submit(victim, decided_ns)
+                return _as_last_resort(outcome, waited_ns) if outcome.result is Result.SENT else outcome
         return self._api.submit(victim, decided_ns)
+
+
+def _as_last_resort(outcome: Outcome, waited_ns: int | None) -> Outcome:
+    if waited_ns is None:
+        return outcome
+    why = f"last resort, {format_ns(waited_ns)} after the API server was asked first"
+    return msgspec.structs.replace(outcome, detail=f"{why}: {outcome.detail}")

@@ -25,7 +25,7 @@ def note_outcome(pending: Iterable[PendingRelease], outcome: Outcome) -> tuple[P
     A pod that the API server knows no more stays on it: its processes are on their way out, and to evict another one
     for the memory they still hold would be one too many. A cgroup that is gone has given everything back.
     """
-    is_empty = outcome.result is Result.GONE and outcome.executor == "cgroup"
+    is_empty = outcome.result is Result.GONE and outcome.executor in ("cgroup", "cri")
     if outcome.result not in _WITHDRAWN and not is_empty:
         return tuple(pending)
     return tuple(entry for entry in pending if entry.uid != outcome.uid)

@@ -4,64 +4,213 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
+from koordebpf.act.emergency import EmergencySettings
+from koordebpf.act.guards import GuardLimits
+from koordebpf.act.node_mark import NodeMarkSettings
+from koordebpf.act.writer.writer import WriterSettings
+from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.decide.suppress.wake import WakeSettings
 from koordebpf.errors import ConfigError
-from koordebpf.units import NS_PER_MS, NS_PER_S
+from koordebpf.kernel.choose import WantedBackend
+from koordebpf.slo import feature_gates
+from koordebpf.state.view import ExecutorName
+from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
 
 SourceName = Literal["file", "kubelet", "api"]
-ExecutorName = Literal["api", "cgroup"]
+Compat = Literal["none", "strict"]
+T = TypeVar("T", bound=msgspec.Struct)
 
 # The gates this agent knows, and their defaults. Why on: nothing is evicted before NodeSLO's `enable` and --enforce say
 # so too, so a third switch that is off by default would only hide what the agent would have done.
-FEATURE_GATES: Mapping[str, bool] = {"BEMemoryEvict": True}
+FEATURE_GATES: Mapping[str, bool] = {
+    "BEMemoryEvict": True,
+    "MemoryAllocatableEvict": False,
+    "MemoryEvict": False,
+    "BECPUSuppress": True,
+    "BECPUManager": False,
+    "BECPUEvict": False,
+    "CPUEvict": False,
+    "CPUAllocatableEvict": False,
+}
+
+# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 81 s apart
+# (kube/api.py); a kubelet answers each 10 s.
+_PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent runs with."""
+    """What one agent runs with; the reasons are part of the configuration file's schema.
+
+    `source`          where pods, Node and NodeSLO come from. Why file: it needs no cluster, so that a first try works
+                      anywhere.
+    `files`           source file: YAML or JSON with Pods, Node, NodeSLO or slo-controller-config, PodDisruptionBudgets
+                      with their status, or directories of such. Source kubelet: the NodeSLO, of which kubelets know
+                      nothing, and budgets. Why none: nobody can guess it.
+    `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet tells it by NODE_NAME.
+    `kubeconfig`      credentials for the API server. Why none: the pod's ServiceAccount.
+    `kubelet_url`     source kubelet: its HTTPS address. Why none: nodes differ in it.
+    `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
+    `kubelet_ca_file` source kubelet: the CA of its serving certificate. Why none: the system's certificates.
+    `kubelet_insecure` source kubelet: do not verify its certificate. Why false: a forged list of pods chooses victims.
+    `node_cgroup`     the node is this cgroup with a memory limit, as in kind. Why none: the machine is the node.
+    `run_dir`         a folder on a tmpfs: which agent acts on this node, and what it is carrying out. Why /run: it ends
+                      with the machine, as every pod does. All agents of a machine have to share it.
+    `backend`         where signals come from. Why auto: the best that works here, and `koordebpf doctor` tells which.
+    `min_stall_ns`    stalls from this duration on are sent one by one, shorter ones only counted. Why 1 ms: direct
+                      reclaim below it is what healthy nodes do all day.
+    `sample_floor_ns` between two looks at the node when the threshold is near. Why 4 ms: epoll rounds up to the next,
+                      and a scan of 330 cgroups takes 0.3 ms of it.
+    `sample_cap_ns`   the same when it is far. Why 1 s: as often as koordlet looks; BPF and PSI wake the agent earlier.
+    `executor`        how a victim goes: api creates an Eviction, cri stops its containers, which the kubelet may start
+                      again, cgroup kills all of its processes. Why: cgroup with source file, which knows no API server,
+                      else api, which respects PodDisruptionBudgets.
+    `cri_socket`      executor cri: the container runtime's socket. Why none: the first that is there of containerd's,
+                      CRI-O's and k3s's.
+    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long. Why none: it passes over
+                      PodDisruptionBudgets and grace periods.
+    `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
+    `feature_gates`   the feature gate of Koordinator. Why: BEMemoryEvict and BECPUSuppress are on, because the NodeSLO
+                      and --enforce have to allow it too and a third switch would only hide what would have been done;
+                      others are off, as in koordlet. Under compat: strict all are as in koordlet.
+    `compat`          strict restores Koordinator's own choices where that is safe, see deploy/koordinator.md. Why none:
+                      each of them is one that its users complain of.
+    `listen`          HOST:PORT of /metrics, /healthz and /readyz, empty for none. Why loopback: who may read it from
+                      elsewhere is the operator's decision.
+    `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
+                      64 MiB at most. Why none: which disk may have them is the operator's decision.
+    `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
+                      made for koordlet go on; where both run, their jobs tell them apart.
+    `log_format`      of the log on standard error. Why text: people read it first.
+    `lock_memory`     lock the agent into memory and raise its priority. Why true: an evictor that is itself reclaimed
+                      is useless.
+    """
 
     source: SourceName = "file"
-    files: tuple[Path, ...] = ()  # source file
-    node_name: str | None = None  # sources api and kubelet
+    files: tuple[Path, ...] = ()
+    node_name: str | None = None
     kubeconfig: Path | None = None
     kubelet_url: str | None = None
     kubelet_token_file: Path | None = None
     kubelet_ca_file: Path | None = None
     kubelet_insecure: bool = False
-    node_cgroup: Path | None = None  # None: the machine is the node
+    node_cgroup: Path | None = None
+    run_dir: Path = Path("/run/koordebpf")
+    backend: WantedBackend = "auto"
+    min_stall_ns: int = NS_PER_MS
+    sample_floor_ns: Annotated[int, Meta(ge=NS_PER_MS)] = 4 * NS_PER_MS
+    sample_cap_ns: Annotated[int, Meta(ge=NS_PER_MS, le=10 * NS_PER_S)] = NS_PER_S
     executor: ExecutorName = "cgroup"
+    cri_socket: Path | None = None
+    kill_after_s: float | None = None
     enforce: bool = False
     feature_gates: Mapping[str, bool] = msgspec.field(default_factory=lambda: dict(FEATURE_GATES))
-    listen: str | None = "127.0.0.1:9320"
-    audit: Path | None = None  # None: no audit file; "-": standard output
-    # Why 1 ms: direct reclaim below it is what healthy nodes do all day; koordebpf counts it and keeps quiet.
-    min_stall_ns: int = NS_PER_MS
-    # Why 4 ms: epoll rounds up to the next, and a scan of 330 cgroups takes 0.3 ms of it.
-    sample_floor_ns: int = 4 * NS_PER_MS
-    sample_cap_ns: int = NS_PER_S
-    # Why 4 s: Koordinator's memory-evict-cool-time-seconds; it ends early once the memory is back.
-    cool_time_ns: int = 4 * NS_PER_S
-    evictions_per_minute: int = 10  # Why: act/guards.py GuardLimits
-    pods_max_age_s: float | None = None  # None: what the source needs (agent/run.py)
-    kill_after_s: float | None = None  # executor api: kill the cgroup when the API server fails for so long
+    compat: Compat = "none"
+    eviction: EvictSettings = EvictSettings()
+    guards: GuardLimits = GuardLimits()
+    suppress: SuppressSettings = SuppressSettings()
+    wake: WakeSettings = WakeSettings()
+    writer: WriterSettings = WriterSettings()
+    emergency: EmergencySettings = EmergencySettings()
+    node_mark: NodeMarkSettings = NodeMarkSettings()
+    listen: str = "127.0.0.1:9320"
+    audit: Path | None = None
+    koordinator_metrics: bool = True
+    log_format: Literal["text", "json"] = "text"
     lock_memory: bool = True
 
 
-def parse_feature_gates(given: Sequence[str]) -> dict[str, bool]:
-    """Return every known gate with what `Name=true,Other=false` says of it.
+def agent_config(given: Mapping[str, Any]) -> AgentConfig:
+    """Return the configuration with what was given by field, and the defaults that hang on another field.
 
-    Raises:  ConfigError: an unknown gate, or a value that is neither true nor false.
+    What is given of `eviction`, `guards`, `emergency`, `node_mark` and `feature_gates` are mappings by field or gate.
+
+    Raises:  ConfigError: two of them contradict each other.
     """
-    gates = dict(FEATURE_GATES)
-    for entry in ",".join(given).split(","):
-        if not entry.strip():
-            continue
-        name, _, value = entry.strip().partition("=")
-        if name not in gates:
-            raise ConfigError("--feature-gates", entry, f"no such gate; known are {', '.join(gates)}")
-        if value not in ("true", "false"):
-            raise ConfigError("--feature-gates", entry, "must be NAME=true or NAME=false")
-        gates[name] = value == "true"
-    return gates
+    config = with_values(defaults_for(given.get("source") or "file", given.get("compat") or "none"), given)
+    _check(config)
+    return config
+
+
+def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
+    """Return the defaults that go with this source and this compatibility."""
+    gates, eviction = dict(FEATURE_GATES), EvictSettings()
+    if compat == "strict":
+        gates = {name: feature_gates.KOORDLET_GATES[name] for name in gates}
+        eviction = EvictSettings(strict_compat=True, prefer_aggressor=False, spread_owners=False)
+    return AgentConfig(
+        source=source,
+        compat=compat,
+        executor="cgroup" if source == "file" else "api",
+        feature_gates=gates,
+        eviction=eviction,
+        guards=GuardLimits(pods_max_age_ns=_PODS_MAX_AGE_NS[source]),
+    )
+
+
+def with_values(base: T, given: Mapping[str, Any]) -> T:
+    """Return `base` with what is given; mappings are laid over structs and mappings, at any depth."""
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        below = getattr(base, name)
+        if isinstance(below, msgspec.Struct):
+            changes[name] = with_values(below, value)
+        elif isinstance(below, Mapping):
+            changes[name] = {**below, **value}
+        else:
+            changes[name] = value
+    return replace(base, **changes)
+
+
+def _check(config: AgentConfig) -> None:
+    if config.sample_cap_ns < config.sample_floor_ns:
+        rule = f"must be sampling.floor ({format_ns(config.sample_floor_ns)}) or more"
+        raise ConfigError("sampling.cap", format_ns(config.sample_cap_ns), rule)
+    if config.node_mark.type != "nothing" and config.source == "file":
+        raise ConfigError("nodeMark.type", config.node_mark.type, "needs source api or kubelet: files have no Node")
+    eviction, emergency = config.eviction, config.emergency
+    for place, is_on in (
+        ("preferAggressor", eviction.prefer_aggressor),
+        ("acrossPriorities", eviction.across_priorities),
+        ("spreadOwners", eviction.spread_owners),
+    ):
+        if is_on and eviction.strict_compat:
+            raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
+    if emergency.action == "nothing":
+        return
+    if config.source != "api":
+        raise ConfigError(
+            "emergency.action", emergency.action, "needs source api; with another one executor.killAfter serves"
+        )
+    if emergency.after_ns < config.guards.pods_max_age_ns:
+        fresh = format_ns(config.guards.pods_max_age_ns)
+        rule = f"must be guards.podsMaxAge ({fresh}) or more: until then the list of pods counts as fresh"
+        raise ConfigError("emergency.after", format_ns(emergency.after_ns), rule)
+    if emergency.max_age_ns <= emergency.after_ns:
+        rule = f"must be more than emergency.after ({format_ns(emergency.after_ns)})"
+        raise ConfigError("emergency.maxAge", format_ns(emergency.max_age_ns), rule)
+
+
+def parse_feature_gates(given: Sequence[str]) -> dict[str, bool]:
+    """Return every gate of this agent with what `Name=true,Other=false` says of it.
+
+    Raises:  ConfigError: a gate that koordlet does not have, or a value that is neither true nor false.
+    """
+    named = feature_gates.parse_feature_gates(given)
+    return {name: named.get(name, default) for name, default in FEATURE_GATES.items()}
+
+
+def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:
+    """Return what is said of the gates of this agent, and the names of others that koordlet has.
+
+    Raises:  ConfigError: as `parse_feature_gates`.
+    """
+    named = feature_gates.parse_feature_gates(given)
+    here = {name: value for name, value in named.items() if name in FEATURE_GATES}
+    return here, tuple(name for name in named if name not in FEATURE_GATES)

@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf.agent.scope import open_scope
-from koordebpf.events.layout import check_layout
+from koordebpf.agent.watch import NodeWatch
+from koordebpf.errors import SupportError
+from koordebpf.events import run_queue
+from koordebpf.kernel.backend import BackendName, SignalSource
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.signals import KernelSignals, SignalSource
-from koordebpf.kernel.support import support_of_files
+from koordebpf.kernel.choose import WantedBackend, wanted_backend
+from koordebpf.kernel.host import host_facts
+from koordebpf.kernel.sched_latency import support_of_tracing
+from koordebpf.kernel.support import host_line, support_of_files
+from koordebpf.report.doctor import BackendTry, DoctorReport, doctor_report
+from koordebpf.report.fixes import fixes_of
+
+_ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
+_PASSED_OVER = "backend "  # how kernel/choose.py begins the signal's name of one that failed
 
 
-def examine(node_cgroup: Path | None) -> list[SignalSource]:
-    """Return how each signal is obtained here, and what is missing.
+def examine(node_cgroup: Path | None, backend: WantedBackend | None = None) -> DoctorReport:
+    """Return which backend and how each signal is had here, and what is missing.
 
-    Raises:  SupportError: no memory controller, no libbpf or no BPF objects: nothing could run.
+    Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, or KOORDEBPF_BACKEND none of the backends.
     """
-    scope = open_scope(find_memory_hierarchy(), node_cgroup)
-    fd = os.open(scope.path, os.O_RDONLY | os.O_DIRECTORY)
+    wanted = wanted_backend(backend)
+    sources: list[SignalSource] = []
+    taken: BackendName | None = None
     try:
-        with KernelSignals(
-            hierarchy_id=scope.hierarchy.hierarchy_id,
-            scan_root_fd=fd,
-            node_cgroup_id=scope.node_cgroup_id,
-            min_stall_ns=1 << 62,
-            check_layout=check_layout,
-        ) as signals:
-            return [*support_of_files(scope.hierarchy), *signals.sources]
-    finally:
-        os.close(fd)
+        scope = open_scope(find_memory_hierarchy(), node_cgroup)
+        sources += support_of_files(scope.hierarchy)
+        sources.append(support_of_tracing(run_queue.check_layout))
+        with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
+            taken, quality = watch.signals.name, watch.quality.sentence
+            sources += watch.signals.sources
+    except SupportError as error:
+        sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
+        quality = ""
+    tries = _tries(sources, wanted, taken)
+    sources = [source for source in sources if not source.signal.startswith(_PASSED_OVER)]
+    # A backend that failed is mended too: it would have been the better one.
+    failed = [
+        SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
+    ]
+    return doctor_report(host_line(), tries, sources, fixes_of([*sources, *failed], host_facts()), quality)
+
+
+def _tries(sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None) -> list[BackendTry]:
+    failed = {source.signal.removeprefix(_PASSED_OVER): source for source in sources}
+    tries = []
+    for name in _ORDER:
+        if name == taken:
+            tries.append(BackendTry(name, True))
+        elif source := failed.get(name):
+            tries.append(BackendTry(name, False, source.reason, source.remedy, failed=True))
+        elif wanted not in ("auto", name):
+            tries.append(BackendTry(name, False, f"not tried: {wanted} is wanted"))
+        elif taken is None:
+            tries.append(BackendTry(name, False, sources[-1].reason, sources[-1].remedy, failed=True))
+        else:
+            tries.append(BackendTry(name, False, f"not needed: {taken} works"))
+    return tries

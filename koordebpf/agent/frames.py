@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
-from koordebpf.agent.config import ExecutorName
 from koordebpf.kube.objects import ClusterState
-from koordebpf.state.view import Frame, Measured, PendingRelease, RefusedEviction
+from koordebpf.state.view import ExecutorName, Frame, Measured, PastEviction, PendingRelease, RefusedEviction
 
 
 def frame_of(
@@ -20,6 +20,9 @@ def frame_of(
     pending: Sequence[PendingRelease] = (),
     refused: Sequence[RefusedEviction] = (),
     last_evict_ns: int | None = None,
+    wall_s: float | None = None,
+    own_pod_uid: str | None = None,
+    evictions: Sequence[PastEviction] = (),
 ) -> Frame:
     """Return everything a decision at this moment rests on, as one value."""
     known = state or ClusterState(version=0, synced_at_ns=0)
@@ -28,6 +31,7 @@ def frame_of(
         measured=measured,
         pods=known.pods,
         node=known.node,
+        nodeResourceTopology=known.topology,
         nodeSLO=known.nodeslo if known.nodeslo is not None else msgspec.UNSET,
         sloControllerConfig=known.slo_controller_config,
         featureGates=dict(feature_gates),
@@ -35,4 +39,8 @@ def frame_of(
         pending=tuple(pending),
         refused=tuple(refused),
         lastEvictNs=last_evict_ns,
+        time=None if wall_s is None else datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds"),
+        ownPodUid=own_pod_uid,
+        evictions=tuple(evictions),
+        podDisruptionBudgets=known.pdbs,
     )

@@ -3,49 +3,81 @@
 from __future__ import annotations
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, Node
-from koordebpf.kube.quantity import quantity_bytes
-from koordebpf.slo.host_applications import host_applications_of
-from koordebpf.slo.nodeslo import strategy_for
+from koordebpf.kube.objects import ClusterState, Node, NodeResourceTopology, PodDisruptionBudget
+from koordebpf.kube.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.slo.host_applications import host_directories
+from koordebpf.slo.render import THRESHOLD_KEY
+from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.slo.webhook import strategy_problems
+from koordebpf.state.build import allocatable_memory
+from koordebpf.state.cpu_view import allocatable_cpu
 from koordebpf.state.facts import PodFacts, pod_facts
 
 
 def check_configuration(state: ClusterState) -> None:
-    """Let a first state pass only if its Node and its strategy can be used: there is no last good one yet.
+    """Let a first state pass only if its Node and its NodeSLO can be used: there is no last good one yet.
 
     Raises:  ConfigError: one of them has a value of a wrong type.
     """
     _checked_node(state)
-    _strategy(state)
+    _, problems = _spec(state, None)
+    for problem in problems:
+        raise problem
 
 
 def _checked_node(state: ClusterState) -> Node | None:
-    capacity = state.node.status.capacity if state.node else None
-    if capacity and "memory" in capacity:
-        quantity_bytes(capacity["memory"], "node.status.capacity.memory")
-    return state.node
+    node = state.node
+    capacity = (node.status.capacity if node else None) or {}
+    for name, quantity in (("memory", quantity_bytes), ("cpu", quantity_millicpu)):
+        if name in capacity:
+            quantity(capacity[name], f"node.status.capacity.{name}")
+    allocatable_memory(node)
+    allocatable_cpu(node)
+    return node
 
 
-def _strategy(state: ClusterState) -> ResourceThresholdStrategy | None:
-    labels = state.node.metadata.labels if state.node else None
-    return strategy_for(state.nodeslo, state.slo_controller_config, labels)
+def _spec(state: ClusterState, last: NodeSLOSpec | None) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...]]:
+    # The NodeSLO goes first because it is what koordlet reads; the ConfigMap is its source for a node without manager.
+    if state.nodeslo is not None:
+        return parse_spec(state.nodeslo, last)
+    if state.slo_controller_config is not None:
+        meta = state.node.metadata if state.node else None
+        labels, annotations = (meta.labels or {}, meta.annotations) if meta else ({}, None)
+        return spec_of_configmap(state.slo_controller_config, labels, annotations, last)
+    return None, ()
 
 
 class Known:
-    """The pods and the strategy in force. A NodeSLO that is unusable leaves the last good strategy in force."""
+    """The pods and the NodeSLO in force. A part of it that is unusable leaves the last good one in force.
 
-    def __init__(self) -> None:
+    A NodeSLO that was deleted leaves none, or with `keeps_deleted` itself, as in koordlet.
+    """
+
+    def __init__(self, *, keeps_deleted: bool = False) -> None:
         self.facts: tuple[PodFacts, ...] = ()
         self.node: Node | None = None
-        self.strategy: ResourceThresholdStrategy | None = None
+        self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
         self.host_applications: dict[str, str] = {}
         self.problems: tuple[str, ...] = ()
+        self.is_whole = False  # pods and Node were told, once at least
         self.uids: frozenset[str] = frozenset()
+        self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
+        self.topology: NodeResourceTopology | None = None
+        self._keeps_deleted = keeps_deleted
+        self._read: tuple[object, ...] = ()  # what the spec is made of, when it was read last
+        self._spec_problems: tuple[str, ...] = ()
+
+    @property
+    def strategy(self) -> ResourceThresholdStrategy | None:
+        """resourceUsedThresholdWithBE, None where nothing is known."""
+        return self.spec.resourceUsedThresholdWithBE if self.spec else None
 
     def learn(self, state: ClusterState) -> None:
         """Take over what a source says now. A pod that cannot be understood is left out, with a sentence."""
         problems = list(state.problems)
+        self.is_whole = self.is_whole or bool(state.synced_at_ns)
+        self.pdbs, self.topology = state.pdbs, state.topology
         known = {id(facts.pod): facts for facts in self.facts}
         facts: list[PodFacts] = []
         for pod in state.pods:
@@ -59,12 +91,26 @@ class Known:
             self.node = _checked_node(state)
         except ConfigError as error:
             problems.append(f"{error}; the last good Node stays in force")
+        self._learn_spec(state)
+        self.problems = (*problems, *self._spec_problems)
+
+    def _learn_spec(self, state: ClusterState) -> None:
+        meta = state.node.metadata if state.node else None
+        made_of = (state.nodeslo, state.slo_controller_config, meta and meta.labels, meta and meta.annotations)
+        if made_of == self._read:
+            return  # most changes are of pods
+        self._read = made_of
         try:
-            self.strategy = _strategy(state)
+            spec, errors = _spec(state, self.spec)
         except ConfigError as error:
-            problems.append(f"{error}; the last good strategy stays in force")
-        try:
-            self.host_applications = host_applications_of(state.nodeslo) if state.nodeslo is not None else {}
-        except ConfigError as error:
-            problems.append(f"{error}; the last good host applications stay in force")
-        self.problems = tuple(problems)
+            self._spec_problems = (f"{error}; the last good NodeSLO stays in force",)
+            return
+        self._spec_problems = tuple(f"{error}; the last good strategy stays in force" for error in errors)
+        if spec is None and self._keeps_deleted:
+            return
+        if spec is not None:
+            place = "spec.resourceUsedThresholdWithBE" if state.nodeslo is not None else THRESHOLD_KEY
+            doubts = strategy_problems(spec.resourceUsedThresholdWithBE, place)
+            self._spec_problems += tuple(f"{doubt}; it is in force all the same, as in koordlet" for doubt in doubts)
+        self.spec = spec
+        self.host_applications = host_directories(spec.hostApplications) if spec else {}

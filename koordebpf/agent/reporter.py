@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
+from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.agent.history import StallNews
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner
+from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.plan import Plan, Victim
+from koordebpf.decide.suppress.round import SuppressPlan
 from koordebpf.events.records import OomKill
-from koordebpf.report.audit import AuditLog, OpenPlan
+from koordebpf.kernel.quality import SignalQuality
+from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
 from koordebpf.report.events import EventPoster, eviction_event
 from koordebpf.report.http import Health
+from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
 from koordebpf.report.trace import owner_text
+from koordebpf.report.writes import AuditedWrite, alike, audited_write, write_sentence
 from koordebpf.state.facts import PodFacts
-from koordebpf.state.stalls import StallGrowth
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
 log = logging.getLogger("koordebpf")
 
 _GIVE_UP_NS = 180 * NS_PER_S  # an audit line is written with what is known by then
+_EVENT_AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
+_BY_CPU = frozenset(feature.name for feature in CPU_FEATURES)
+_REMEMBERED = 50  # decisions for `explain`; about 10 kB each
+_REMEMBERED_WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
 
 class Reporter:
@@ -40,6 +51,7 @@ class Reporter:
         events: EventPoster | None,
         metrics: AgentMetrics,
         health: Health,
+        in_flight: InFlight | None = None,
     ) -> None:
         self._node = node
         self._dry_run = dry_run
@@ -47,18 +59,28 @@ class Reporter:
         self._events = events
         self._metrics = metrics
         self._health = health
+        self._in_flight = in_flight
         self._repeats = RepeatFilter()
+        self._events_told = RepeatFilter(_EVENT_AGAIN_NS)
         self._open: list[tuple[int, OpenPlan]] = []  # since when
-        self._victims: dict[str, Victim] = {}
+        self._begun: OpenPlan | None = None  # the one that is being carried out
+        self._victims: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid
         self._was_above = False
+        self.recent: deque[AuditRecord] = deque(maxlen=_REMEMBERED)  # decisions whose story is told
+        self._writes: deque[AuditedWrite] = deque(maxlen=_REMEMBERED_WRITES)
+        self._held: list[FileChange] = []  # by suppression, not said yet
         self._problems: tuple[str, ...] = ()
+        self._quality: SignalQuality | None = None
         metrics.is_dry_run = dry_run
+        self._tell_interrupted()
 
     def problems(self, sentences: tuple[str, ...]) -> None:
-        """Say what the source or the strategy is wrong about, each once."""
+        """Say what the source or the strategy is wrong about, each once as long as it lasts."""
         for sentence in sentences:
-            if sentence not in self._problems:
-                log.warning("%s", sentence)
+            if sentence not in self._problems:  # one that comes and goes is no news each time
+                said = self._repeats.say(f"problem:{sentence}", sentence, time.monotonic_ns())
+                if said:
+                    log.warning("%s", said)
         self._problems = sentences
 
     def oom_kill(self, record: OomKill, owner: Owner | None) -> None:
@@ -70,28 +92,64 @@ class Reporter:
             f" for {scope}",
         )
 
-    def stalls(self, grown: Mapping[str, StallGrowth], facts: Sequence[PodFacts]) -> None:
-        """Add what pods stalled since the last call to their metrics."""
-        for pod in facts:
-            if row := grown.get(pod.uid):
+    def stalls(self, news: StallNews, facts: Sequence[PodFacts]) -> None:
+        """Add what pods stalled since the last call, and what it was charged to, to the metrics."""
+        self._metrics.ledger.add(news.charges)
+        for pod in facts if news.by_pod else ():
+            if row := news.by_pod.get(pod.uid):
                 self._metrics.add_stall(pod.namespace, pod.name, "global", row.global_ns)
                 self._metrics.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
+
+    def begin(self, plan: Plan, *, crossed_ns: int | None, decided_ns: int) -> None:
+        """Note a plan before it is carried out: should the agent be killed meanwhile, its successor tells of it."""
+        self._begun = self._open_line(plan, crossed_ns, decided_ns)
+        if self._in_flight and not self._in_flight.begin(self._begun.record()):
+            self._say("in-flight", "what is under way cannot be noted: a kill of the agent now would leave no record")
 
     def plan(
         self, view: NodeView, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int
     ) -> None:
         """Tell of a plan that fired, with the outcomes known at once."""
+        begun, self._begun = self._begun, None
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
-        key = "plan:" + (",".join(victim.candidate.uid for victim in plan.victims) or plan.features[0].reason[:16])
-        news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run))
+        key = "held:" if guards else "plan:"  # a guard that opens is news
+        # Amounts change with each look and are no news.
+        why_nobody = plan.features[0].reason.lstrip("0123456789. ")
+        key += ",".join(victim.candidate.uid for victim in plan.victims) or why_nobody
+        news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._quality))
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
         if crossed_ns is not None and is_acting:
             self._metrics.seen_to_decided.observe_ns(decided_ns - crossed_ns)
+        self._remember(plan)
         for outcome in outcomes:
             if outcome.result is Result.DRY_RUN:  # the others come by `outcome`
-                self._metrics.count_outcome(outcome)
-        if not (is_acting or news):
+                self._count(outcome)
+        if not (is_acting or news or begun):
             return
+        line = begun or self._open_line(plan, crossed_ns, decided_ns)
+        for outcome in outcomes:
+            self._note(line, outcome)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Tell of an outcome that came later."""
+        self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome))
+        self._count(outcome)
+        for _, line in self._open:
+            self._note(line, outcome)
+        _, victim = self._victims.get(outcome.uid, ("", None))
+        if self._events and victim and (event := eviction_event(victim, outcome)):
+            # An eviction that is refused twenty times is one piece of news.
+            key = f"{outcome.uid}:{outcome.result.value}"
+            if self._events_told.say(key, event.message, time.monotonic_ns()) is not None:
+                self._events.post(event, time.time())
+
+    def _remember(self, plan: Plan) -> None:
+        for feature in plan.features:
+            for victim in feature.victims:
+                self._victims[victim.candidate.uid] = (feature.verdict.feature, victim)
+
+    def _open_line(self, plan: Plan, crossed_ns: int | None, decided_ns: int) -> OpenPlan:
+        self._remember(plan)
         line = OpenPlan(
             plan,
             node=self._node,
@@ -99,22 +157,52 @@ class Reporter:
             seen_ns=crossed_ns,
             decided_ns=decided_ns,
             wall_s=time.time(),
+            signals=self._quality,
         )
-        for victim in plan.victims:
-            self._victims[victim.candidate.uid] = victim
         self._open.append((decided_ns, line))
-        for outcome in outcomes:
-            line.note(outcome)
+        return line
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Tell of an outcome that came later."""
-        self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome))
-        self._metrics.count_outcome(outcome)
-        for _, line in self._open:
-            line.note(outcome)
-        victim = self._victims.get(outcome.uid)
-        if self._events and victim and (event := eviction_event(victim, outcome)):
-            self._events.post(event, time.time())
+    def _note(self, line: OpenPlan, outcome: Outcome) -> None:
+        if line.note(outcome) and self._in_flight:
+            self._in_flight.progress(line.id, outcome)
+
+    def _count(self, outcome: Outcome) -> None:
+        feature, _ = self._victims.get(outcome.uid, ("", None))
+        self._metrics.count_outcome(outcome, feature)
+
+    def suppression(self, plan: SuppressPlan, counts: Mapping[tuple[str, str], int]) -> None:
+        """Bring the metrics of suppression up to date, and say where none takes place."""
+        metrics = self._metrics.suppression
+        metrics.held_millicpu, metrics.policy, metrics.writes = plan.held_millicpu, plan.policy, counts
+        if plan.skipped and plan.skipped != metrics.skipped:
+            log.info("best-effort pods' CPU is not held: %s", plan.reason)
+        metrics.skipped = plan.skipped
+        self._tell_held()
+
+    def ladder(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Bring the metrics up to date with what the ladder has tried to write, by file and result."""
+        self._metrics.suppression.ladder_writes = counts
+
+    def change(self, change: FileChange) -> None:
+        """Tell of a file that was changed, or could not be."""
+        self._say(f"write:{change.path}:{change.result.value}:{change.new}", write_sentence(change))
+        self._note_write(change)
+
+    def held(self, change: FileChange) -> None:
+        """The same of suppression, whose files are hundreds and change with the load: said once a round, and rarely."""
+        self._held.append(change)
+        self._note_write(change)
+
+    def _tell_held(self) -> None:
+        for change, *others in alike(self._held):
+            self._say(f"held:{change.path}:{change.result.value}", write_sentence(change, len(others)))
+        self._held.clear()
+
+    def _note_write(self, change: FileChange) -> None:
+        line = audited_write(change, self._node, time.time())
+        self._writes.append(line)
+        if change.result is WriteResult.WRITTEN or not self._dry_run:
+            self._write(line)
 
     def released(self, entry: PendingRelease, now_ns: int) -> None:
         """Tell that a victim's memory is back. Pods that someone else deleted are no news."""
@@ -139,18 +227,38 @@ class Reporter:
             f"{self._name(entry.uid)} was to go and still holds its memory {format_ns(now_ns - entry.since_ns)} later",
         )
 
-    def view(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], watch: NodeWatch) -> None:
-        """Bring metrics and readiness up to date with a full measurement."""
+    def view(
+        self,
+        view: NodeView,
+        plan: Plan,
+        guards: tuple[ClosedGuard, ...],
+        watch: NodeWatch,
+        *,
+        holding: tuple[ClosedGuard, ...] | None = None,
+    ) -> None:
+        """Bring metrics and readiness up to date with a full measurement.
+
+        Args:
+            view: what was decided on.
+            plan: the decision.
+            guards: those that are closed; with one the agent is not ready.
+            watch: where signals come from.
+            holding: those of them that forbid acting now, in an emergency not all. None: all.
+        """
         metrics = self._metrics
         metrics.node = view.measure
         metrics.capacity_bytes = view.capacity_bytes
         metrics.closed_guards = tuple(guard.code for guard in guards)
         metrics.pending_bytes = sum(entry.credit_bytes for entry in view.pending)
         for feature in plan.features:
-            metrics.need_bytes[feature.verdict.feature] = feature.need_bytes
+            name = feature.verdict.feature
+            if name in _BY_CPU:
+                metrics.need_millicpu[name] = feature.cpu.need_millicpu if feature.cpu else 0
+            else:
+                metrics.need_bytes[name] = feature.need_bytes
             if feature.verdict.skipped:
                 metrics.count_skipped(feature.verdict.feature, feature.verdict.skipped)
-        for guard in guards:
+        for guard in guards if holding is None else holding:
             if plan.victims:
                 metrics.count_skipped("act", guard.code)
         attributed = sum(pod.cgroup_id is not None for pod in view.pods)
@@ -159,12 +267,21 @@ class Reporter:
             "without_cgroup": len(view.pods) - attributed,
             "without_pod": len(view.strays),
         }
+        metrics.quality = watch.quality
+        metrics.lost_signals = len(watch.lost)
+        self._quality = watch.quality
+        self._health.rests_on(watch.quality, tuple(f"{source.signal}: {source.reason}" for source in watch.lost))
         metrics.keep_pods((pod.namespace, pod.name) for pod in view.pods)
+        metrics.ledger.keep_pods(pod.key for pod in view.pods)
+        metrics.forecast, metrics.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
         if totals := watch.totals():
             metrics.records, metrics.lost_records = totals.ring_sent, totals.ring_lost
+            metrics.missed_runs, metrics.lost_ends = totals.missed_runs, totals.lost_ends
         if watch.source and (synced_ns := watch.source.state().synced_at_ns):
             metrics.pods_synced_age_s = (view.now_ns - synced_ns) / NS_PER_S
-        metrics.audit_dropped = self._audit.dropped if self._audit else 0
+        if self._audit:
+            self._audit.catch_up()
+            metrics.audit_dropped, metrics.audit_waiting = self._audit.dropped, self._audit.waiting
         metrics.events_dropped = self._events.dropped if self._events else 0
         is_above = any(feature.verdict.fires for feature in plan.features)
         if self._was_above and not is_above:
@@ -176,6 +293,7 @@ class Reporter:
         """Write the audit lines whose story is told."""
         self._metrics.ticks += 1
         if not self._open:
+            self._victims.clear()
             return
         now_ns = time.monotonic_ns()
         still: list[tuple[int, OpenPlan]] = []
@@ -183,13 +301,24 @@ class Reporter:
             if line.is_settled or now_ns - since_ns > _GIVE_UP_NS:
                 if line.is_settled and line.decided_to_freed_ns is not None:
                     self._metrics.decided_to_freed.observe_ns(line.decided_to_freed_ns)
-                if self._audit and not self._audit.write(line.record()):
-                    self._say("audit", f"an audit line was lost: {self._audit.last_error}")
+                record = line.record()
+                self.recent.append(record)
+                self._write(record)
             else:
                 still.append((since_ns, line))
         self._open = still
         if not still:
             self._victims.clear()
+            if self._in_flight and not (self._audit and self._audit.waiting):
+                self._in_flight.clear()
+
+    def decisions(self) -> tuple[AuditRecord, ...]:
+        """Return the last decisions, those whose outcome is still awaited included; from any thread."""
+        return (*tuple(self.recent), *(line.record() for _, line in tuple(self._open)))
+
+    def writes(self) -> tuple[AuditedWrite, ...]:
+        """Return the last changes of files, those of a dry run included; from any thread."""
+        return tuple(self._writes)
 
     def failed_tick(self, error: Exception) -> None:
         """Count a tick that an error ended, and be not ready until a full one succeeds."""
@@ -198,12 +327,27 @@ class Reporter:
 
     def close(self) -> None:
         """Write every open audit line with what is known, and post the last Events."""
+        self._tell_held()
         for _, line in self._open:
-            if self._audit:
-                self._audit.write(line.record())
+            self._write(line.record())
         self._open = []
+        if self._in_flight and not (self._audit and self._audit.waiting):
+            self._in_flight.close()
         if self._events:
             self._events.close()
+
+    def _tell_interrupted(self) -> None:
+        left = self._in_flight.left if self._in_flight else ()
+        for record in left:
+            log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
+            self.recent.append(record)
+            self._write(record)
+        if self._in_flight and not (self._audit and self._audit.waiting):
+            self._in_flight.clear()
+
+    def _write(self, record: AuditRecord | AuditedWrite) -> None:
+        if self._audit and not self._audit.write(record):
+            self._say("audit", f"{self._audit.waiting} audit lines wait to be written: {self._audit.last_error}")
 
     def _say(self, key: str, sentence: str) -> bool:
         said = self._repeats.say(key, sentence, time.monotonic_ns())
@@ -212,5 +356,5 @@ class Reporter:
         return said is not None
 
     def _name(self, uid: str) -> str:
-        victim = self._victims.get(uid)
+        _, victim = self._victims.get(uid, ("", None))
         return f"{victim.candidate.namespace}/{victim.candidate.name}" if victim else f"pod {uid}"

@@ -7,26 +7,38 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.api import ApiExecutor, ApiLimits
+from koordebpf.act.begun_kill import finish_kill
 from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.guards import GuardLimits
 from koordebpf.act.last_resort import LastResort
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import check_configuration
+from koordebpf.agent.ladder import open_ladder
+from koordebpf.agent.left_behind import left_behind
+from koordebpf.agent.node_marking import open_node_marking
+from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
+from koordebpf.agent.sole_agent import SoleAgent, folder_of
+from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.tick import Agent
+from koordebpf.agent.wake import open_wake
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.decide.evict.settings import Rung
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.choose import passed_over_sentence
 from koordebpf.kernel.kill import KillTarget, hurry_this_thread
 from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.protection import lock_memory, spare_from_oom
+from koordebpf.kernel.protection import lock_memory, open_all_files, spare_from_oom
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.kube.file import FileSource
@@ -35,8 +47,11 @@ from koordebpf.kube.source import Source
 from koordebpf.report.audit import AuditLog
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http import Health, ReportServer
+from koordebpf.report.in_flight import IN_FLIGHT_PATH, InFlight
+from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import AgentMetrics
-from koordebpf.units import NS_PER_S
+from koordebpf.report.sentences import outcome_sentence
+from koordebpf.units import NS_PER_MS, format_ns
 
 if TYPE_CHECKING:
     from koordebpf.kube.actions import KubeActions
@@ -45,9 +60,9 @@ log = logging.getLogger("koordebpf")
 
 _MAX_FAILED_TICKS = 10  # in a row: fail loud, the kubelet starts a fresh one
 _FAILED_PAUSE_S = 0.1
-# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 81 s apart
-# (kube/api.py); a kubelet answers each 10 s.
-_PODS_MAX_AGE_NS = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
+# Why 10 ms: a tick for each record took 10 % of a core at 1,300 records a second. How often a node that is close to its
+# threshold is looked at does not hang on it.
+_RING_REST_NS = 10 * NS_PER_MS
 _MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -59,62 +74,124 @@ def run_agent(config: AgentConfig) -> None:
     """
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
     with contextlib.ExitStack() as stack:
+        # Any number of agents may watch a node, one acts.
+        sole = stack.enter_context(SoleAgent(config.run_dir, scope)) if config.enforce else None
+        in_flight = _open_in_flight(sole, folder_of(config.run_dir, scope))
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
         source, actions = _open_source(config), _open_actions(config, stack)
-        watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns))
-        for signal in watch.signals.sources:
-            if not signal.works:
-                log.warning("no %s here: %s; %s", signal.signal, signal.reason, signal.cost)
+        watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
+        _tell_signals(watch)
         source.start(loop.wake)
         if config.source == "file":
             check_configuration(source.state())
-        if watch.signals.ring:
-            loop.watch(watch.signals.ring.fileno(), _nothing)
+        if (fd := watch.signals.fileno()) is not None:
+            loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
         _watch_pressure(scope, loop, stack)
+        pressure = PodPressure(scope, watch.index, loop)
+        stack.callback(pressure.close)
         collector = Collector(scope, watch.signals, watch.index)
         stack.callback(collector.close)
         outcomes = OutcomeQueue(loop.wake)
-        executor = _open_executor(config, scope, watch, outcomes, actions)
+        locate = _locator(scope, watch)
+
+        def by_cgroup() -> CgroupExecutor:
+            note = in_flight.kill if in_flight else None
+            return CgroupExecutor(locate, outcomes, enforce=config.enforce, note=note)
+
+        executor = _open_executor(config, by_cgroup, outcomes, actions)
         stack.callback(executor.close)
-        metrics, health = AgentMetrics(SelfUsageReader().read), Health()
+        emergency = _open_emergency(config, by_cgroup, stack)
+        node_name = config.node_name or socket.gethostname()
+        koordlet = KoordletMetrics(node_name, time.time()) if config.koordinator_metrics else None
+        kept = KeptBudget(
+            sole.folder / "evictions.json" if sole else None,
+            in_flight.left if in_flight else (),
+            time.monotonic_ns(),
+        )
+        stack.callback(lambda: kept.close(time.monotonic_ns()))
+        metrics, health = AgentMetrics(SelfUsageReader().read, koordlet), Health()
         reporter = Reporter(
-            node=config.node_name or socket.gethostname(),
+            node=node_name,
             dry_run=executor.is_dry_run,
             audit=_open_audit(config.audit),
             events=EventPoster(actions) if actions else None,
             metrics=metrics,
             health=health,
+            in_flight=in_flight,
         )
         stack.callback(reporter.close)
         if config.listen:
-            stack.callback(ReportServer(config.listen, metrics, health).close)
-        limits = GuardLimits(
-            evictions_per_minute=config.evictions_per_minute,
-            pods_max_age_ns=_PODS_MAX_AGE_NS[config.source]
-            if config.pods_max_age_s is None
-            else int(config.pods_max_age_s * NS_PER_S),
+            stack.callback(ReportServer(config.listen, metrics, health, reporter.decisions, reporter.writes).close)
+        suppression = Suppression(
+            scope,
+            watch.index,
+            config.suppress,
+            config.writer,
+            sole.folder if sole else None,
+            reporter.held,
+            config.wake.burst_window_ns,
+        )
+        stack.callback(suppression.close)
+        own_pod_uid = os.environ.get("KOORDEBPF_POD_UID")
+        ladder = open_ladder(
+            config,
+            scope,
+            watch.index,
+            sole.folder if sole else None,
+            stack,
+            kill=_open_kill(config, executor, by_cgroup, stack),
+            own_pod_uid=own_pod_uid,
+            tell=reporter.change,
+            wake=loop.wake,
         )
         agent = Agent(
-            config, watch, collector, executor, outcomes, reporter, limits, os.environ.get("KOORDEBPF_POD_UID")
+            config,
+            watch,
+            collector,
+            executor,
+            outcomes,
+            reporter,
+            config.guards,
+            own_pod_uid,
+            kept=kept,
+            emergency=emergency,
+            suppression=suppression,
+            wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
+            ladder=ladder,
+            marking=open_node_marking(config, stack),
         )
         # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision
         # left 5 ms after the crossing (p99 12 ms), with the highest 3 ms.
+        open_all_files()
         for problem in (spare_from_oom(), hurry_this_thread()) if config.lock_memory else ():
             if problem:
                 log.warning("%s", problem)
         mode = "dry run: nothing is evicted" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
-        _loop(config, loop, agent, reporter)
+        _loop(config, loop, agent, reporter, lambda: pressure.follow(source.state().pods))
     log.info("stopped: everything is detached")
 
 
-def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> None:
+# Before anything else: whoever is frozen waits for it.
+def _open_in_flight(sole: SoleAgent | None, folder: Path) -> InFlight | None:
+    if sole is None:
+        if sentence := left_behind(folder):
+            log.warning("%s", sentence)
+        return None
+    in_flight = InFlight(folder / IN_FLIGHT_PATH.name)
+    for outcome in in_flight.finish(finish_kill):
+        log.warning("%s", outcome_sentence(outcome))
+    return in_flight
+
+
+def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter, follow_pods: Callable[[], None]) -> None:
     failed_in_a_row = 0
     is_locked = not config.lock_memory
     while not loop.stopping:
         try:
             due_ns = agent.tick()
+            follow_pods()
             failed_in_a_row = 0
         except ConfigError:
             raise
@@ -139,7 +216,7 @@ def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter) -> 
         loop.wait(due_ns)
 
 
-# The kubernetes package is 38 MB: imported only where something talks to an API server.
+# urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.
 def _open_source(config: AgentConfig) -> Source:
     if config.source == "file":
         if not config.files:
@@ -171,7 +248,8 @@ def _open_source(config: AgentConfig) -> Source:
 
 
 def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
-    if config.executor != "api":
+    # The others need no API server; one that is there anyway is told of their Events.
+    if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
         return None
     from koordebpf.kube.actions import KubeActions
     from koordebpf.kube.transport import open_cluster
@@ -181,13 +259,7 @@ def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActio
     return actions
 
 
-def _open_executor(
-    config: AgentConfig,
-    scope: NodeScope,
-    watch: NodeWatch,
-    outcomes: OutcomeQueue,
-    actions: KubeActions | None,
-) -> Actuator:
+def _locator(scope: NodeScope, watch: NodeWatch) -> Callable[[int], KillTarget | None]:
     hierarchy = scope.hierarchy
 
     def locate(cgroup_id: int) -> KillTarget | None:
@@ -197,8 +269,19 @@ def _open_executor(
         freezer = hierarchy.freezer_mount_point
         return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path)
 
+    return locate
+
+
+def _open_executor(
+    config: AgentConfig, by_cgroup: Callable[[], CgroupExecutor], outcomes: OutcomeQueue, actions: KubeActions | None
+) -> Actuator:
+    if config.executor == "cri":
+        from koordebpf.act.cri import CriExecutor
+        from koordebpf.kube.cri import Cri
+
+        return CriExecutor(Cri(config.cri_socket), outcomes, enforce=config.enforce)
     if actions is None:
-        return CgroupExecutor(locate, outcomes, enforce=config.enforce)
+        return by_cgroup()
     limits = ApiLimits()
     if config.kill_after_s is None:
         return LastResort(ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce), None)
@@ -206,9 +289,36 @@ def _open_executor(
     limits = ApiLimits(timeout_s=max(min(limits.timeout_s, config.kill_after_s), _MIN_TIMEOUT_S), unknown_tries=1)
     return LastResort(
         ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce),
-        CgroupExecutor(locate, outcomes, enforce=config.enforce),
+        by_cgroup(),
         kill_after_s=config.kill_after_s,
     )
+
+
+def _open_emergency(
+    config: AgentConfig, by_cgroup: Callable[[], CgroupExecutor], stack: contextlib.ExitStack
+) -> Emergency | None:
+    if config.emergency.action != "kill-be":
+        return None
+    executor = by_cgroup()
+    stack.callback(executor.close)
+    after, until = config.emergency.after_ns, config.emergency.max_age_ns
+    log.info(
+        "%s to %s after the last word of the API server best-effort pods are killed by cgroup if need be",
+        format_ns(after),
+        format_ns(until),
+    )
+    return Emergency(config.emergency, config.guards.pods_max_age_ns, executor)
+
+
+# Of the ladder's last rung.
+def _open_kill(
+    config: AgentConfig, executor: Actuator, by_cgroup: Callable[[], CgroupExecutor], stack: contextlib.ExitStack
+) -> Actuator:
+    if config.executor == "cgroup" or Rung.KILL not in config.eviction.ladder.rungs:
+        return executor
+    kill = by_cgroup()
+    stack.callback(kill.close)
+    return kill
 
 
 def _open_audit(path: Path | None) -> AuditLog | None:
@@ -236,6 +346,17 @@ def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -
             log.info("no PSI trigger on %s: %s", path, error)
             continue
         loop.watch(trigger.fileno(), _nothing, priority=True)
+
+
+def _tell_signals(watch: NodeWatch) -> None:
+    # A backend that was passed over explains all that is missing: one sentence then, not one for each signal.
+    if sentence := passed_over_sentence(watch.signals):
+        log.warning("%s; %s", sentence, watch.quality.sentence)
+        return
+    log.info("%s", watch.quality.sentence)
+    for signal in watch.signals.sources:
+        if not signal.works and watch.quality.backend != "files":
+            log.warning("no %s here: %s; %s", signal.signal, signal.reason, signal.cost)
 
 
 def _nothing() -> None:

@@ -27,6 +27,11 @@ class NodeScope(msgspec.Struct, frozen=True):
         """The cgroup that is the node; None: the machine is."""
         return self.root_id if self.kind == "cgroup" else None
 
+    @property
+    def node_path(self) -> str:
+        """Its path below any hierarchy's mount; "": the machine is the node."""
+        return self.path.relative_to(self.hierarchy.mount_point).as_posix() if self.kind == "cgroup" else ""
+
 
 def open_scope(hierarchy: MemoryHierarchy, node_cgroup: Path | None) -> NodeScope:
     """Return the scope that `--node-cgroup` names: a directory, or a path below the memory hierarchy's root.

@@ -13,31 +13,44 @@ import time
 import msgspec
 
 from koordebpf.act.actuator import Actuator, OutcomeQueue
-from koordebpf.act.guards import Budget, ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
+from koordebpf.act.emergency import without_stale
+from koordebpf.act.guards import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.pending import expire, note_outcome, note_told
+from koordebpf.act.usefulness import Usefulness
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.history import NodeHistory
+from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import Known
+from koordebpf.agent.ladder import Ladder
+from koordebpf.agent.node_marking import NodeMarking
 from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.suppression import Suppression
+from koordebpf.agent.wake import SuppressionWake
 from koordebpf.agent.watch import NodeWatch
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.plan import Plan
+from koordebpf.decide.plan import Candidate, Plan
 from koordebpf.decide.rounds import decide
-from koordebpf.detect.be_memory_evict import FEATURE, threshold_bytes
-from koordebpf.events.layout import decode_stall
+from koordebpf.detect import be_memory_evict, memory_evict
+from koordebpf.detect.used_memory import threshold_bytes
+from koordebpf.detect.verdict import USED
 from koordebpf.events.records import OomKill
 from koordebpf.state.build import build_view, node_capacity_bytes
 from koordebpf.state.series import next_sample_ns
-from koordebpf.state.stalls import NODE, StallWindow
-from koordebpf.state.view import Measured, NodeMeasure, NodeView, PendingRelease, RefusedEviction, StallParts
+from koordebpf.state.view import Measured, NodeMeasure, NodeView, PastEviction, PendingRelease, RefusedEviction
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)
 
+_BY_USE = (be_memory_evict.FEATURE, memory_evict.FEATURE)  # what a crossing of the threshold concerns
+
 _FULL_EVERY_NS = NS_PER_S  # all pods, for growth, metrics and `top`
+_CPU_EVERY_NS = 9 * NS_PER_S // 10  # with every full measurement that comes by its own pace
+_CPU_REST_NS = NS_PER_S  # so much later at most while memory comes back: 1 ms of 330 containers is a tenth of that pace
 _WAITING_PACE_NS = 10 * NS_PER_MS  # while memory of the evicted comes back
 _LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
+_AHEAD_PACE_NS = 100 * NS_PER_MS  # where `act_ahead` may soon have to act: a tenth of the seconds that are its measure
 _HELPLESS_PACE_NS = 100 * NS_PER_MS  # above the threshold with nobody to evict
 _HELD_PACE_NS = NS_PER_S  # above the threshold with a guard closed
 
@@ -55,6 +68,12 @@ class Agent:
         reporter: Reporter,
         limits: GuardLimits,
         own_pod_uid: str | None,
+        kept: KeptBudget | None = None,
+        emergency: Emergency | None = None,
+        suppression: Suppression | None = None,
+        wake: SuppressionWake | None = None,
+        ladder: Ladder | None = None,
+        marking: NodeMarking | None = None,
     ) -> None:
         self._config = config
         self._watch = watch
@@ -64,19 +83,28 @@ class Agent:
         self._reporter = reporter
         self._limits = limits
         self._own_pod_uid = own_pod_uid
-        self._settings = EvictSettings(cool_time_ns=config.cool_time_ns)
-        self._known = Known()
-        self._stalls = StallWindow()
-        self._episodes_seen = -1
+        self._emergency = emergency
+        self._suppression = suppression
+        self._wake = wake
+        self._woken_by: str | None = None  # why the CPUs are measured, and best-effort pods held, before their time
+        self._ladder = ladder
+        self._marking = marking
+        self._last_view: NodeView | None = None
+        self._settings = config.eviction
+        self._known = Known(keeps_deleted=config.compat == "strict")
+        self._history = NodeHistory(watch, collector)
         self._pending: tuple[PendingRelease, ...] = ()
         self._late: frozenset[str] = frozenset()  # of the pending: said to be late already
+        self._released: frozenset[str] = frozenset()  # their memory is back; the API server may not know it yet
         self._refused: dict[str, RefusedEviction] = {}
-        self._budget = Budget()
+        self._kept = kept or KeptBudget(None)
+        self._usefulness = Usefulness()
         self._last_evict_ns: int | None = None
         self._crossed_ns: int | None = None
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
         self._next_full_ns = 0
         self._next_round_ns = 0
+        self._next_cpu_ns = 0
         self._records = 0
         self._lost_seen = 0
         self._loss_since_ns = 0
@@ -86,23 +114,40 @@ class Agent:
     def tick(self) -> int:
         """Run once; return when the next tick is due at the latest (CLOCK_MONOTONIC ns)."""
         now_ns = time.monotonic_ns()
+        if self._ladder:
+            self._ladder.thaw_overdue(now_ns)
         self._take_in()
+        self._woken_by = self._wake.look(now_ns) if self._wake else None
+        if self._woken_by:
+            self._next_full_ns = now_ns
         strategy = self._known.strategy
         measured = self._measure(now_ns) if now_ns >= self._next_full_ns else None
-        node = measured.node if measured else self._collector.node(self._threshold)
+        node = measured.node if measured else self._sample()
         threshold = None
-        if self._config.feature_gates.get(FEATURE):
+        if any(self._config.feature_gates.get(name) for name in _BY_USE):
             threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
         self._threshold = threshold
+        if self._may_act_ahead(node):
+            self._next_full_ns = min(self._next_full_ns, now_ns + _AHEAD_PACE_NS)
         is_above = threshold is not None and node.used_bytes >= threshold
         if not is_above:
             self._crossed_ns = None
         elif self._crossed_ns is None:
             self._crossed_ns = time.monotonic_ns()
         if measured or (is_above and now_ns >= self._next_round_ns):
-            node, is_above = self._round(now_ns, measured or self._measure(now_ns))
+            node, is_above = self._round(now_ns, measured or self._measure(now_ns, node))
         self._reporter.flush()
-        return now_ns + self._pace_ns(node, threshold, is_above)
+        due_ns = now_ns + self._pace_ns(node, threshold, is_above)
+        if self._wake:
+            due_ns = min(due_ns, self._wake.due_ns or due_ns)
+        return min(due_ns, self._ladder.due_ns(now_ns) or due_ns) if self._ladder else due_ns
+
+    def _may_act_ahead(self, node: NodeMeasure) -> bool:
+        # Whether the crossing is near enough to look at the forecast, which only a full measurement has.
+        growth = node.growth_bytes_per_s or 0.0
+        if self._threshold is None or growth <= 0 or not self._settings.act_ahead_ns:
+            return False
+        return (self._threshold - node.used_bytes) / growth * NS_PER_S < 2 * self._settings.act_ahead_ns
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
@@ -124,22 +169,68 @@ class Agent:
     def _note(self, outcome: Outcome) -> None:
         outcome = self._executor.observe(outcome)
         self._pending = note_outcome(self._pending, outcome)
+        if all(entry.uid != outcome.uid for entry in self._pending):
+            self._usefulness = self._usefulness.withdrawn(outcome.uid)
         if outcome.result in (Result.REFUSED, Result.GONE) and outcome.sent_ns is not None:
-            self._budget = self._budget.give_back(outcome.decided_ns)
+            self._kept.keep(self._kept.budget.give_back(outcome.uid, outcome.decided_ns))
         if outcome.result is Result.REFUSED or (outcome.result is Result.FAILED and outcome.retry_at_ns):
             self._refused[outcome.uid] = RefusedEviction(outcome.uid, outcome.retry_at_ns, outcome.detail)
             self._next_round_ns = 0  # another candidate may serve meanwhile
         self._reporter.outcome(outcome)
 
-    def _measure(self, now_ns: int) -> Measured:
+    def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
         self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._is_waiting(now_ns) else _FULL_EVERY_NS)
-        stalls = self._stall_rows(now_ns)
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
-        return self._collector.everything(stalls, tmpfs, stalls.get(NODE))
+        measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
+        # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
+        rest_ns = _CPU_REST_NS if self._is_waiting(now_ns) else 0
+        is_due = now_ns >= self._next_cpu_ns + rest_ns
+        if self._suppression and sampled is None and (is_due or self._woken_by):
+            if is_due:
+                self._next_cpu_ns = now_ns + _CPU_EVERY_NS
+            cpu = self._suppression.measure(measured.now_ns, self._known, self._last_view)
+            measured = msgspec.structs.replace(measured, cpu=cpu)
+        self._reporter.stalls(self._history.news, self._known.facts)
+        return measured
+
+    def _sample(self) -> NodeMeasure:
+        node = self._collector.node(self._threshold)
+        self._history.note(time.monotonic_ns(), node)
+        return node
 
     def _round(self, now_ns: int, measured: Measured) -> tuple[NodeMeasure, bool]:
         # The decision on a full measurement; returns the node as measured and whether it is above its threshold.
-        view = build_view(
+        view = self._settle(self._view(measured))
+        source, emergency = self._watch.source, self._emergency
+        lost = emergency.look(measured, source.state()) if emergency and source else None
+        judged = emergency.narrowed(view, self._known.facts) if emergency and lost else view
+        plan = decide(judged, self._settings)
+        is_above = any(feature.verdict.fires for feature in plan.features)
+        guards = closed_guards(self._guard_facts(view), self._limits)
+        holding = without_stale(guards) if lost else guards
+        if is_above and now_ns >= self._next_round_ns:
+            if emergency and lost:
+                plan = msgspec.structs.replace(plan, sentence=f"{lost}: {plan.sentence}")
+                self._carry_out(judged, plan, holding, emergency.executor)
+            elif self._ladder:
+                self._carry_out(view, *self._ladder.climb(view, plan, guards, self._executor))
+                self._next_round_ns = min(self._next_round_ns, self._ladder.due_ns(now_ns) or self._next_round_ns)
+            else:
+                self._carry_out(view, plan, guards, self._executor)
+        elif self._ladder and not is_above:
+            self._ladder.climb(view, plan, guards, self._executor)
+        if self._suppression and view.cpu and self._known.is_whole:  # else nobody knows whose CPUs are whose
+            self._reporter.suppression(self._suppression.hold(view, self._woken_by), self._suppression.counts)
+            self._last_view = view
+        if self._marking:
+            self._marking.look(plan, self._pending, self._late, view.now_ns)
+        if self._ladder:
+            self._reporter.ladder(self._ladder.counts)
+        self._reporter.view(view, plan, guards, self._watch, holding=holding)
+        return view.measure, is_above
+
+    def _view(self, measured: Measured) -> NodeView:
+        return build_view(
             pods=self._known.facts,
             node=self._known.node,
             strategy=self._known.strategy,
@@ -148,16 +239,13 @@ class Agent:
             executor=self._config.executor,
             pending=self._pending,
             last_evict_ns=self._last_evict_ns,
+            topology=self._known.topology,
+            wall_s=time.time(),
+            own_pod_uid=self._own_pod_uid,
+            evictions=self._kept.budget.recent(measured.now_ns),
+            pdbs=self._known.pdbs,
             refused=tuple(self._refused.values()),
         )
-        view = self._settle(view)
-        plan = decide(view, self._settings)
-        is_above = any(feature.verdict.fires for feature in plan.features)
-        guards = closed_guards(self._guard_facts(view), self._limits)
-        if is_above and now_ns >= self._next_round_ns:
-            self._carry_out(view, plan, guards)
-        self._reporter.view(view, plan, guards, self._watch)
-        return view.measure, is_above
 
     def _is_waiting(self, now_ns: int) -> bool:
         # A victim's memory comes back in tens of milliseconds, or with its grace period: look closely only at first.
@@ -166,6 +254,8 @@ class Agent:
     def _settle(self, view: NodeView) -> NodeView:
         # Which of those that were told to go have given their memory back, before the decision counts on them.
         told = {entry.uid for entry in self._pending}
+        self._released = (self._released - told) & {pod.uid for pod in view.pods}
+        told |= self._released
         for pod in view.pods:
             if pod.is_terminating and pod.uid not in told and pod.memory:
                 self._pending = note_told(
@@ -176,53 +266,59 @@ class Agent:
         )
         for entry in released:
             self._reporter.released(entry, view.now_ns)
-        for entry in late:
-            if entry.uid not in self._late:
-                self._reporter.late(entry, view.now_ns)
+        if self._config.executor == "api":  # with the others the pod stays, and may be deleted for itself later
+            self._released |= {entry.uid for entry in released}
+        late_now = [entry for entry in late if entry.uid not in self._late]
+        for entry in late_now:
+            self._reporter.late(entry, view.now_ns)
+        self._usefulness = self._usefulness.judged(
+            [entry.uid for entry in released],
+            [entry.uid for entry in late_now],
+            used_bytes=view.used_bytes,
+            now_ns=view.now_ns,
+        )
         self._late = frozenset(entry.uid for entry in late)
         # The late stay known as such: forgotten, a pod that cannot die would be counted on anew.
         self._pending = (*waiting, *late)
         return msgspec.structs.replace(view, pending=self._pending)
 
-    def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...]) -> None:
+    def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], executor: Actuator) -> None:
         decided_ns = time.monotonic_ns()
         if not plan.victims:
             self._next_round_ns = decided_ns + (_WAITING_PACE_NS if self._is_waiting(decided_ns) else _HELPLESS_PACE_NS)
             self._reporter.plan(view, plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
-            plan.victims, guards, self._budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
+            plan.victims, guards, self._kept.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
         )
-        outcomes = [self._executor.submit(victim, decided_ns) for victim in screening.allowed]
-        outcomes += [self._executor.submit(victim, decided_ns, guard) for victim, guard in screening.held]
-        credits = {victim.candidate.uid: victim.candidate.credit_bytes for victim in plan.victims}
-        is_acting = False
-        for outcome in outcomes:
-            if outcome.result in (Result.SENT, Result.DONE):
-                is_acting = True
-                self._budget = self._budget.spend(decided_ns)
-                self._last_evict_ns = decided_ns
-                self._pending = note_told(
-                    self._pending, uid=outcome.uid, credit_bytes=credits[outcome.uid], now_ns=decided_ns
-                )
+        if screening.allowed and not executor.is_dry_run:
+            self._reporter.begin(plan, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+        outcomes = [executor.submit(victim, decided_ns) for victim in screening.allowed]
+        outcomes += [executor.submit(victim, decided_ns, guard) for victim, guard in screening.held]
+        acting = {outcome.uid for outcome in outcomes if outcome.result in (Result.SENT, Result.DONE)}
+        for feature in plan.features:
+            is_for_use = any(need.resource == USED for need in feature.verdict.needs)
+            for victim in feature.victims:
+                if victim.candidate.uid in acting:
+                    self._tell(victim.candidate, decided_ns, view.used_bytes, is_for_use=is_for_use)
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
-        if is_acting:
+        if acting:
             self._next_full_ns = self._next_round_ns = decided_ns + _WAITING_PACE_NS
         self._reporter.plan(view, plan, outcomes, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
                 self._note(outcome)
 
-    def _stall_rows(self, now_ns: int) -> dict[str, StallParts]:
-        totals = self._watch.totals()
-        if totals and totals.episodes != self._episodes_seen:
-            self._episodes_seen = totals.episodes
-            sums = [decode_stall(key, value) for key, value in self._watch.signals.stalls()]
-            self._reporter.stalls(self._stalls.push(now_ns, sums, self._watch.index.subtree_pod), self._known.facts)
-        else:
-            self._stalls.forget_older(now_ns)
-        return self._stalls.rows()
+    def _tell(self, pod: Candidate, decided_ns: int, used_bytes: int, *, is_for_use: bool) -> None:
+        # What is remembered of a pod that was told to go.
+        past = PastEviction(decided_ns, pod.uid, pod.namespace, pod.workload)
+        self._kept.keep(self._kept.budget.spend(past))
+        self._last_evict_ns = decided_ns
+        self._pending = note_told(self._pending, uid=pod.uid, credit_bytes=pod.credit_bytes, now_ns=decided_ns)
+        self._usefulness = self._usefulness.told(
+            pod.uid, credit_bytes=pod.credit_bytes if is_for_use else 0, used_bytes=used_bytes, now_ns=decided_ns
+        )
 
     def _guard_facts(self, view: NodeView) -> GuardFacts:
         state = self._watch.source.state() if self._watch.source else None
@@ -242,12 +338,15 @@ class Agent:
             clock_jump_ns=self._clock_jump_ns(state.synced_at_ns if state else 0),
             running_pods=len(running),
             running_pods_without_cgroup=sum(pod.cgroup_id is None for pod in running),
+            useless_evictions=self._usefulness.useless,
+            useless_ns=self._usefulness.useless_ns,
         )
 
     def _clock_jump_ns(self, synced_at_ns: int) -> int:
         # After a suspend both cgroups and pods are read anew; the guard opens once the source has answered since.
         jump_ns = _suspended_ns() - self._suspended_ns
         if abs(jump_ns) > self._limits.clock_jump_max_ns and not self._resumed_ns:
+            log.warning("the machine was suspended for %d s: cgroups and pods are read anew", abs(jump_ns) // NS_PER_S)
             self._watch.rescan()
             self._resumed_ns = time.monotonic_ns()
         elif self._resumed_ns and synced_at_ns > self._resumed_ns:

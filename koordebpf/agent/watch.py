@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
-from koordebpf.errors import DecodeError, SupportError
-from koordebpf.events.layout import check_layout, decode, decode_totals
+from koordebpf.errors import DecodeError
+from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
+from koordebpf.kernel.backend import SignalRequest, SignalSource
 from koordebpf.kernel.cgroupfs import walk
-from koordebpf.kernel.signals import OBJECTS, KernelSignals
+from koordebpf.kernel.choose import WantedBackend, open_signals, wanted_backend
+from koordebpf.kernel.quality import SignalQuality, quality_of
 from koordebpf.kube.objects import ClusterState
 from koordebpf.kube.source import Source
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 
+_PROBE_NS = 10 * NS_PER_S
+
 
 class NodeWatch:
     """Signals, index and source of one node, kept in step with each other.
 
-    The programs are attached before the first walk, so that no cgroup is born unseen in between; a birth that the walk
-    saw too changes nothing.
+    The backend listens before the first walk, so that no cgroup is born unseen in between; a birth that the walk saw
+    too changes nothing.
+
+    Args:
+        scope: the node.
+        source: of pods; None: nobody asks for them.
+        min_stall_ns: shorter stalls are counted, not sent.
+        measures: False: nothing scans, so that the scan need not be loaded.
+        backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
+        ring_bytes: of the ring buffer, for who expects a flood; None: what the programs say.
     """
 
     def __init__(
-        self, scope: NodeScope, source: Source | None, min_stall_ns: int, objects: Collection[str] = OBJECTS
+        self,
+        scope: NodeScope,
+        source: Source | None,
+        min_stall_ns: int,
+        *,
+        measures: bool = True,
+        backend: WantedBackend | None = None,
+        ring_bytes: int | None = None,
     ) -> None:
         self.scope = scope
         self.source = source
@@ -43,46 +61,40 @@ class NodeWatch:
         self._must_rescan = False
         self._rescanned_ns = 0
         self._pods_version = 0
-        self._root_fd = os.open(scope.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.signals = KernelSignals(
-                hierarchy_id=scope.hierarchy.hierarchy_id,
-                scan_root_fd=self._root_fd,
-                node_cgroup_id=scope.node_cgroup_id,
-                min_stall_ns=min_stall_ns,
-                check_layout=check_layout,
-                objects=objects,
-            )
-            if self.signals.ring is None:
-                # Without births the index would be blind to every new pod.
-                broken = next(signal for signal in self.signals.sources if not signal.works)
-                raise SupportError("BPF", broken.reason, broken.remedy)
-        except BaseException:
-            os.close(self._root_fd)
-            raise
-        self._sees_births = any(s.works for s in self.signals.sources if s.signal == "cgroup births and deaths")
+        self._probed_ns = time.monotonic_ns()
+        self.lost: tuple[SignalSource, ...] = ()
+        self.request = _request(scope, min_stall_ns, measures, ring_bytes)
+        self.signals = open_signals(self.request, check_layout, wanted_backend(backend))
+        self.quality: SignalQuality = quality_of(self.signals)
         self.rescan()
 
     def rescan(self) -> None:
         """Make the index equal to the file system: at start, and after records were lost."""
-        self._must_rescan = False
+        was_loss, self._must_rescan = self._must_rescan, False
         self._rescanned_ns = time.monotonic_ns()
         self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point))
+        if was_loss:
+            self._forget_the_dead(self._rescanned_ns)
+
+    # Deaths may be among what was lost: who stalled before the walk began and was not met by it is dead.
+    def _forget_the_dead(self, walked_ns: int) -> None:
+        for stall in (decode_stall(*item, histograms=False) for item in self.signals.stalls()):
+            if stall.last_ts_ns < walked_ns and stall.cgroup_id not in self.index:
+                self.signals.forget(stall.cgroup_id)
 
     def totals(self) -> Totals | None:
-        """Return the programs' counters; None where none could be loaded."""
+        """Return the backend's counters; None where it has none."""
         raw = self.signals.totals()
         return decode_totals(raw) if raw else None
 
     def drain(self) -> list[tuple[Record, Owner | None]]:
-        """Take all records out of the ring, oldest first, each with its cgroup's owner at that moment.
+        """Take all records out of the backend, oldest first, each with its cgroup's owner at that moment.
 
         The index is up to date with them afterwards; after a loss it is read anew from the file system.
         """
-        if self.signals.ring is None:
-            return []
+        self._look_for_lost_probes(time.monotonic_ns())
         seen: list[tuple[Record, Owner | None]] = []
-        for buf in self.signals.ring.read():
+        for buf in self.signals.read():
             try:
                 record = decode(buf)
             except DecodeError as error:
@@ -94,21 +106,32 @@ class NodeWatch:
         if self.index.pending_names():
             self.rescan()
         totals = self.totals()
-        if totals and totals.ring_lost != self._lost_seen:
-            log.warning(
-                "%d kernel records were lost; reading the cgroup tree again", totals.ring_lost - self._lost_seen
-            )
-            self._lost_seen = totals.ring_lost
+        lost = totals.ring_lost + totals.missed_births if totals else 0
+        if lost != self._lost_seen:
+            log.warning("%d kernel records were lost; reading the cgroup tree again", lost - self._lost_seen)
+            self._lost_seen = lost
             self._must_rescan = True
         # Records that are lost all the time must not make the agent read the tree all the time.
         is_due = time.monotonic_ns() - self._rescanned_ns >= NS_PER_S
-        if is_due and (self._must_rescan or not self._sees_births):
+        if is_due and (self._must_rescan or self.quality.births == "rescanned"):
             self.rescans += self._must_rescan
             self.rescan()
         return seen
 
+    # Asks the backend what it had at start and lost; `lost` and `quality` say so afterwards.
+    def _look_for_lost_probes(self, now_ns: int) -> None:
+        if now_ns - self._probed_ns < _PROBE_NS:
+            return
+        self._probed_ns = now_ns
+        lost = tuple(self.signals.lost_probes())
+        for source in lost:
+            if source.signal not in {known.signal for known in self.lost}:
+                log.warning("lost: %s: %s. %s", source.signal, source.reason, source.remedy)
+        totals = self.totals()
+        self.lost, self.quality = lost, quality_of(self.signals, lost, totals.missed_runs if totals else 0)
+
     def _is_ours(self, record: Record) -> bool:
-        # The programs tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
+        # A backend may tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
         match record:
             case CgroupBirth() if self.scope.kind == "cgroup":
                 return record.parent_id in self.index
@@ -155,9 +178,6 @@ class NodeWatch:
         self.signals.close()
         if self.source:
             self.source.close()
-        if self._root_fd >= 0:
-            os.close(self._root_fd)
-            self._root_fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -166,3 +186,18 @@ class NodeWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _request(scope: NodeScope, min_stall_ns: int, measures: bool, ring_bytes: int | None) -> SignalRequest:
+    hierarchy = scope.hierarchy
+    return SignalRequest(
+        hierarchy_version=hierarchy.version,
+        hierarchy_id=hierarchy.hierarchy_id,
+        mount_point=hierarchy.mount_point,
+        root=scope.path,
+        node_cgroup_id=scope.node_cgroup_id,
+        node_level=len(scope.path.relative_to(hierarchy.mount_point).parts),
+        min_stall_ns=min_stall_ns,
+        measures=measures,
+        ring_bytes=ring_bytes,
+    )

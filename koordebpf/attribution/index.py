@@ -82,6 +82,7 @@ class CgroupIndex:
             max_cgroups: births beyond it are refused and counted.
         """
         self.refused = 0
+        self.version = 0  # another one: some owner may be another
         self._max_cgroups = max_cgroups
         self._host_applications = dict(host_applications or {})
         self._nodes: dict[int, _Node] = {}
@@ -101,6 +102,9 @@ class CgroupIndex:
 
     def __contains__(self, cgroup_id: int) -> bool:
         return cgroup_id in self._nodes
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._nodes)
 
     @property
     def orphans(self) -> int:
@@ -204,6 +208,7 @@ class CgroupIndex:
                     self._subtree_pod[cgroup_id] = known_now.pod.uid if known_now else path_uid
         self._owners.clear()
         self._pod_cgroups = None
+        self.version += 1
 
     def set_host_applications(self, host_applications: Mapping[str, str]) -> None:
         """Know these host applications, path → name, and no others.
@@ -281,6 +286,7 @@ class CgroupIndex:
 
     # Works out the place of a cgroup and of all below it: at its birth, when its parent appears, after a rename.
     def _place(self, top: int) -> None:
+        self.version += 1
         for cgroup_id in self._subtree(top):
             node = self._nodes[cgroup_id]
             self._leave_place(cgroup_id, node)
@@ -323,6 +329,7 @@ class CgroupIndex:
             self._pod_cgroups = None
 
     def _drop(self, top: int) -> None:
+        self.version += 1
         parent_id = self._nodes[top].parent_id
         for cgroup_id in list(self._subtree(top)):
             node = self._nodes.pop(cgroup_id)

@@ -17,6 +17,11 @@ _COMMANDS = {
     "trace": "Print kernel events as they happen, with pod names.",
     "top": "Show pods by memory, growth and stall.",
     "plan": "Print the decision for one recorded frame.",
+    "explain": "Say why the last decisions were what they were.",
+    "config": "Check and show the agent's configuration file.",
+    "controller": "Give every Node its NodeSLO, in a cluster without Koordinator.",
+    "slo": "Render and check the ConfigMap slo-controller-config.",
+    "restore": "Give back what cgroup files held before the agent wrote them.",
     "doctor": "Show which signals work on this host, and what is missing.",
     "demo": "Watch a node cgroup be eaten and saved, on this kernel.",
 }

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from koordebpf.kernel.choose import WantedBackend
 
 
 @click.command()
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="Examine for this cgroup as the node.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-def doctor(node_cgroup: Path | None, as_json: bool) -> None:
+@click.option("--fix", is_flag=True, help="Below the table, what to type to get what is missing. Changes nothing.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "co-re", "bcc", "files"]),
+    help="Try this one alone; default: which would be taken, and why not the others.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
+def doctor(node_cgroup: Path | None, fix: bool, backend: WantedBackend | None, as_json: bool) -> None:
     """Show which signals work on this host, and what is missing.
 
-    Each is tried: the programs are loaded and attached for a moment. Exit code 0: the agent runs here (what is marked
-    -- it does without, at the cost that is named); 3: it cannot.
+    Each is tried: the programs are loaded and attached for a moment and gone again. What is marked -- does not work
+    here, or works only in the way that is noted below it, with what that costs. With --fix the kernel option, boot
+    parameter, capability, package or mount that is missing is named, by what the host says of itself: its kernel's
+    configuration, the process's capabilities, its mounts.
 
     \b
-    Example:
+    Exit code:
+      0  every signal is had in the best way
+      1  the agent runs here, with the losses that the table names
+      2  it cannot run here, or the command line is wrong
+
+    Cost: a second; the node notices nothing.
+
+    \b
+    Try it, on cgroup v1 and v2:
+      setpriv --bounding-set -all --inh-caps -all koordebpf doctor --fix
+      unshare -m sh -c 'umount -l /sys/fs/cgroup; koordebpf doctor'
+
+    \b
+    Examples:
+      koordebpf doctor --fix
+      koordebpf doctor --backend files
       koordebpf doctor --json | jq '.sources[] | select(.works | not)'
+      koordebpf doctor >/dev/null || echo "exit code $?"
     """
     import msgspec
 
     from koordebpf.agent.doctor import examine
-    from koordebpf.kernel.support import host_line
     from koordebpf.report.doctor import doctor_text
 
-    sources = examine(node_cgroup)
-    if as_json:
-        click.echo(msgspec.json.encode({"host": host_line(), "sources": sources}))
-    else:
-        click.echo(doctor_text(host_line(), sources))
+    report = examine(node_cgroup, backend)
+    click.echo(msgspec.json.encode(report) if as_json else doctor_text(report, with_fixes=fix))
+    raise SystemExit(report.exit_code)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 _FILE = click.Path(exists=True, path_type=Path)
 
 
 @click.command()
+@click.option(
+    "--config", "config_file", type=_FILE, help="The agent's configuration file; what is given here goes before it."
+)
 @click.option(
     "--source",
     type=click.Choice(["file", "kubelet", "api"]),
@@ -23,7 +28,8 @@ _FILE = click.Path(exists=True, path_type=Path)
     "files",
     type=_FILE,
     multiple=True,
-    help="Source file: YAML or JSON with Pods, Node, NodeSLO or slo-controller-config; or a directory.",
+    help="Source file: YAML or JSON with Pods, Node, NodeSLO or slo-controller-config, and with PodDisruptionBudgets as"
+    " kubectl get -o yaml prints them; or a directory.",
 )
 @click.option(
     "--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="This node's name. Sources api and kubelet."
@@ -41,11 +47,29 @@ _FILE = click.Path(exists=True, path_type=Path)
     help="The node is this cgroup with a memory limit (kind, nested nodes), not the machine.",
 )
 @click.option(
-    "--executor",
-    type=click.Choice(["api", "cgroup"]),
-    help="Evict through the API server, or kill the pod's cgroup. Default: cgroup for source file, else api.",
+    "--backend",
+    type=click.Choice(["auto", "co-re", "bcc", "files"]),
+    envvar="KOORDEBPF_BACKEND",
+    default="auto",
+    show_default=True,
+    help="Where signals come from: BPF by BTF, BPF by bcc, or no BPF. auto: the first that works.",
 )
-@click.option("--enforce/--dry-run", default=False, show_default=True, help="Act, or only say what would be done.")
+@click.option(
+    "--executor",
+    type=click.Choice(["api", "cri", "cgroup"]),
+    help="Evict through the API server, stop the pod's containers through their runtime, or kill the pod's cgroup."
+    " Default: cgroup for source file, else api.",
+)
+@click.option(
+    "--cri-socket", type=_FILE, help="Executor cri: the runtime's socket; default: where containerd and CRI-O listen."
+)
+@click.option(
+    "--enforce/--dry-run",
+    default=False,
+    show_default=True,
+    allow_from_autoenv=False,
+    help="Act, or only say what would be done. Has to be typed.",
+)
 @click.option(
     "--feature-gates", multiple=True, metavar="NAME=BOOL", help="Koordinator's gates, as BEMemoryEvict=false."
 )
@@ -60,7 +84,22 @@ _FILE = click.Path(exists=True, path_type=Path)
     "--audit", type=click.Path(path_type=Path), help="One JSON line per plan into this file; - for standard output."
 )
 @click.option(
+    "--koordinator-metrics/--no-koordinator-metrics",
+    default=True,
+    show_default=True,
+    help="Koordinator's names of metrics too, as koordlet_pod_eviction.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default="/run/koordebpf",
+    show_default=True,
+    help="Folder on a tmpfs, shared by all agents of a machine: of those with --enforce one runs for each node.",
+)
+@click.option(
     "--min-stall-ms",
+    "min_stall_ns",
+    callback=lambda _context, _option, value: int(value * 1_000_000),
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
@@ -69,6 +108,8 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--evictions-per-minute", type=click.IntRange(min=1), default=10, show_default=True, help="The budget.")
 @click.option(
     "--pods-max-age-s",
+    "pods_max_age_ns",
+    callback=lambda _context, _option, value: None if value is None else int(value * 1_000_000_000),
     type=click.FloatRange(min=0, min_open=True),
     help="Evict nothing on a list of pods older than this. Default: 90 for source api, else 30.",
 )
@@ -79,34 +120,43 @@ _FILE = click.Path(exists=True, path_type=Path)
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--lock-memory/--no-lock-memory", default=True, show_default=True, help="Lock the agent into memory.")
-def run(
-    log_format: str,
-    feature_gates: tuple[str, ...],
-    min_stall_ms: float,
-    listen: str,
-    executor: str | None,
-    **given: Any,
-) -> None:
+@click.pass_context
+def run(context: click.Context, /, config_file: Path | None, enforce: bool, **options: Any) -> None:
     """Watch a node and protect its latency-sensitive pods.
 
-    Nothing is evicted unless --enforce is given: by default the agent says what it would do, and why.
+    Nothing is evicted unless --enforce is given: by default the agent says what it would do, and why. A configuration
+    file cannot say it, nor can an environment variable.
+
+    --config takes everything else from a file, and more than there are options for. An option that is given here goes
+    before the file; koordebpf config show prints every setting with its default and its reason.
 
     \b
     Examples:
       koordebpf run --pods pods.yaml                            this machine, dry run
       koordebpf run --pods pods.yaml --node-cgroup kind/node --enforce
       koordebpf run --source api --node-name $NODE_NAME --audit -
+      koordebpf run --config /etc/koordebpf/config.yaml --enforce
     """
-    from koordebpf.agent.config import AgentConfig, parse_feature_gates
+    from koordebpf.act.guards import GuardLimits
+    from koordebpf.agent.config import agent_config, named_gates
+    from koordebpf.agent.config_file import places, read_config
     from koordebpf.agent.run import run_agent
     from koordebpf.report.logs import set_up_logging
+    from koordebpf.slo.convert import laid_over
 
-    set_up_logging(json=log_format == "json")
-    config = AgentConfig(
-        **given,
-        executor=executor or ("cgroup" if given["source"] == "file" else "api"),  # type: ignore[arg-type]  # click's choice
-        feature_gates=parse_feature_gates(feature_gates),
-        listen=listen or None,
-        min_stall_ns=int(min_stall_ms * 1_000_000),
-    )
+    in_file = read_config(str(config_file), config_file.read_bytes()) if config_file else {}
+    typed = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    typed["feature_gates"], idle_gates = named_gates(typed.get("feature_gates", ()))
+    typed["guards"] = {name: typed.pop(name) for name in GuardLimits.__struct_fields__ if name in typed}
+    config = agent_config(laid_over(in_file, {**typed, "enforce": enforce}))
+    set_up_logging(json=config.log_format == "json")
+    log = logging.getLogger("koordebpf")
+    if both := places(in_file) & places(typed):
+        log.info("the command line goes before %s: %s", config_file, ", ".join(sorted(both)))
+    if idle_gates:
+        log.warning("feature gates of koordlet that do nothing here: %s", ", ".join(idle_gates))
     run_agent(config)

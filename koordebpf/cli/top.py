@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from koordebpf.kernel.choose import WantedBackend
+    from koordebpf.report.top import Level, Sort
 
 
 @click.command()
@@ -16,72 +22,116 @@ import click
     help="Pods as YAML or JSON, for their names, QoS and the threshold.",
 )
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="The node is this cgroup.")
-@click.option("--sort", type=click.Choice(["used", "growth", "stall"]), default="used", show_default=True)
+@click.option("--level", type=click.Choice(["pod", "container", "cgroup"]), default="pod", show_default=True)
+@click.option(
+    "--sort", type=click.Choice(["stall", "usage", "growth", "ttt", "name"]), default="usage", show_default=True
+)
+@click.option("--ledger", is_flag=True, help="Show who stalled on whose account, not the table.")
 @click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds.")
-@click.option("--rows", type=click.IntRange(min=1), default=20, show_default=True, help="Pods shown.")
+@click.option("--rows", type=click.IntRange(min=1), help="So many at most; default: what fits, else 20.")
 @click.option("--once", is_flag=True, help="Print one page and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a page; with --once, one.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of that object, and end.")
 @click.option("--frame", "as_frame", is_flag=True, help="Print this moment as a frame for `koordebpf plan`, and end.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "co-re", "bcc", "files"]),
+    help="How the kernel is listened to; default: the best that works here.",
+)
 def top(
     files: tuple[Path, ...],
     node_cgroup: Path | None,
-    sort: str,
+    level: Level,
+    sort: Sort,
+    ledger: bool,
     interval: float,
-    rows: int,
+    rows: int | None,
     once: bool,
     as_json: bool,
+    schema: bool,
     as_frame: bool,
+    backend: WantedBackend | None,
 ) -> None:
-    """Show pods by memory, growth and stall.
+    """Show pods, containers or cgroups by memory, growth and stall.
 
-    USED is anon and unevictable memory, what an eviction gives back; CACHE the page cache, what the kernel gives back
-    by itself. STALL is the time tasks of the pod waited for reclaim in the last 10 s because the node was short, LIMIT
-    because their own limit was. A name that begins with ? is a pod cgroup that no source knows a pod for.
+    \b
+    USED      anon and unevictable memory: what an eviction gives back
+    GROWTH/s  of USED
+    SOME%     share of the last 10 s in which at least one task of it waited
+              for memory; FULL%: in which none ran. ~ is worked out from the
+              stalls that were timed (no pressure files on cgroup v1 and
+              psi=0), ≥ a lower bound, - not to be known that way
+    BY        whose shortage made most of it wait: the node's, or a limit
+              below the node, its own or its pod's
+    OOM IN    until its own limit kills: point, and low–high of the estimate
+
+    A name that begins with ? is a pod cgroup that no source knows a pod for. The ledger (--ledger, or key l) charges
+    each stall of the last minute to its cause: a limit, or those that grew while the node was short, page cache
+    included, beyond their requests.
+
+    Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
+    have at most, and what the whole node uses.
+
+    On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v goes from pods to
+    containers to cgroups, l to the ledger and back, q ends. Elsewhere each page is printed below the last.
+
+    \b
+    Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), some
+      10 ms of CPU a second with 300 containers.
+
+    \b
+    Provoke something to see: koordebpf demo in another terminal, or, as root,
+    on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, memory.limit_in_bytes):
+      C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
+      sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
+        count=5000; rm /var/tmp/x' & koordebpf top --level cgroup --sort stall
 
     \b
     Examples:
       koordebpf top --pods pods.yaml --sort growth
-      koordebpf top --once --json
+      koordebpf top --once --json | jq '.rows[] | select(.full_in)'
+      koordebpf top --ledger --once
       koordebpf top --pods pods.yaml --frame | koordebpf plan -
     """
+    if schema:
+        import json
+
+        from koordebpf.report.top import top_schema
+
+        click.echo(json.dumps(top_schema(), indent=2))
+        return
     import msgspec
-    from rich.console import Console
-    from rich.live import Live
 
     from koordebpf.agent.config import FEATURE_GATES
     from koordebpf.agent.frames import frame_of
+    from koordebpf.agent.keyboard import Keyboard
     from koordebpf.agent.scope import open_scope
     from koordebpf.agent.top import looks
     from koordebpf.agent.watch import NodeWatch
     from koordebpf.kernel.cgroupfs import find_memory_hierarchy
     from koordebpf.kube.file import FileSource
-    from koordebpf.report.top import top_page, top_rows
+    from koordebpf.report.top import Choice, cut, page_lines
     from koordebpf.state.frame import encode_frame
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup)
-    console = Console(highlight=False)
-    with NodeWatch(scope, FileSource(files) if files else None, 1 << 62) as watch:
-        live = (
-            None
-            if once or as_json or as_frame
-            else Live(console=console, auto_refresh=False, screen=console.is_terminal)
-        )
-        try:
-            for look in looks(watch, interval, once=once or as_frame):
-                if as_frame:
-                    frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
-                    click.echo(encode_frame(frame))
-                    continue
-                found = top_rows(look.view.pods, look.measured, sort)[:rows]
-                if as_json:
-                    click.echo(msgspec.json.encode({"node": look.measured.node, "pods": found}))
-                    continue
-                page = top_page(look.measured.node, look.view.capacity_bytes, look.threshold_bytes, found)
-                if live is None:
-                    console.print(page)
-                else:
-                    live.start()
-                    live.update(page, refresh=True)
-        finally:
-            if live is not None:
-                live.stop()
+    source = FileSource(files) if files else None
+    choice = Choice(sort, level, ledger)
+    is_live = not (once or as_json or as_frame) and sys.stdout.isatty()
+    with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
+        if is_live:
+            from koordebpf.report.screen import Screen
+
+            with Keyboard() as keyboard, Screen() as screen:
+                for look in looks(watch, interval, choice, keyboard):
+                    screen.show(look.page, look.choice, rows)
+            return
+        for look in looks(watch, interval, choice, once=once or as_frame):
+            if as_frame:
+                frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
+                click.echo(encode_frame(frame))
+            elif as_json:
+                click.echo(msgspec.json.encode(cut(look.page, rows)))
+            else:
+                click.echo("\n".join(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
+                if not once:
+                    click.echo()

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from koordebpf.kernel.choose import WantedBackend
+
+# As koordebpf.report.trace.KINDS has them, which `--help` must not import.
+_KINDS = (
+    "reclaim",
+    "oom_kill",
+    "cgroup_mkdir",
+    "cgroup_rmdir",
+    "cgroup_rename",
+    "kswapd",
+    "compaction",
+    "throttled",
+    "memstall",
+    "populated",
+    "migration",
+    "memcg_event",
+)
 
 
 @click.command()
@@ -27,8 +47,9 @@ import click
 @click.option(
     "--kind",
     multiple=True,
-    type=click.Choice(["reclaim", "oom_kill", "cgroup_mkdir", "cgroup_rmdir", "cgroup_rename", "kswapd"]),
-    help="Only this kind of event.",
+    type=click.Choice([*_KINDS, "all"]),
+    metavar="KIND",
+    help="Only this kind of event, or all. Default: all but populated, migration and memcg_event.",
 )
 @click.option(
     "--min-ms",
@@ -38,7 +59,21 @@ import click
     help="Only stalls from this duration on; shorter ones do not leave the kernel.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many events.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="End after so long.")
+@click.option("--summary", is_flag=True, help="No events; at the end who stalled how long, as histograms.")
+@click.option("--every", type=click.FloatRange(min=0.1), help="With --summary: one each so many seconds too.")
+@click.option("--since-boot", is_flag=True, help="At the end the kernel's and the programs' own counters.")
+@click.option("--record", "record_to", type=click.Path(path_type=Path), help="Write the events to this file, unseen.")
+@click.option(
+    "--replay", type=click.Path(exists=True, path_type=Path), help="Read them from such a file, not from the kernel."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "co-re", "bcc", "files"]),
+    help="How the kernel is listened to; default: the best that works here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of those lines, and end.")
 def trace(
     files: tuple[Path, ...],
     node_cgroup: Path | None,
@@ -47,35 +82,112 @@ def trace(
     kind: tuple[str, ...],
     min_ms: float,
     count: int | None,
+    seconds: float | None,
+    summary: bool,
+    every: float | None,
+    since_boot: bool,
+    record_to: Path | None,
+    replay: Path | None,
+    backend: WantedBackend | None,
     as_json: bool,
+    schema: bool,
 ) -> None:
-    """Print reclaim stalls, OOM kills and cgroup births as the kernel tells of them.
+    """Print memory pressure events as the kernel tells of them.
 
-    A stall of `node` is the node's own shortage (its LS pods suffer it too); one of `limit` is a limit below the node.
-    Lost records are said on standard error at the end. Cost: about 1 µs per reclaim episode in the kernel.
+    Each line is one thing that has ended, with the pod that it happened to:
+
+    \b
+    reclaim        a task had to free memory itself: how long, how much
+    compaction     a task had to move pages for a block of a higher order
+    throttled      a sleep inside reclaim, and what for
+    memstall       everything that the kernel itself counts as memory pressure,
+                   refaults and swap-ins included. One that only holds what
+                   other lines tell is left out, unless asked for by name
+    oom_kill       the OOM killer's victim, and what it held
+    memcg_event    lines of memory.events that grew; looked at each second
+    kswapd         background reclaim of one NUMA node went to sleep again
+    cgroup_mkdir   a cgroup was born; cgroup_rmdir: died; cgroup_rename
+    populated      a cgroup got its first task, or lost its last
+    migration      a task came into a cgroup
+
+    `node` is the node's own shortage, which its LS pods suffer too; `limit` a limit below the node.
+
+    What is not asked for does not leave the kernel: kinds, cgroups, pods and short stalls are filtered there. All is
+    counted nevertheless, so that --summary needs no events at all. What was lost is said on standard error at the end.
+
+    \b
+    Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), printed
+      or not; 20 to 35 µs of CPU for each line that is printed; --record takes
+      a million events a second. --summary sends none, and measures the node
+      four times a second.
+
+    \b
+    Provoke it, as root, on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, and
+    memory.limit_in_bytes for memory.max):
+      C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
+      sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
+        count=500; rm /var/tmp/x'                          reclaim
+      sh -c 'echo $$ >'$C'/cgroup.procs; tail /dev/zero'     OOM kill
+      mkdir $C/x; rmdir $C/x $C                            births and deaths
 
     \b
     Examples:
       koordebpf trace --min-ms 10                     who stalls for long
       koordebpf trace --kind oom_kill --json          for machines
       koordebpf trace --pods pods.yaml --pod default/web-1
+      koordebpf trace --summary --every 10            histograms by pod
+      koordebpf trace --since-boot --seconds 0        counters alone
+      koordebpf trace --count 23 --kind reclaim       exactly 23 of them
+      koordebpf trace --record storm --seconds 10     at full speed, and
+      koordebpf trace --replay storm --pods pods.yaml    to be read later
     """
-    from koordebpf.agent.scope import open_scope
-    from koordebpf.agent.trace import follow
-    from koordebpf.agent.watch import NodeWatch
-    from koordebpf.kernel.cgroupfs import cgroup_id, find_memory_hierarchy
-    from koordebpf.kernel.signals import LISTENING
-    from koordebpf.kube.file import FileSource
-    from koordebpf.report.trace import HEADER, TraceFilter, trace_json, trace_line
+    if schema:
+        import json
 
-    wanted = TraceFilter(pod, tuple(cgroup_id(path) for path in cgroup), kind, int(min_ms * 1_000_000))
-    scope = open_scope(find_memory_hierarchy(), node_cgroup)
-    with NodeWatch(scope, FileSource(files) if files else None, wanted.min_ns, LISTENING) as watch:
-        watch.signals.trace_kswapd(on=not kind or "kswapd" in kind)
+        from koordebpf.report.told import trace_schema
+
+        click.echo(json.dumps(trace_schema(), indent=2))
+        return
+    if summary and (count or kind or min_ms):
+        raise click.UsageError("--summary counts every stall: it goes with neither --count, --kind nor --min-ms")
+    if every and not summary:
+        raise click.UsageError("--every needs --summary")
+    if replay and (record_to or summary or since_boot or seconds is not None or cgroup or node_cgroup):
+        raise click.UsageError("--replay goes with --pods, --pod, --kind, --min-ms, --count and --json only")
+    if record_to and (summary or since_boot or as_json):
+        raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
+
+    from koordebpf.agent.trace import Asked, follow, open_watch
+    from koordebpf.kernel.cgroupfs import cgroup_id
+    from koordebpf.report.told import told_json, told_text
+    from koordebpf.report.trace import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
+
+    wanted = TraceFilter(
+        pod,
+        tuple(cgroup_id(path) for path in cgroup),
+        KINDS if "all" in kind else kind or DEFAULT_KINDS,
+        int(min_ms * 1_000_000),
+        once="memstall" not in kind,
+    )
+    tell = told_json if as_json else told_text
+    if replay:
+        from koordebpf.agent.replay import replayed
+
         if not as_json:
             click.echo(HEADER)
-        for record, owner, wall in follow(watch, wanted, count):
-            click.echo(trace_json(record, owner, wall) if as_json else trace_line(record, owner, wall))
-        totals = watch.totals()
-        if totals and totals.ring_lost:
-            click.echo(f"{totals.ring_lost} records were lost: the ring was full", err=True)
+        for batch in replayed(replay, files, wanted, count):
+            click.echo(tell(batch))
+        return
+    asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
+    with open_watch(files, node_cgroup, asked, backend) as watch:
+        if record_to:
+            from koordebpf.agent.replay import record_trace
+
+            click.echo(record_trace(watch, record_to, asked), err=True)
+        else:
+            if asked.records and not as_json:
+                click.echo(HEADER)
+            for told in follow(watch, asked):
+                click.echo(tell(told))
+        for sentence in losses(watch.totals(), watch.undecodable):
+            click.echo(sentence, err=True)

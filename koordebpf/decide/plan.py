@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from koordebpf.decide.evict.settings import Rung
 from koordebpf.detect.verdict import Verdict
 from koordebpf.errors import ConfigError
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CandidateCpu(msgspec.Struct, frozen=True):
+    """What a candidate would give back of CPU. Millicpu."""
+
+    used_millicpu: int | None  # None: not measured
+    request_resource: str  # what its band asks for
+    request_millicpu: int  # of that resource
+    batch_millicpu: int  # of batch-cpu
+
+
+class CpuAmounts(msgspec.Struct, frozen=True):
+    """A feature's part of the plan where it judges CPU. Millicpu; the names as in `FeaturePlan`."""
+
+    need_millicpu: int = 0
+    pending_millicpu: int = 0
+    shared_millicpu: int = 0
+    credit_millicpu: int = 0
+    missing_millicpu: int = 0
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One pod in the ranking, with the parts of its rank and what it would give back. Bytes."""
 
     rank: int  # 1 goes first
@@ -23,9 +41,19 @@ class Candidate(msgspec.Struct, frozen=True):
     credit_bytes: int
     koordinator_credit_bytes: int
     growth_bytes_per_s: float | None = None
+    request_resource: str = "memory"  # what its band asks for
+    request_bytes: int = 0  # of that resource
+    own_priority: int = 0  # annotation koordinator.sh/eviction-priority
+    sub_priority: int | None = None  # label koordinator.sh/priority; None: equal to the priority
+    caused_ns: int | None = (
+        None  # latency-sensitive pods stalled on its account, in the ledger's window; None: no ledger
+    )
+    workload: str | None = None  # its controller, as namespace/kind/name
+    disruption: str | None = None  # `allowed`, or why a PodDisruptionBudget refuses; None: nothing is known of them
+    cpu: CandidateCpu | None = None  # None: nothing was measured of the node's CPUs
 
 
-class Victim(msgspec.Struct, frozen=True):
+class Victim(msgspec.Struct, frozen=True, gc=False):
     """A candidate that is to go. `reason` and `message` are Koordinator's texts for the Event."""
 
     candidate: Candidate
@@ -33,7 +61,7 @@ class Victim(msgspec.Struct, frozen=True):
     message: str  # `trigger by koordlet feature BEMemoryEvict, kill pod: <name>`
 
 
-class Excluded(msgspec.Struct, frozen=True):
+class Excluded(msgspec.Struct, frozen=True, gc=False):
     """A pod that a reader may expect among the candidates, and why it is not; `code` is a stable word."""
 
     uid: str
@@ -44,17 +72,42 @@ class Excluded(msgspec.Struct, frozen=True):
 
 
 class FeaturePlan(msgspec.Struct, frozen=True):
-    """One feature's part of the plan. Bytes."""
+    """One feature's part of the plan. Bytes; of a feature that judges CPU they are 0, and `cpu` has the amounts."""
 
     verdict: Verdict
     need_bytes: int = 0
     pending_bytes: int = 0  # credit of pods that already leave, counted against the need
+    shared_bytes: int = 0  # credit of the victims of features before this one, counted against the need
     victims: tuple[Victim, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # the whole ranking
     excluded: tuple[Excluded, ...] = ()
     credit_bytes: int = 0  # of the victims
     missing_bytes: int = 0  # need that no candidate can cover
     reason: str = ""  # why nothing, or why no more
+    cpu: CpuAmounts | None = None
+
+
+class RungAction(msgspec.Struct, frozen=True, gc=False):
+    """What a rung of the ladder does to one pod's cgroup. Bytes; None: not by this rung."""
+
+    uid: str
+    namespace: str
+    name: str
+    cgroup_id: int | None
+    memory_high_bytes: int | None = None  # brake, cgroup v2
+    cpu_quota_percent: int | None = None  # brake, cgroup v1: of one CPU
+    reclaim_bytes: int | None = None
+
+
+class RungPlan(msgspec.Struct, frozen=True):
+    """What one rung of the ladder would do about the victims, whether it is configured or not."""
+
+    rung: Rung
+    is_on: bool  # it is configured
+    text: str
+    actions: tuple[RungAction, ...] = ()  # none: it would do nothing
+    gives_bytes: int = 0  # what surely comes back
+    undo: str | None = None  # None: there is nothing to undo, or no way back
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -63,6 +116,7 @@ class Plan(msgspec.Struct, frozen=True):
     now_ns: int
     features: tuple[FeaturePlan, ...]
     sentence: str
+    ladder: tuple[RungPlan, ...] = ()  # what each rung would do about the victims, the mildest first
 
     @property
     def victims(self) -> tuple[Victim, ...]:
@@ -84,8 +138,3 @@ def decode_plan(raw: bytes, path: str) -> Plan:
         return msgspec.json.decode(raw, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(path, raw[:80].decode(errors="replace"), str(error)) from error
-
-
-def plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a plan."""
-    return msgspec.json.schema(Plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 from bisect import bisect_left
@@ -13,6 +12,7 @@ from koordebpf.demo.node import NodeCgroup
 from koordebpf.demo.verdict import PodStalls
 from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import check_layout, decode_stall, unpack_memcgs
+from koordebpf.kernel.backend import SignalRequest
 from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id
 from koordebpf.kernel.signals import KernelSignals
 from koordebpf.state.sums import ScanSums, cgroup_used_bytes
@@ -43,18 +43,16 @@ class NodeObserver:
         self.below_ns: int | None = None
         self._memory = CgroupMemory(node.path, node.version)
         self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
-        self._root_fd = os.open(node.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._signals = KernelSignals(
-                hierarchy_id=hierarchy.hierarchy_id,
-                scan_root_fd=self._root_fd,
-                node_cgroup_id=self._root_id,
-                min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
-                check_layout=check_layout,
-            )
-        except BaseException:
-            os.close(self._root_fd)
-            raise
+        request = SignalRequest(
+            hierarchy_version=hierarchy.version,
+            hierarchy_id=hierarchy.hierarchy_id,
+            mount_point=hierarchy.mount_point,
+            root=node.path,
+            node_cgroup_id=self._root_id,
+            node_level=len(node.path.relative_to(hierarchy.mount_point).parts),
+            min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
+        )
+        self._signals = KernelSignals(request, check_layout)
 
     def sample(self) -> Usage:
         """Read the node now. Cost: 30 µs."""
@@ -138,6 +136,3 @@ class NodeObserver:
         self._signals.close()
         for memory in (self._memory, *self._pods.values()):
             memory.close()
-        if self._root_fd >= 0:
-            os.close(self._root_fd)
-            self._root_fd = -1

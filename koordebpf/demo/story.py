@@ -23,7 +23,7 @@ from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import FULL_PERCENT, Eviction, PodEnd, StoryFacts, evictions_of, rounds_within
-from koordebpf.detect.be_memory_evict import threshold_bytes
+from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.errors import KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
 from koordebpf.kernel.meminfo import Meminfo
@@ -73,7 +73,7 @@ def check_host() -> MemoryHierarchy:
     """
     if os.geteuid() != 0:
         raise SupportError("demo", "it makes cgroups and loads programs into the kernel", "Run it as root")
-    object_path("reclaim")
+    object_path("koordebpf")
     with Meminfo() as meminfo:
         available = meminfo.read().mem_available_bytes
     if available < NEEDS_BYTES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from koordebpf.state.view import TimeTo
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """The numbers a verdict rests on. Bytes; percents as configured."""
@@ -17,10 +19,54 @@ class Evidence(msgspec.Struct, frozen=True):
     lower_bytes: int | None = None
 
 
+USED = "used"  # the resource of a need that only memory which is given back can meet
+
+
+class ResourceNeed(msgspec.Struct, frozen=True):
+    """What is too much of one resource. Bytes.
+
+    `resource` is `used`, or what pods request: memory, kubernetes.io/batch-memory or kubernetes.io/mid-memory.
+    """
+
+    resource: str
+    need_bytes: int  # to give back to reach the lower mark
+    now_bytes: int  # what is used, or requested
+    of_bytes: int  # capacity, or what is allocatable
+
+
+USED_CPU = "used cpu"  # as `used`, of CPU time
+BE_REQUESTED_CPU = "best-effort cpu"  # batch-cpu that pods with the label BE ask for, whatever their band
+
+
+class CpuEvidence(msgspec.Struct, frozen=True):
+    """The averages a verdict on CPU rests on. Millicpu; percents as configured."""
+
+    window_ns: int
+    used_millicpu: int
+    of_millicpu: int  # capacity, or what best-effort pods may have
+    threshold_percent: int
+    lower_percent: int
+    upper_percent: int | None = None  # BECPUEvict, as `request_millicpu`
+    request_millicpu: int | None = None
+
+
+class CpuNeed(msgspec.Struct, frozen=True):
+    """What is too much of one resource of CPU. Millicpu.
+
+    `resource` is `used cpu`, `best-effort cpu`, or what pods request: cpu, kubernetes.io/batch-cpu or mid-cpu.
+    """
+
+    resource: str
+    need_millicpu: int  # to give back to reach the lower mark, or the upper one of BECPUEvict
+    now_millicpu: int  # what is used, or requested
+    of_millicpu: int  # capacity, what is allocatable, or what best-effort pods may have
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """Whether a condition holds. `reason` is one sentence with both numbers, also where it does not fire.
 
-    `skipped` is set (a short stable word for metrics) when the condition could not or must not be judged.
+    `skipped` is set (a short stable word for metrics) when the condition could not or must not be judged. Of a feature
+    that judges CPU `cpu` and `cpu_needs` stand in place of `evidence` and `needs`, and the bytes are 0.
     """
 
     feature: str
@@ -30,3 +76,14 @@ class Verdict(msgspec.Struct, frozen=True):
     koordinator_need_bytes: int = 0  # by Koordinator's floored percent, for comparison
     skipped: str | None = None
     evidence: Evidence | None = None
+    needs: tuple[ResourceNeed, ...] = ()  # by resource; `need_bytes` is their sum
+    ahead: TimeTo | None = None  # it fires before the threshold, which will be crossed in this time
+    cpu: CpuEvidence | None = None
+    cpu_needs: tuple[CpuNeed, ...] = ()
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """Resource → need: bytes, or millicpu of a feature that judges CPU."""
+        return {need.resource: need.need_bytes for need in self.needs} | {
+            need.resource: need.need_millicpu for need in self.cpu_needs
+        }

@@ -23,6 +23,7 @@ from typing import Literal, Self
 import msgspec
 
 from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.kernel.freezer import freezer_states, write_state
 from koordebpf.units import NS_PER_MS
 
 CgroupVersion = Literal[1, 2]
@@ -165,8 +166,8 @@ class Kill:
         if self.target.version == 2:
             self._round_v2(pids)
             return
-        self._frozen = _freezer_states(self.target.freezer_path)
-        if self._frozen and _write(self._frozen[0], b"FROZEN"):
+        self._frozen = freezer_states(self.target.freezer_path)
+        if self._frozen and write_state(self._frozen[0], b"FROZEN"):
             self._method = "freezer"
             pids = self._pids() or set()
         self._signal(pids)
@@ -176,23 +177,23 @@ class Kill:
     # with a best-effort pod's 2 cpu.shares against two busy LS threads 1 GiB took 3.7 s that way, 0.1 s this way.
     def _thaw(self) -> None:
         for state in self._frozen:
-            _write(state, b"THAWED")
+            write_state(state, b"THAWED")
         self._frozen = []
 
     def _round_v2(self, pids: set[int]) -> None:
         self._keep_pidfds(pids)
         for pid in self._pidfds:
             _hurry(pid)
-        if _write_at(self._directory_fd, "cgroup.kill", b"1"):
+        if write_state("cgroup.kill", b"1", self._directory_fd):
             self._method = "cgroup.kill"
             self._signalled |= pids
             return
-        if _write_at(self._directory_fd, "cgroup.freeze", b"1"):  # before v5.14
+        if write_state("cgroup.freeze", b"1", self._directory_fd):  # before v5.14
             self._method = "cgroup.freeze"
         try:
             self._signal(self._pids() or set())
         finally:
-            _write_at(self._directory_fd, "cgroup.freeze", b"0")
+            write_state("cgroup.freeze", b"0", self._directory_fd)
 
     # Signals tasks of this subtree only. A pid may be reused between reading it and opening it, so membership is read
     # again after the pidfd is held: what is in both readings and behind the pidfd is one of ours.
@@ -315,41 +316,6 @@ def _read_at(directory_fd: int, name: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
-
-
-def _write_at(directory_fd: int, name: str, value: bytes) -> bool:
-    try:
-        fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory_fd)
-    except OSError:
-        return False
-    try:
-        os.write(fd, value)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
-def _freezer_states(freezer_path: Path | None) -> list[Path]:
-    # The subtree's root first. A level below may have been frozen by itself, as a paused container is.
-    if freezer_path is None or not (freezer_path / "freezer.state").exists():
-        return []
-    return [Path(root) / "freezer.state" for root, _, _ in os.walk(freezer_path)]
-
-
-def _write(path: Path, value: bytes) -> bool:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.write(fd, value)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 def _pidfd_open(pid: int) -> int | None:

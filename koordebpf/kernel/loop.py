@@ -23,19 +23,29 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._rests_ns: dict[int, int] = {}  # fd → how long it rests each time
+        self._resting: dict[int, int] = {}  # fd → until when
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._handlers: dict[int, object] = {}
         self.stopping = False
 
-    def watch(self, fd: int, callback: Callable[[], None], *, priority: bool = False) -> None:
-        """Call `callback` from `wait` when `fd` is ready; `priority` waits for EPOLLPRI only, as PSI triggers need."""
+    def watch(self, fd: int, callback: Callable[[], None], *, priority: bool = False, rest_ns: int = 0) -> None:
+        """Call `callback` from `wait` when `fd` is ready; `priority` waits for EPOLLPRI only, as PSI triggers need.
+
+        Each time it was ready it is not looked at for `rest_ns`: what comes a thousand times a second is then taken in
+        batches, and the first after a silence still at once.
+        """
         self._epoll.register(fd, select.EPOLLPRI if priority else select.EPOLLIN)
         self._callbacks[fd] = callback
+        if rest_ns:
+            self._rests_ns[fd] = rest_ns
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; one that is closed already is forgotten too."""
         self._callbacks.pop(fd, None)
+        self._rests_ns.pop(fd, None)
+        self._resting.pop(fd, None)
         try:
             self._epoll.unregister(fd)
         except (OSError, ValueError):
@@ -64,16 +74,29 @@ class Loop:
 
         The deadline has epoll's resolution of one millisecond and is never early.
         """
-        timeout_s = max(0, until_ns - time.monotonic_ns()) / NS_PER_S
-        ready = self._epoll.poll(timeout_s)
+        while True:
+            now_ns = time.monotonic_ns()
+            self._end_rests(now_ns)
+            next_ns = min(until_ns, *self._resting.values()) if self._resting else until_ns
+            ready = self._epoll.poll(max(0, next_ns - now_ns) / NS_PER_S)
+            if ready or next_ns == until_ns:
+                break
         for fd, events in ready:
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
             elif callback := self._callbacks.get(fd):
                 if events & select.EPOLLERR:
                     self.unwatch(fd)  # the cgroup of a PSI trigger is gone: it would be ready for ever
+                elif rest_ns := self._rests_ns.get(fd):
+                    self._epoll.modify(fd, 0)
+                    self._resting[fd] = time.monotonic_ns() + rest_ns
                 callback()
         return bool(ready)
+
+    def _end_rests(self, now_ns: int) -> None:
+        for fd in [fd for fd, end_ns in self._resting.items() if end_ns <= now_ns]:
+            del self._resting[fd]
+            self._epoll.modify(fd, select.EPOLLIN)
 
     def close(self) -> None:
         """Give signals and fds back."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Self
 
 import msgspec
 
 from koordebpf.errors import KernelFileError, SupportError
+from koordebpf.kernel.kept_file import KeptFile
 from koordebpf.units import KIB
 
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
@@ -35,7 +35,7 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
         return self.mem_total_bytes - self.mem_available_bytes
 
 
-class Meminfo:
+class Meminfo(KeptFile):
     """Reads /proc/meminfo.
 
     Not psutil: it opens the file for each reading, and this one is read up to a hundred times a second.
@@ -77,15 +77,3 @@ class Meminfo:
             rows.get(b"SwapTotal"),
             rows.get(b"SwapFree"),
         )
-
-    def close(self) -> None:
-        """Close the fd."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -1,4 +1,4 @@
-"""Where the compiled BPF objects are: inside the installed package, or in a checkout's bpf/build."""
+"""Where the BPF programs are, compiled and as C: inside the installed package, or in a checkout's bpf/."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from koordebpf.errors import SupportError
 
 _PACKAGED = Path(__file__).parent / "objects"
 _CHECKOUT = Path(__file__).parents[2] / "bpf" / "build"
+_PACKAGED_SOURCES = Path(__file__).parent / "sources"
 
 
 def object_path(name: str) -> Path:
@@ -20,3 +21,16 @@ def object_path(name: str) -> Path:
         if path.exists():
             return path
     raise SupportError(f"BPF object {name}", f"not found in {_PACKAGED} nor {_CHECKOUT}", "Build it: make bpf.")
+
+
+def source_folder() -> Path:
+    """Return the folder of the programs' C sources, `*.bpf.c` and `include/`, for who compiles on the node.
+
+    Raises:  SupportError: the package was built without them.
+    """
+    for folder in (_PACKAGED_SOURCES, _CHECKOUT.parent):
+        if (folder / "include" / "koord_bcc.h").exists():
+            return folder
+    raise SupportError(
+        "BPF sources", f"not found in {_PACKAGED_SOURCES} nor {_CHECKOUT.parent}", "Install koordebpf from its wheel."
+    )

@@ -1,6 +1,7 @@
 """Pressure stall information: the files, and the triggers that wake.
 
-Works on /proc/pressure/memory and on a v2 cgroup's memory.pressure. cgroup v1 has no pressure files upstream.
+Works on /proc/pressure/memory and cpu, and on a v2 cgroup's memory.pressure and cpu.pressure. cgroup v1 has no pressure
+files upstream.
 """
 
 from __future__ import annotations
@@ -8,18 +9,24 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.kept_file import KeptFile
 
 NODE_MEMORY_PRESSURE = Path("/proc/pressure/memory")
+NODE_CPU_PRESSURE = Path("/proc/pressure/cpu")
 
 # Before Linux 6.5 a window is at least 500 ms; since then it may be as short as one likes with CAP_SYS_RESOURCE, and
 # must be a multiple of 2 s without it.
 FALLBACK_WINDOWS_US = (500_000, 2_000_000)
+
+# Why 32: the kernel runs a thread for each cgroup with such a trigger, and a node has fewer pods that must not stall.
+MAX_CGROUP_TRIGGERS = 32
 
 PsiKind = Literal["some", "full"]
 
@@ -43,7 +50,7 @@ class Pressure(msgspec.Struct, frozen=True, gc=False):
     full: PressureLine | None
 
 
-class PressureFile:
+class PressureFile(KeptFile):
     """Reads one pressure file through a kept fd."""
 
     def __init__(self, path: Path = NODE_MEMORY_PRESSURE) -> None:
@@ -76,20 +83,8 @@ class PressureFile:
             raise KernelFileError(str(self.path), data.decode(errors="backslashreplace"), "must have the line `some`")
         return Pressure(lines["some"], lines.get("full"))
 
-    def close(self) -> None:
-        """Close the fd."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class PsiTrigger:
+class PsiTrigger(KeptFile):
     """Wakes when tasks lost `stall_us` within a window, at most once a window.
 
     Register `fileno()` for EPOLLPRI only: the file itself is always readable, so EPOLLIN would spin. EPOLLERR says that
@@ -139,17 +134,55 @@ class PsiTrigger:
         """Return the fd to wait on."""
         return self._fd
 
+
+class PsiTriggers:
+    """Triggers on one pressure file of many v2 cgroups, each as long as it is wanted.
+
+    `refused` says why the last one that was refused was; it is not asked for again.
+    """
+
+    def __init__(
+        self, max_triggers: int = MAX_CGROUP_TRIGGERS, *, file: str = "memory.pressure", stall_us: int = 1_000
+    ) -> None:
+        self.refused: str | None = None
+        self._file = file
+        self._stall_us = stall_us
+        self._max_triggers = max_triggers
+        self._triggers: dict[int, PsiTrigger] = {}
+        self._never: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._triggers)
+
+    def keep_only(self, wanted: Mapping[int, Path]) -> tuple[list[int], list[int]]:
+        """Have triggers on these cgroups (id → directory) and no others; return the fds that are new, and the closed.
+
+        Beyond `max_triggers` the youngest ids go without: a cgroup that has a trigger keeps it.
+        """
+        closed = []
+        for cgroup_id in self._triggers.keys() - wanted.keys():
+            trigger = self._triggers.pop(cgroup_id)
+            closed.append(trigger.fileno())
+            trigger.close()
+        self._never &= wanted.keys()
+        new = []
+        for cgroup_id in sorted(wanted.keys() - self._triggers.keys() - self._never):
+            if len(self._triggers) >= self._max_triggers:
+                break
+            try:
+                trigger = self._triggers[cgroup_id] = PsiTrigger(
+                    wanted[cgroup_id] / self._file, stall_us=self._stall_us
+                )
+            except (SupportError, CgroupGone) as error:
+                self._never.add(cgroup_id)
+                self.refused = str(error)
+                continue
+            new.append(trigger.fileno())
+        return new, closed
+
     def close(self) -> None:
-        """Remove the trigger."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        """Remove every trigger."""
+        self.keep_only({})
 
 
 def _open(path: Path, flags: int) -> int:
@@ -164,9 +197,11 @@ def _error_of(path: Path, error: OSError) -> Exception:
     match error.errno:
         case errno.EOPNOTSUPP:
             return SupportError(feature, "pressure accounting is switched off", "Boot with psi=1")
+        case errno.EBUSY:
+            return SupportError(feature, "the open file has a trigger already", "Open the file once for each trigger")
         case errno.ENODEV:
             return CgroupGone(str(path.parent))
-        case errno.ENOENT if path.parent.is_dir() or path == NODE_MEMORY_PRESSURE:
+        case errno.ENOENT if path.parent.is_dir() or path in (NODE_MEMORY_PRESSURE, NODE_CPU_PRESSURE):
             return SupportError(
                 feature,
                 "there is no such file",

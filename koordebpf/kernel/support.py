@@ -11,11 +11,11 @@ from pathlib import Path
 
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel import libbpf
+from koordebpf.kernel.backend import SignalSource
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.kernel.kill import SYS_PROCESS_MRELEASE
 from koordebpf.kernel.meminfo import Meminfo
-from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PsiTrigger
-from koordebpf.kernel.signals import SignalSource
+from koordebpf.kernel.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _ASKED_WINDOW_US = 50_000
@@ -44,6 +44,7 @@ def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
         _cgroup_slab(hierarchy),
         _node_psi(),
         _cgroup_psi(hierarchy),
+        _cpu_psi(hierarchy),
         _kill(hierarchy),
         _early_release(),
         _memory_lock(),
@@ -98,6 +99,24 @@ def _node_psi() -> SignalSource:
     )
 
 
+# On cgroup v2 pods have triggers of their own, which are granted as the machine's.
+def _cpu_psi(hierarchy: MemoryHierarchy) -> SignalSource:
+    signal, cost = "CPU PSI trigger", "no wake-up of CPU suppression by PSI: it looks each second"
+    where = NODE_CPU_PRESSURE if hierarchy.version == 1 else "cpu.pressure of the latency-sensitive side"
+    try:
+        with PsiTrigger(NODE_CPU_PRESSURE, window_us=_ASKED_WINDOW_US) as trigger:
+            window_ms = trigger.window_us // 1000
+    except SupportError as error:
+        return SignalSource(signal, "", False, error.reason, error.remedy, cost)
+    how = f"{where}, window {window_ms} ms"
+    if window_ms * 1000 == _ASKED_WINDOW_US:
+        return SignalSource(signal, how, works=True)
+    remedy = "Give CAP_SYS_RESOURCE (and Linux 6.5 for windows below 500 ms)."
+    return SignalSource(
+        signal, how, True, "a shorter window was refused", remedy, f"PSI wakes at most every {window_ms} ms"
+    )
+
+
 def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
     if hierarchy.version == 1:
         return SignalSource(
@@ -117,7 +136,8 @@ def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
             "Boot with psi=1.",
             _NOT_ALL,
         )
-    return SignalSource("PSI of cgroups", "memory.pressure", works=True)
+    how = f"memory.pressure, and triggers on at most {MAX_CGROUP_TRIGGERS} latency-sensitive pods"
+    return SignalSource("PSI of cgroups", how, works=True)
 
 
 def _kill(hierarchy: MemoryHierarchy) -> SignalSource:

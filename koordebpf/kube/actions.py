@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Final, Literal
+from datetime import datetime
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.event import Regarding, warning
 from koordebpf.kube.transport import Transport
-
-COMPONENT: Final = "koordebpf"
-MESSAGE_BYTES: Final = 1024  # what events.k8s.io/v1 allows; core/v1 sets no limit of its own
 
 
 class KubeActions:
@@ -22,6 +20,7 @@ class KubeActions:
 
     def __init__(self, transport: Transport, node_name: str) -> None:
         self._transport = transport
+        self._transport.prepare()
         self._node_name = node_name
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
@@ -66,23 +65,8 @@ class KubeActions:
         Raises:  KubeError and its kin, as evict does. KubeGone: the namespace is gone. A repeated request answers
                  409 AlreadyExists: KubeError with `retry` false.
         """
-        stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            # As client-go names them: one for a pod and a moment, so that a request sent twice is not recorded twice.
-            "metadata": {"name": f"{name}.{int(at.timestamp() * 1_000_000_000):x}", "namespace": namespace},
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
-            "type": "Warning",
-            "reason": reason,
-            "message": message.encode()[:MESSAGE_BYTES].decode(errors="ignore"),
-            "source": {"component": COMPONENT, "host": self._node_name},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._node_name,
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": count,
-        }
+        pod = Regarding("Pod", namespace, name, uid)
+        body = warning(pod, reason=reason, message=message, at=at, host=self._node_name, count=count)
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
         self._transport.post(path, msgspec.json.encode(body), resource="events", timeout_s=timeout_s)
 

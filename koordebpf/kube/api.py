@@ -1,4 +1,7 @@
-"""Pods, Node, NodeSLO and slo-controller-config of this node from the API server, by list and watch."""
+"""Pods, Node, NodeSLO, slo-controller-config, PodDisruptionBudgets and NodeResourceTopology from the API server.
+
+By list and watch.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState
-from koordebpf.kube.table import decode_config_map, decode_node, decode_pod, keep_raw
+from koordebpf.kube.objects import ClusterState, PodDisruptionBudget
+from koordebpf.kube.table import decode_config_map, decode_node, decode_pdb, decode_pod, decode_topology, keep_raw
 from koordebpf.kube.transport import Transport
 from koordebpf.kube.watch import Pace, Reflector, Resource
 
@@ -25,10 +28,14 @@ class ApiSource:
     """This node's part of the cluster. Owns `transport` and closes it.
 
     Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on configmaps in koordinator-system
-             only where the cluster does not serve NodeSLO, which is asked again every minute.
+             only where the cluster does not serve NodeSLO, which is asked again every minute. On
+             poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
+             is a problem, and nothing is known of them.
     Synced:  `synced_at_ns` is the oldest of the resources' last signs of life (list, watch opened or ended in good
              order, event, bookmark), and 0 until pods and Node are known. Its age stays below Pace.watch_s · 1.1 +
              grace_s (81 s by default) while the connection is healthy, and grows without bound when it is not.
+             PodDisruptionBudgets are left out of it: the API server judges by its own, however old ours are. So is
+             NodeResourceTopology: nobody is evicted by it, and kubelet's own file says most of it.
     """
 
     name = "api"
@@ -50,11 +57,22 @@ class ApiSource:
             Resource("nodeslos", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", mine, may_be_absent=True), keep_raw
         )
         self._config: Reflector[dict[str, str]] | None = None
+        # Of the whole cluster: which namespaces this node's pods are in changes with every pod.
+        pdbs = Resource("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets", "", may_be_absent=True)
+        self._pdbs = Reflector(self._transport, pdbs, decode_pdb, self._combine_pdbs, self._pace)
+        self._pdb_problems: tuple[str, ...] = ()
+        topologies = Resource(
+            "noderesourcetopologies",
+            "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
+            mine,
+            may_be_absent=True,
+        )
+        self._topologies = self._reflect(topologies, decode_topology)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to list. Does not wait: `state()` tells when something is known."""
         self._wake = wake
-        for reflector in (self._pods, self._nodes, self._nodeslos):
+        for reflector in (self._pods, self._nodes, self._nodeslos, self._pdbs, self._topologies):
             reflector.start()
 
     def refresh(self, now_ns: int) -> None:
@@ -71,7 +89,7 @@ class ApiSource:
         """Cut the connections and end the threads."""
         with self._lock:
             self._is_closed = True
-        reflectors = self._reflectors()
+        reflectors = [*self._reflectors(), self._pdbs, self._topologies]
         for reflector in reflectors:
             reflector.stop()
         self._transport.close()
@@ -94,6 +112,7 @@ class ApiSource:
                 self._config.start()
             pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view
             views = [r.view for r in self._reflectors()]
+            beside = (self._pdbs.view, self._topologies.view)
             synced_at_ns = 0
             if pods.synced_at_ns and node.synced_at_ns:
                 # What never was readable is a problem and no part of the picture; what once was, and is not, ages it.
@@ -101,7 +120,7 @@ class ApiSource:
             if not is_news:
                 self._state = msgspec.structs.replace(self._state, synced_at_ns=synced_at_ns)
                 return
-            problems = [problem for view in views for problem in view.problems]
+            problems = [problem for view in (*views, *beside) for problem in view.problems]
             if node.synced_at_ns and not node.objects and not node.problems:
                 problems.append(f"nodes: there is no Node {self._node_name}")
             self._state = ClusterState(
@@ -111,9 +130,26 @@ class ApiSource:
                 node=_only(node.objects),
                 nodeslo=_only(nodeslo.objects),
                 slo_controller_config=_only(self._config.view.objects) if self._config else None,
+                pdbs=self._pdbs_here(),
+                topology=_only(self._topologies.view.objects),
+                is_denied=any(view.is_denied and view.synced_at_ns for view in views),
                 problems=tuple(problems),
             )
         self._wake()
+
+    # Those of other namespaces change all the time, and are no news here.
+    def _combine_pdbs(self, is_news: bool) -> None:
+        if is_news and (self._pdbs_here() != self._state.pdbs or self._pdbs.view.problems != self._pdb_problems):
+            self._pdb_problems = self._pdbs.view.problems
+            self._combine(True)
+
+    # None: never listed, or not served.
+    def _pdbs_here(self) -> tuple[PodDisruptionBudget, ...] | None:
+        view = self._pdbs.view
+        if not view.synced_at_ns or view.is_absent:
+            return None
+        namespaces = {pod.metadata.namespace for pod in self._pods.view.objects}
+        return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in namespaces)
 
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._pods, self._nodes, self._nodeslos, *((self._config,) if self._config else ())]

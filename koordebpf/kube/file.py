@@ -122,9 +122,11 @@ class FileSource:
             version=self._state.version + 1,
             synced_at_ns=now_ns,
             pods=manifests.pods,
+            pdbs=manifests.pdbs,
             node=manifests.node,
             nodeslo=manifests.nodeslo,
             slo_controller_config=manifests.slo_controller_config,
+            topology=manifests.topology,
         )
 
     def _keep(self, problem: str) -> None:
@@ -134,4 +136,4 @@ class FileSource:
 
 
 def _manifests_of(state: ClusterState) -> Manifests:
-    return Manifests(state.pods, state.node, state.nodeslo, state.slo_controller_config)
+    return Manifests(state.pods, state.pdbs, state.node, state.nodeslo, state.slo_controller_config, state.topology)

@@ -9,23 +9,29 @@ import msgspec
 import yaml
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ConfigMap, Node, Pod
+from koordebpf.kube.objects import ConfigMap, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
 CONFIG_NAME: Final = "slo-controller-config"
 NODESLO_VERSION: Final = "slo.koordinator.sh/v1alpha1"
-_KINDS: Final = "must be Pod, Node, NodeSLO, ConfigMap slo-controller-config or a List of them"
+TOPOLOGY_VERSION: Final = "topology.node.k8s.io/v1alpha1"
+_KINDS: Final = (
+    "must be Pod, Node, NodeSLO, NodeResourceTopology, PodDisruptionBudget, ConfigMap slo-controller-config"
+    " or a List of them"
+)
 
 
 T = TypeVar("T")
 
 
 class Manifests(msgspec.Struct, frozen=True):
-    """All objects of a set of files. None: no file has one."""
+    """All objects of a set of files. None: no file has one. What a PodDisruptionBudget allows is in its status."""
 
     pods: tuple[Pod, ...] = ()
+    pdbs: tuple[PodDisruptionBudget, ...] | None = None
     node: Node | None = None
     nodeslo: msgspec.Raw | None = None
     slo_controller_config: dict[str, str] | None = None
+    topology: NodeResourceTopology | None = None
 
 
 class _Loader(yaml.CSafeLoader):
@@ -45,14 +51,18 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def parse_manifests(texts: Mapping[str, bytes]) -> Manifests:
+def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -> Manifests:
     """Return the objects of all files, given as text by path; everything or nothing.
 
+    With `among_others` objects of other kinds are passed over: what is applied with kubectl has a Namespace, too.
+
     Raises:  ConfigError: a file is neither YAML nor JSON, an object has a wrong type or an unknown kind, a pod has
-             no UID or the same as another, or there are two Nodes, NodeSLOs or ConfigMaps.
+             no UID or the same as another, a PodDisruptionBudget the name of another, or there are two Nodes, NodeSLOs,
+             NodeResourceTopologies or ConfigMaps.
     Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
     pods: dict[str, tuple[str, Pod]] = {}
+    pdbs: dict[str, tuple[str, PodDisruptionBudget]] = {}
     single: dict[str, tuple[str, Any]] = {}
     for path, text in texts.items():
         for place, document in _documents(path, text):
@@ -68,16 +78,28 @@ def parse_manifests(texts: Mapping[str, bytes]) -> Manifests:
                         raise ConfigError(f"{place}.metadata.uid", pod.uid, rule)
                     pods[pod.uid] = (place, pod)
                     continue
+                case "PodDisruptionBudget", "policy/v1":
+                    pdb = _convert(place, document, PodDisruptionBudget)
+                    if pdb.key in pdbs:
+                        raise ConfigError(f"{place}.metadata.name", pdb.key, f"is there already in {pdbs[pdb.key][0]}")
+                    pdbs[pdb.key] = (place, pdb)
+                    continue
                 case "Node", "v1":
                     value = _convert(place, document, Node)
                 case "NodeSLO", str(version) if version == NODESLO_VERSION:
                     value = msgspec.Raw(msgspec.json.encode(document))
+                case "NodeResourceTopology", str(version) if version == TOPOLOGY_VERSION:
+                    value = _convert(place, document, NodeResourceTopology)
                 case "ConfigMap", "v1":
                     name = (document.get("metadata") or {}).get("name")
                     if name != CONFIG_NAME:
+                        if among_others:
+                            continue
                         raise ConfigError(f"{place}.metadata.name", name, f"the only ConfigMap read is {CONFIG_NAME}")
                     value = _convert(place, document, ConfigMap).data or {}
                 case _, version:
+                    if among_others:
+                        continue
                     raise ConfigError(place, f"{version} {kind}", _KINDS)
             if kind in single:
                 raise ConfigError(place, kind, f"is there already in {single[kind][0]}; one node has one")
@@ -85,23 +107,32 @@ def parse_manifests(texts: Mapping[str, bytes]) -> Manifests:
     empty = ("", None)
     return Manifests(
         pods=tuple(pod for _, pod in pods.values()),
+        pdbs=tuple(pdb for _, pdb in pdbs.values()) or None,
         node=single.get("Node", empty)[1],
         nodeslo=single.get("NodeSLO", empty)[1],
         slo_controller_config=single.get("ConfigMap", empty)[1],
+        topology=single.get("NodeResourceTopology", empty)[1],
     )
 
 
-def _documents(path: str, text: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+def parse_documents(path: str, text: bytes) -> list[Any]:
+    """Return what the text of a YAML or JSON file holds, document by document.
+
+    Raises:  ConfigError: it is neither, or an object has a key twice.
+    """
     try:
         # JSON is YAML too, but this reads it a hundred times as fast.
         if text.lstrip()[:1] == b"{":
-            documents = [msgspec.json.decode(text)]
-        else:
-            documents = list(yaml.load_all(text, Loader=_Loader))
+            return [msgspec.json.decode(text)]
+        return list(yaml.load_all(text, Loader=_Loader))
     except msgspec.DecodeError as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole JSON: {e}") from e
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
+
+
+def _documents(path: str, text: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    documents = parse_documents(path, text)
     for number, document in enumerate(documents, start=1):
         if document is not None:  # `---` with nothing after it
             yield from _unfold(path if len(documents) == 1 else f"{path} document {number}", document)
@@ -136,3 +167,17 @@ def _convert(place: str, document: dict[str, Any], kind: type[T]) -> T:
     except msgspec.ValidationError as e:
         name = document.get("metadata") or {}
         raise ConfigError(place, name.get("name") if isinstance(name, dict) else name, str(e)) from e
+
+
+def node_labels(path: str, text: bytes) -> dict[str, dict[str, str]]:
+    """Return name → labels of every Node in the text of a YAML or JSON file.
+
+    Raises:  ConfigError: neither YAML nor JSON, or it holds something else than Nodes.
+    """
+    labels: dict[str, dict[str, str]] = {}
+    for place, document in _documents(path, text):
+        if (document.get("apiVersion"), document.get("kind")) != ("v1", "Node"):
+            raise ConfigError(place, f"{document.get('apiVersion')} {document.get('kind')}", "must be a v1 Node")
+        node = _convert(place, document, Node)
+        labels[node.metadata.name] = node.metadata.labels or {}
+    return labels

@@ -44,6 +44,8 @@ class MergedSource:
             node=rest.node,
             nodeslo=rest.nodeslo,
             slo_controller_config=rest.slo_controller_config,
+            pdbs=rest.pdbs,
+            topology=rest.topology,
             problems=(*pods.problems, *rest.problems),
         )
 

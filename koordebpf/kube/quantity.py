@@ -1,6 +1,6 @@
 """Kubernetes quantities as numbers.
 
-The kubernetes package has a parser too, but a node that reads a file must not pay that package's 38 MB for it.
+The kubernetes package has a parser too, but a node must not pay that package's 22 MB for it.
 """
 
 from __future__ import annotations
@@ -57,3 +57,16 @@ def quantity_bytes(value: str | int | float, path: str = "quantity") -> int:
     if number < 0:
         raise ConfigError(path, value, "must not be negative")
     return int(number.to_integral_value(rounding=ROUND_CEILING))
+
+
+def quantity_millicpu(value: str | int | float, path: str = "quantity") -> int:
+    """Return a quantity of CPUs in millicpu, a fraction rounded up as the API server's Quantity.MilliValue() does.
+
+    Raises:  ConfigError: it is no quantity, or negative.
+    >>> quantity_millicpu("1.5")
+    1500
+    """
+    number = parse_quantity(value, path)
+    if number < 0:
+        raise ConfigError(path, value, "must not be negative")
+    return int((number * 1000).to_integral_value(rounding=ROUND_CEILING))

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.kube.objects import ConfigMap, Node, Pod
+from koordebpf.kube.objects import ConfigMap, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
 T = TypeVar("T")
 MAX_DELETED: Final = 4096  # UIDs of deleted objects kept against late events; dropped at the next list
@@ -49,6 +49,8 @@ _LIST = msgspec.json.Decoder(ObjectList)
 _IDENTITY = msgspec.json.Decoder(_Identified)
 _POD = msgspec.json.Decoder(Pod)
 _NODE = msgspec.json.Decoder(Node)
+_PDB = msgspec.json.Decoder(PodDisruptionBudget)
+_TOPOLOGY = msgspec.json.Decoder(NodeResourceTopology)
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
 
 
@@ -75,6 +77,22 @@ def decode_node(raw: msgspec.Raw) -> Node:
     Raises:  msgspec.DecodeError: a field that is read has another type.
     """
     return _NODE.decode(raw)
+
+
+def decode_pdb(raw: msgspec.Raw) -> PodDisruptionBudget:
+    """Decode one PodDisruptionBudget.
+
+    Raises:  msgspec.DecodeError: a field that is read has another type.
+    """
+    return _PDB.decode(raw)
+
+
+def decode_topology(raw: msgspec.Raw) -> NodeResourceTopology:
+    """Decode one NodeResourceTopology.
+
+    Raises:  msgspec.DecodeError: a field that is read has another type.
+    """
+    return _TOPOLOGY.decode(raw)
 
 
 def decode_config_map(raw: msgspec.Raw) -> dict[str, str]:
@@ -149,7 +167,7 @@ class Table(Generic[T]):
         """Take an event ADDED, MODIFIED or DELETED; True if it changed anything."""
         who = _identify(raw)
         known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
-        if any(_is_told(who.resourceVersion, at) for at in (known, self._listed)):
+        if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed):
             return False
         self.move_on(who.resourceVersion)
         if kind != "DELETED":
@@ -178,7 +196,8 @@ class Table(Generic[T]):
             return False
         self.problems.pop(key, None)
         is_new = who.uid not in before or before[who.uid][1] != value
-        self._known[who.uid] = (who.resourceVersion, value)
+        # What did not change stays the same object: readers tell by `is` what they have seen.
+        self._known[who.uid] = (who.resourceVersion, value if is_new else before[who.uid][1])
         return is_new
 
 

@@ -4,8 +4,9 @@
          ▲                                                       broken: back off, then the same
          └── 410 Gone, as status or as event ◄───────────────────┘
 
-A watch asks the server to end it after `Pace.watch_s`; one that is silent for `Pace.grace_s` beyond that is cut. So a
-connection that died without a word, which TCP would not notice for a quarter of an hour, is found within their sum.
+A watch asks the server to end it after `Pace.watch_s`; one that has not ended `Pace.grace_s` later is cut. So a
+connection that died without a word, which TCP would not notice for a quarter of an hour, or on which a server sends a
+line that never ends, is found within their sum.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.backoff import Backoff
 from koordebpf.kube.table import ObjectList, Table, decode_list, is_older, version_of
 from koordebpf.kube.transport import Transport, refusal
+from koordebpf.units import NS_PER_MS
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_LIFE_NS = (
+    100 * NS_PER_MS
+)  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +42,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     first_s: float = 0.5  # back-off after the first failure …
     cap_s: float = 30.0  # … and at most
-    slow_s: float = 60.0  # after 401, 403, and 404 of what may be absent
+    slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent
     busy_cap_s: float = 300.0  # the longest Retry-After that is believed
     watch_s: int = 60
     grace_s: float = 15.0
@@ -55,11 +60,15 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class ResourceView(msgspec.Struct, Generic[T], frozen=True):
-    """What a reflector knows. `synced_at_ns` 0: no list yet. `is_absent`: the server does not have the resource."""
+    """What a reflector knows. `synced_at_ns` 0: no list yet. `is_absent`: the server does not have the resource.
+
+    `is_denied`: its last answer was 401 or 403.
+    """
 
     objects: tuple[T, ...] = ()
     synced_at_ns: int = 0
     is_absent: bool = False
+    is_denied: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -147,13 +156,16 @@ class Reflector(Generic[T]):
                 self._must_list = True
                 self._show(is_news=self._table.clear() or not self.view.is_absent, is_alive=True, is_absent=True)
                 return pace.slow_s * random.uniform(1.0, 1.1)
+            # What was allowed once: an API server that has just started says 403 until it has read its roles.
+            case KubeDenied() if self.view.synced_at_ns:
+                wait_s = self._backoff.next_s()
             case KubeDenied():
                 wait_s = pace.slow_s * random.uniform(1.0, 1.1)
             case KubeBusy():
                 wait_s = max(min(error.retry_after_s or 0.0, pace.busy_cap_s), self._backoff.next_s())
             case _:
                 wait_s = self._backoff.next_s()
-        self._show(problem=str(error))
+        self._show(problem=str(error), is_denied=isinstance(error, KubeDenied))
         return wait_s
 
     def _list(self) -> None:
@@ -199,9 +211,8 @@ class Reflector(Generic[T]):
         }
         began = time.monotonic()
         is_healthy = False
-        silence_s = watch_s + self._pace.grace_s
         with self._transport.lines(
-            self._resource.path, query, resource=self._resource.name, silence_s=silence_s
+            self._resource.path, query, resource=self._resource.name, within_s=watch_s + self._pace.grace_s
         ) as lines:
             self._show(is_alive=True)
             for line in lines:
@@ -221,7 +232,9 @@ class Reflector(Generic[T]):
             raise KubeError(f"watch {self._resource.name}: a line is no event: {e}") from e
         match event.type:
             case "ADDED" | "MODIFIED" | "DELETED":
-                self._show(is_news=self._table.apply(event.type, event.object), is_alive=True)
+                is_news = self._table.apply(event.type, event.object)
+                if is_news or time.monotonic_ns() - self.view.synced_at_ns > _LIFE_NS:
+                    self._show(is_news=is_news, is_alive=True)
             case "BOOKMARK":
                 self._table.move_on(version_of(event.object))
                 self._show(is_alive=True)
@@ -238,16 +251,24 @@ class Reflector(Generic[T]):
         return refusal(code, {}, bytes(raw), "watch", self._resource.name)
 
     def _show(
-        self, *, is_news: bool = False, is_alive: bool = False, is_absent: bool = False, problem: str | None = None
+        self,
+        *,
+        is_news: bool = False,
+        is_alive: bool = False,
+        is_absent: bool = False,
+        is_denied: bool = False,
+        problem: str | None = None,
     ) -> None:
         problems = (*((problem,) if problem else ()), *self._table.problems.values())
         # The first answer is news even if it is empty: to know that there is nothing is not to know nothing.
         is_first = is_alive and not self.view.synced_at_ns
-        is_news = is_news or is_first or problems != self.view.problems or is_absent != self.view.is_absent
+        is_other = (is_absent, is_denied, problems) != (self.view.is_absent, self.view.is_denied, self.view.problems)
+        is_news = is_news or is_first or is_other
         self.view = ResourceView(
             objects=self._table.objects if is_news else self.view.objects,
             synced_at_ns=time.monotonic_ns() if is_alive else self.view.synced_at_ns,
             is_absent=is_absent,
+            is_denied=is_denied,
             problems=problems,
         )
         self._publish(is_news)

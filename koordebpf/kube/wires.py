@@ -1,7 +1,8 @@
-"""Connections that another thread can cut.
+"""Connections that another thread can cut, and that are cut where an exchange lasts too long.
 
 A thread that waits for the API server sleeps in the kernel: only shutdown(2) on its socket ends the wait at once. So
-every socket of a transport is known here from before it connects, through the TLS handshake, until it is closed.
+every socket of a transport is known here from before it connects, through the TLS handshake, until it is closed. A
+time-out of the socket begins anew with every byte: a server that trickles would hold a request for hours.
 """
 
 from __future__ import annotations
@@ -10,40 +11,106 @@ import contextlib
 import errno
 import socket
 import threading
+import time
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+from urllib3.response import HTTPResponse
+
+
+class Limit:
+    """When one exchange has to be over. `is_over`: it was not, and its sockets were cut."""
+
+    def __init__(self, ends_s: float) -> None:
+        self.ends_s = ends_s  # time.monotonic()
+        self.is_over = False
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 class Wires:
-    """The open sockets of one transport."""
+    """The open sockets of one transport. Owns a thread that cuts what has lasted too long, until `cut`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_cut = False
+        self._limits: set[Limit] = set()
+        self._next_s = float("inf")  # what the thread waits for
+        self._thread: threading.Thread | None = None
+        self._own = threading.local()  # limit: of the exchange that the calling thread is in
 
     def add(self, sock: socket.socket) -> None:
-        """Know a socket.
+        """Know a socket, as one of the exchange that the calling thread is in.
 
-        Raises:  OSError: all was cut already.
+        Raises:  OSError: all was cut already, or the time of the exchange is over.
         """
-        with self._lock:
+        limit: Limit | None = getattr(self._own, "limit", None)
+        with self._changed:
             if self._is_cut:
                 raise OSError(errno.ECANCELED, "the transport is closed")
+            if limit is not None:
+                if limit.is_over:
+                    raise TimeoutError(errno.ETIMEDOUT, "the time of the exchange is over")
+                limit.sockets.add(sock)
             self._sockets.add(sock)
+
+    def start(self) -> None:
+        """Start the thread, which the first limit does else; twice is harmless."""
+        with self._changed:
+            if self._thread is None and not self._is_cut:
+                self._thread = threading.Thread(target=self._cut_late, name="wire-limits", daemon=True)
+                self._thread.start()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[Limit]:
+        """Cut the exchange that the calling thread makes meanwhile after so long, however much of it has come.
+
+        Cost:    20 µs.
+        """
+        self.start()
+        limit = Limit(time.monotonic() + seconds)
+        with self._changed:
+            self._limits.add(limit)
+            if limit.ends_s < self._next_s:
+                self._changed.notify()
+        outer, self._own.limit = getattr(self._own, "limit", None), limit
+        try:
+            yield limit
+        finally:
+            self._own.limit = outer
+            with self._changed:
+                self._limits.discard(limit)
 
     def cut(self) -> None:
         """End whatever waits on these sockets, and let no new one connect."""
-        with self._lock:
+        with self._changed:
             self._is_cut = True
-            for sock in list(self._sockets):
-                with contextlib.suppress(OSError):
-                    # Not sock.shutdown(): on a TLS socket that also forgets the session its reader is still inside of.
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            _shut(self._sockets)
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _cut_late(self) -> None:
+        with self._changed:
+            while not self._is_cut:
+                now_s = time.monotonic()
+                for limit in [each for each in self._limits if each.ends_s <= now_s]:
+                    self._limits.discard(limit)
+                    limit.is_over = True
+                    _shut(limit.sockets)
+                self._next_s = min((each.ends_s for each in self._limits), default=float("inf"))
+                self._changed.wait(None if self._next_s == float("inf") else self._next_s - now_s)
+
+
+def _shut(sockets: Iterable[socket.socket]) -> None:
+    for sock in list(sockets):
+        with contextlib.suppress(OSError):
+            # Not sock.shutdown(): on a TLS socket that also forgets the session its reader is still inside of.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class _Cuttable(HTTPConnection):
@@ -88,6 +155,12 @@ class _Cuttable(HTTPConnection):
                 self._shadow = None
         if self.sock is not None:
             self.wires.add(self.sock)
+
+    # A connection that was kept from another exchange.
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+        if self.sock is not None:
+            self.wires.add(self.sock)
+        return super().getresponse()
 
 
 class _CuttableTls(_Cuttable, HTTPSConnection):

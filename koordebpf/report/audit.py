@@ -1,12 +1,13 @@
 """One JSON line per plan: what was known, what was decided, what became of it.
 
-The line is written when every victim's outcome is final, so that one line tells the whole story.
+The line is written when every victim's outcome is final, so that one line tells the whole story. What is under way
+until then stands in another file (`in_flight`).
 """
 
 from __future__ import annotations
 
 import os
-import sys
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +15,14 @@ from typing import Any, Literal
 import msgspec
 
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Candidate, Excluded, Plan
+from koordebpf.decide.plan import Candidate, CpuAmounts, Excluded, Plan
 from koordebpf.detect.verdict import Verdict
+from koordebpf.kernel.quality import SignalQuality
+from koordebpf.report.writes import AuditedWrite
 
+_STDOUT = 1
 _BEST = 10  # candidates of the ranking that a line holds
+_WAITING = 100  # lines kept in memory while the disk is full. Why: ten minutes of the default budget, a megabyte
 
 
 class AuditedFeature(msgspec.Struct, frozen=True):
@@ -33,6 +38,8 @@ class AuditedFeature(msgspec.Struct, frozen=True):
     victims: tuple[str, ...]  # uids, in order
     excluded: tuple[Excluded, ...]
     reason: str
+    shared_bytes: int = 0  # credit of the victims of features before this one
+    cpu: CpuAmounts | None = None  # of a feature that judges CPU, in place of the bytes
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -47,7 +54,10 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """One line of the audit log. `time` is RFC 3339 UTC; every `_ns` that is a moment is CLOCK_MONOTONIC."""
+    """One line of the audit log. `time` is RFC 3339 UTC; every `_ns` that is a moment is CLOCK_MONOTONIC.
+
+    `interrupted`: the agent ended before it knew what became of it; its successor wrote the line.
+    """
 
     schema: Literal["koordebpf.audit/v1"]
     time: str
@@ -58,14 +68,27 @@ class AuditRecord(msgspec.Struct, frozen=True):
     features: tuple[AuditedFeature, ...]
     outcomes: tuple[Outcome, ...]
     latencies: Latencies
+    signals: SignalQuality | None = None  # what the decision rests on; None: before the first full look
+    id: str = ""
+    interrupted: bool = False
 
 
 class OpenPlan:
     """A plan whose outcomes are still coming in."""
 
     def __init__(
-        self, plan: Plan, *, node: str, dry_run: bool, seen_ns: int | None, decided_ns: int, wall_s: float
+        self,
+        plan: Plan,
+        *,
+        node: str,
+        dry_run: bool,
+        seen_ns: int | None,
+        decided_ns: int,
+        wall_s: float,
+        signals: SignalQuality | None = None,
     ) -> None:
+        self._signals = signals
+        self.id = f"{int(wall_s * 1000):x}-{decided_ns:x}"  # of this decision, on this machine
         self.plan = plan
         self._decided_ns = decided_ns
         self._node = node
@@ -125,6 +148,8 @@ class OpenPlan:
                     victims=tuple(victim.candidate.uid for victim in feature.victims),
                     excluded=feature.excluded[:_BEST],
                     reason=feature.reason,
+                    shared_bytes=feature.shared_bytes,
+                    cpu=feature.cpu,
                 )
                 for feature in self.plan.features
             ),
@@ -134,43 +159,60 @@ class OpenPlan:
                 decided_to_sent_ns=min(sent) - decided_ns if sent else None,
                 decided_to_freed_ns=self.decided_to_freed_ns,
             ),
+            signals=self._signals,
+            id=self.id,
         )
 
 
 def audit_schema() -> dict[str, Any]:
-    """Return the JSON Schema of one audit line."""
+    """Return the JSON Schema of an eviction's line."""
     return msgspec.json.schema(AuditRecord)
 
 
 class AuditLog:
     """Appends audit lines to a file that is rotated by size, or to standard output. Never stops the agent.
 
-    At most `max_bytes` × (`kept` + 1) are on disk. A line that cannot be written (a full disk, a removed directory) is
-    counted in `dropped` and the next one is tried anew.
+    At most `max_bytes` × (`kept` + 1) are on disk, and nothing is synced: that would take 5 ms of the loop's time, at
+    times 70 ms (measured), for the last seconds before the machine's own end. Lines that cannot be written (a full
+    disk, a removed directory) wait in memory, a hundred at most, and are written before the next one; what is pushed
+    out is counted in `dropped`.
     """
 
     def __init__(self, path: Path | None, *, max_bytes: int = 16 << 20, kept: int = 3) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._kept = kept
+        self._waiting: deque[bytes] = deque()
         self.written = 0
         self.dropped = 0
         self.last_error: str | None = None
 
-    def write(self, record: AuditRecord) -> bool:
-        """Append one line; tell whether it is in the file."""
-        line = msgspec.json.encode(record) + b"\n"
-        try:
-            if self._path is None:
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
-            else:
-                self._append(self._path, line)
-        except OSError as error:
+    @property
+    def waiting(self) -> int:
+        """How many lines could not be written yet."""
+        return len(self._waiting)
+
+    def write(self, record: AuditRecord | AuditedWrite) -> bool:
+        """Append one line, and those that waited for it; tell whether all are in the file."""
+        self._waiting.append(msgspec.json.encode(record) + b"\n")
+        if len(self._waiting) > _WAITING:
+            self._waiting.popleft()
             self.dropped += 1
+        return self.catch_up()
+
+    def catch_up(self) -> bool:
+        """Write the lines that wait, in order; tell whether none is left."""
+        try:
+            while self._waiting:
+                if self._path is None:
+                    _print(self._waiting[0])
+                else:
+                    self._append(self._path, self._waiting[0])
+                self._waiting.popleft()
+                self.written += 1
+        except OSError as error:
             self.last_error = f"{self._path or 'stdout'}: {error.strerror}"
             return False
-        self.written += 1
         return True
 
     # Opened for each line: a plan is rare, and a file that someone moved or removed is made anew.
@@ -199,3 +241,10 @@ class AuditLog:
                 newer.replace(older)
         if self._kept == 0:
             path.unlink()
+
+
+# Not through sys.stdout: what its buffer could not write it would write again.
+def _print(line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(_STDOUT, left) :]

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz. Sleeps in accept() between requests."""
+"""/metrics, /healthz, /readyz, /decisions and /writes. Sleeps in accept() between requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -17,6 +17,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.quality import SignalQuality
+from koordebpf.report.audit import AuditRecord
+from koordebpf.report.writes import AuditedWrite
 from koordebpf.units import NS_PER_S
 
 _REQUEST_TIMEOUT_S = 5  # Why: a client that sends nothing must not hold one of the few threads
@@ -30,6 +33,8 @@ class Health:
         self._max_silence_ns = max_silence_ns
         self._ticked_ns: int | None = None
         self._reasons: tuple[str, ...] = ("no tick yet",)
+        self._lost: tuple[str, ...] = ()
+        self.signals: SignalQuality | None = None
 
     def ticked(self, now_ns: int, not_ready: tuple[str, ...]) -> None:
         """Note one tick and the sentences that keep the agent from acting."""
@@ -39,6 +44,11 @@ class Health:
     def failed(self, reason: str) -> None:
         """Note a tick that ended early: not ready until the next `ticked`."""
         self._reasons = (reason,)
+
+    def rests_on(self, signals: SignalQuality, lost: tuple[str, ...]) -> None:
+        """Note what the agent's decisions rest on; while a signal is lost it is not ready."""
+        self.signals = signals
+        self._lost = lost
 
     def live(self, now_ns: int) -> tuple[bool, str]:
         """Tell whether the loop ticks."""
@@ -53,6 +63,7 @@ class Health:
         """Tell whether the agent could act now, and why not."""
         is_live, sentence = self.live(now_ns)
         reasons = self._reasons if is_live else (sentence, *(r for r in self._reasons if r != sentence))
+        reasons += self._lost
         return not reasons, reasons
 
 
@@ -99,8 +110,15 @@ class _Quiet(WSGIRequestHandler):
 class ReportServer:
     """Serves the metrics and probes from a background thread until `close`."""
 
-    def __init__(self, listen: str, collector: Collector, health: Health) -> None:
-        """Bind now, so that an address in use ends the start.
+    def __init__(
+        self,
+        listen: str,
+        collector: Collector,
+        health: Health,
+        decisions: Callable[[], Sequence[AuditRecord]] = tuple,
+        writes: Callable[[], Sequence[AuditedWrite]] = tuple,
+    ) -> None:
+        """Bind now, so that an address in use ends the start. The functions are called from the server's threads.
 
         Raises: ConfigError: `listen` is not `host:port` or cannot be bound.
         """
@@ -111,7 +129,7 @@ class ReportServer:
             self._server = _Server((host, port), socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
             raise ConfigError("--listen", listen, f"cannot be bound: {error.strerror or error}") from error
-        self._server.set_app(_dispatcher(make_wsgi_app(registry), health))
+        self._server.set_app(_dispatcher(make_wsgi_app(registry), health, {"/decisions": decisions, "/writes": writes}))
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
@@ -135,7 +153,9 @@ class ReportServer:
             self._server.handle_request()
 
 
-def _dispatcher(metrics: WSGIApplication, health: Health) -> WSGIApplication:
+def _dispatcher(
+    metrics: WSGIApplication, health: Health, remembered: Mapping[str, Callable[[], Sequence[msgspec.Struct]]]
+) -> WSGIApplication:
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
@@ -148,11 +168,26 @@ def _dispatcher(metrics: WSGIApplication, health: Health) -> WSGIApplication:
             return _answer(start_response, _status(is_live), "text/plain", f"{sentence}\n".encode())
         if path == "/readyz":
             is_ready, reasons = health.ready(now_ns)
-            body = msgspec.json.encode({"ready": is_ready, "reasons": reasons}) + b"\n"
+            if environ["QUERY_STRING"] == "verbose":
+                return _answer(start_response, _status(is_ready), "text/plain", _ready_text(reasons, health.signals))
+            told = {"ready": is_ready, "reasons": reasons}
+            body = msgspec.json.encode(told | {"signals": health.signals} if health.signals else told) + b"\n"
             return _answer(start_response, _status(is_ready), "application/json", body)
-        return _answer(start_response, "404 Not Found", "text/plain", b"/metrics /healthz /readyz\n")
+        if path in remembered:
+            body = msgspec.json.encode(list(remembered[path]())) + b"\n"
+            return _answer(start_response, "200 OK", "application/json", body)
+        return _answer(start_response, "404 Not Found", "text/plain", b"/metrics /healthz /readyz /decisions /writes\n")
 
     return app
+
+
+# As the API server's own /readyz?verbose: a line for each check.
+def _ready_text(reasons: tuple[str, ...], signals: SignalQuality | None) -> bytes:
+    lines = [f"[-]{reason}" for reason in reasons]
+    if signals:
+        lines.append(f"[+]{signals.sentence}")
+    lines.append("readyz check failed" if reasons else "readyz check passed")
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _status(is_good: bool) -> str:

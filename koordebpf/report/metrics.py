@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
@@ -15,9 +16,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
-from koordebpf.act.outcome import Outcome
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.kernel.quality import SignalQuality
 from koordebpf.kernel.self_usage import SelfUsage
-from koordebpf.state.view import NodeMeasure, PsiLine
+from koordebpf.report.koordlet_metrics import KoordletMetrics
+from koordebpf.report.ledger_metrics import LedgerMetrics, forecast_families
+from koordebpf.report.suppression_metrics import SuppressionMetrics
+from koordebpf.report.wake_metrics import WakeMetrics
+from koordebpf.state.view import NodeForecast, NodeMeasure, PodView, PsiLine
 from koordebpf.units import NS_PER_S
 
 MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
@@ -56,17 +62,23 @@ class AgentMetrics(Collector):
     """Everything `/metrics` shows. The loop writes, the HTTP server's threads read.
 
     Values that belong together are replaced as one object; the dictionaries are copied before they are walked, which
-    is atomic under the interpreter's lock. Nothing is computed between scrapes.
+    is atomic under the interpreter's lock. Nothing is computed between scrapes. `koordlet`: Koordinator's names too.
     """
 
-    def __init__(self, read_self: Callable[[], SelfUsage] | None = None) -> None:
+    def __init__(
+        self, read_self: Callable[[], SelfUsage] | None = None, koordlet: KoordletMetrics | None = None
+    ) -> None:
         self._read_self = read_self
+        self._koordlet = koordlet
         self.node: NodeMeasure | None = None
         self.capacity_bytes: int | None = None
         self.need_bytes: dict[str, int] = {}  # feature → need of the last tick
+        self.need_millicpu: dict[str, int] = {}  # of those that judge CPU
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pods_by_attribution: dict[str, int] = {}  # state → pods: attributed, without_cgroup, without_pod
         self.pods_synced_age_s: float | None = None
+        self.quality: SignalQuality | None = None
+        self.lost_signals = 0
         self.is_dry_run = True
         self.pending_bytes = 0
         self.ticks = 0
@@ -74,22 +86,32 @@ class AgentMetrics(Collector):
         self.released_bytes = 0
         self.records = 0
         self.lost_records = 0
+        self.missed_runs = 0
+        self.lost_ends = 0
         self.audit_dropped = 0
+        self.audit_waiting = 0
         self.events_dropped = 0
         self.seen_to_decided = Histogram(_DECIDE_BOUNDS_S)
         self.decided_to_freed = Histogram(_FREED_BOUNDS_S)
+        self.ledger = LedgerMetrics()
+        self.suppression = SuppressionMetrics()
+        self.wake = WakeMetrics()
+        self.forecast: NodeForecast | None = None
+        self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self._skipped: dict[tuple[str, str], int] = {}
-        self._outcomes: dict[tuple[str, str], int] = {}
+        self._outcomes: dict[tuple[str, str, str], int] = {}
         self._stalls_ns: dict[tuple[str, str, str], int] = {}
 
     def count_skipped(self, feature: str, reason: str) -> None:
         """Count one round of `feature` that was skipped; `reason` is a verdict's or guard's stable word."""
         self._skipped[feature, reason] = self._skipped.get((feature, reason), 0) + 1
 
-    def count_outcome(self, outcome: Outcome) -> None:
-        """Count what became of one victim."""
-        key = (outcome.executor, outcome.result.value)
+    def count_outcome(self, outcome: Outcome, feature: str) -> None:
+        """Count what became of one victim of a feature."""
+        key = (feature, outcome.executor, outcome.result.value)
         self._outcomes[key] = self._outcomes.get(key, 0) + 1
+        if self._koordlet and outcome.result is Result.DONE:
+            self._koordlet.count_eviction(outcome.namespace, outcome.name, time.monotonic_ns())
 
     def add_stall(self, namespace: str, pod: str, scope: str, stall_ns: int) -> None:
         """Add to a pod's stalls; `scope` is global (the node's shortage) or limit (the pod's own)."""
@@ -110,20 +132,34 @@ class AgentMetrics(Collector):
         yield from self._sources()
         if self.node is not None:
             yield from _node(self.node, self.capacity_bytes)
+        yield from self.ledger.families()
+        yield from self.suppression.families()
+        yield from self.wake.families()
+        yield from forecast_families(self.forecast, self.forecast_pods)
         yield from self._own()
+        if self._koordlet is not None:
+            yield from self._koordlet.families(self.node, time.monotonic_ns(), self.suppression)
 
     def _decision(self) -> Iterator[Metric]:
         need = GaugeMetricFamily("koordebpf_need_bytes", "Memory to be given back, last tick.", labels=["feature"])
         for feature, n in self.need_bytes.copy().items():
             need.add_metric([feature], n)
         yield need
+        cores = GaugeMetricFamily("koordebpf_need_cpu_cores", "CPU to be given back, last tick.", labels=["feature"])
+        for feature, n in self.need_millicpu.copy().items():
+            cores.add_metric([feature], n / 1000)
+        yield cores
         yield GaugeMetricFamily(
             "koordebpf_pending_release_bytes", "Credit of pods told to go that still hold memory.", self.pending_bytes
         )
         yield CounterMetricFamily("koordebpf_released_bytes", "Memory given back by victims.", self.released_bytes)
-        evictions = CounterMetricFamily("koordebpf_evictions", "Victims by outcome.", labels=["executor", "result"])
-        for labels, count in self._outcomes.copy().items():
-            evictions.add_metric(labels, count)
+        evictions = CounterMetricFamily(
+            "koordebpf_evictions",
+            "Victims by the feature that chose them and by outcome; each answer of a retried eviction counts.",
+            labels=["reason", "executor", "result"],
+        )
+        for outcome, count in self._outcomes.copy().items():
+            evictions.add_metric(outcome, count)
         yield evictions
         skipped = CounterMetricFamily("koordebpf_skipped_rounds", "Rounds not judged.", labels=["feature", "reason"])
         for labels, count in self._skipped.copy().items():
@@ -156,9 +192,16 @@ class AgentMetrics(Collector):
         yield pods
         if self.pods_synced_age_s is not None:
             yield GaugeMetricFamily("koordebpf_pods_age_seconds", "Age of the pod list.", self.pods_synced_age_s)
+        if self.quality is not None:
+            quality = {name: getattr(self.quality, name) for name in ("backend", "stalls", "births", "scan")}
+            yield InfoMetricFamily("koordebpf_signals", "What decisions rest on.", quality)
+        yield GaugeMetricFamily("koordebpf_lost_signals", "Signals that worked at start only.", self.lost_signals)
         yield CounterMetricFamily("koordebpf_records", "Kernel records received.", self.records)
         yield CounterMetricFamily("koordebpf_lost_records", "Kernel records lost.", self.lost_records)
-        yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines not written.", self.audit_dropped)
+        yield CounterMetricFamily("koordebpf_missed_runs", "Runs of BPF programs passed over.", self.missed_runs)
+        yield CounterMetricFamily("koordebpf_lost_ends", "Stalls whose end was never seen.", self.lost_ends)
+        yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines lost.", self.audit_dropped)
+        yield GaugeMetricFamily("koordebpf_audit_waiting", "Audit lines not written yet.", self.audit_waiting)
         yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", self.events_dropped)
 
     def _own(self) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Plan
+from koordebpf.kernel.quality import SignalQuality
 from koordebpf.units import NS_PER_S
 
 _MAX_KEYS = 256
@@ -27,13 +28,16 @@ def outcome_sentence(outcome: Outcome) -> str:
     return f"{_WORDS[outcome.result]} {outcome.namespace}/{outcome.name} by {outcome.executor}: {outcome.detail}"
 
 
-def tick_sentence(plan: Plan, guards: tuple[ClosedGuard, ...], *, dry_run: bool) -> str:
-    """Return the sentence of one tick: the plan's, and what keeps the agent from carrying it out."""
+def tick_sentence(
+    plan: Plan, guards: tuple[ClosedGuard, ...], *, dry_run: bool, signals: SignalQuality | None = None
+) -> str:
+    """Return the sentence of one tick: the plan's, what it rests on, and what keeps the agent from carrying it out."""
+    sentence = f"{plan.sentence} [{signals.short}]" if signals else plan.sentence
     if guards and plan.victims:
-        return f"{plan.sentence}; held: {'; '.join(guard.sentence for guard in guards)}"
+        return f"{sentence}; held: {'; '.join(guard.sentence for guard in guards)}"
     if dry_run and plan.victims:
-        return f"{plan.sentence} (dry run)"
-    return plan.sentence
+        return f"{sentence} (dry run)"
+    return sentence
 
 
 class RepeatFilter:

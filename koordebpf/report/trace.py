@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any, assert_never, get_args
 
 import msgspec
 
@@ -11,17 +12,43 @@ from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.events.records import (
     CgroupBirth,
     CgroupDeath,
+    CgroupPopulated,
     CgroupRename,
+    CompactionStall,
     KswapdRun,
+    MemcgEvent,
+    MemoryStall,
     OomKill,
     ReclaimStall,
     Record,
+    TaskMigration,
+    ThrottleStall,
+    Totals,
 )
 from koordebpf.units import PAGE_BYTES, format_bytes, format_ns
 
-KINDS = ("reclaim", "oom_kill", "cgroup_mkdir", "cgroup_rmdir", "cgroup_rename", "kswapd")
-HEADER = f"{'TIME':<15} {'EVENT':<8} {'POD':<26} WHAT"
-_POD_COLUMNS = 26
+RECORD_TYPES: tuple[Any, ...] = get_args(Record)
+KINDS = tuple(str(each.__struct_config__.tag) for each in RECORD_TYPES)
+# Without --kind. Tasks that come and go in cgroups are most of a quiet node's records, and memory.events takes a scan.
+DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("populated", "migration", "memcg_event"))
+WIDTH = 80
+_POD_COLUMNS = 24
+HEADER = f"{'TIME':<12} {'EVENT':<8} {'POD':<{_POD_COLUMNS}} WHAT"
+
+# include/linux/compaction.h enum compact_result and include/linux/mmzone.h enum vmscan_throttle_state, in their order.
+_COMPACT_RESULTS = (
+    "not suitable",
+    "skipped",
+    "deferred",
+    "no suitable page",
+    "continue",
+    "complete",
+    "partial",
+    "contended",
+    "success",
+)
+_THROTTLES = ("writeback", "isolated", "no progress", "congested")
+_INSIDE = ((1, "reclaim"), (2, "compaction"), (4, "throttled"))
 
 
 class TraceFilter(msgspec.Struct, frozen=True):
@@ -31,16 +58,37 @@ class TraceFilter(msgspec.Struct, frozen=True):
     cgroup_ids: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
     min_ns: int = 0  # of records that have a duration
+    once: bool = False  # leave out a memstall section that holds what other records tell already
 
     def lets_pass(self, record: Record, owner: Owner | None) -> bool:
         """Tell whether the record is wanted."""
         if self.kinds and kind_of(record) not in self.kinds:
             return False
-        if self.cgroup_ids and record.cgroup_id not in self.cgroup_ids:
+        if not self.wants_cgroup(record.cgroup_id, owner):
             return False
-        if self.pods and not (owner and {owner.pod_uid, owner.pod_name, pod_key(owner)} & set(self.pods)):
+        if self.once and isinstance(record, MemoryStall) and record.detail:
             return False
-        return not isinstance(record, ReclaimStall | KswapdRun) or record.delta_ns >= self.min_ns
+        duration_ns = getattr(record, "delta_ns", None)
+        return duration_ns is None or duration_ns >= self.min_ns
+
+    def wants_cgroup(self, cgroup_id: int, owner: Owner | None) -> bool:
+        """Tell whether records of this cgroup may be wanted; `owner` is the cgroup's."""
+        if self.cgroup_ids and cgroup_id not in self.cgroup_ids:
+            return False
+        return not self.pods or bool(owner and {owner.pod_uid, owner.pod_name, pod_key(owner)} & set(self.pods))
+
+    @property
+    def names_cgroups(self) -> bool:
+        """Whether only some cgroups are wanted."""
+        return bool(self.pods or self.cgroup_ids)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One record, whose it is, and its time of day."""
+
+    record: Record
+    owner: Owner | None
+    wall: datetime
 
 
 def kind_of(record: Record) -> str:
@@ -55,13 +103,9 @@ def pod_key(owner: Owner) -> str | None:
 
 def owner_text(owner: Owner | None, cgroup_id: int) -> str:
     """Return the shortest true name of who a cgroup belongs to; an unknown one shows its id."""
+    name = pod_text(owner, cgroup_id)
     if owner is None:
-        return f"cgroup {cgroup_id}" if cgroup_id else "-"
-    if owner.kind in (OwnerKind.SYSTEM, OwnerKind.ROOT):
-        return owner.path or "/"
-    if owner.host_application:
-        return f"host:{owner.host_application}"
-    name = pod_key(owner) or f"pod {owner.pod_uid}"
+        return name
     match owner.kind:
         case OwnerKind.CONTAINER | OwnerKind.NESTED if owner.container_name:
             return f"{name}[{owner.container_name}]"
@@ -70,13 +114,33 @@ def owner_text(owner: Owner | None, cgroup_id: int) -> str:
     return name
 
 
+def pod_text(owner: Owner | None, cgroup_id: int) -> str:
+    """Return the shortest true name of the pod, or of what is no pod, that a cgroup belongs to."""
+    if owner is None:
+        return f"cgroup {cgroup_id}" if cgroup_id else "-"
+    if owner.kind in (OwnerKind.SYSTEM, OwnerKind.ROOT):
+        return owner.path or "/"
+    if owner.host_application:
+        return f"host:{owner.host_application}"
+    return pod_key(owner) or f"pod {owner.pod_uid}"
+
+
+def shortened(name: str, columns: int) -> str:
+    """Return a name in so many columns, cut where it says least.
+
+    A name's end tells a pod from its siblings; one that begins with ? is of a pod that is not known, and keeps that.
+    """
+    if len(name) <= columns:
+        return name
+    return name[: columns - 1] + "…" if name.startswith("?") else "…" + name[len(name) - columns + 1 :]
+
+
 def trace_line(record: Record, owner: Owner | None, wall: datetime) -> str:
-    """Return the record as one line; the pod's name is cut from the left, where namespaces repeat."""
-    name = owner_text(owner, record.cgroup_id)
-    if len(name) > _POD_COLUMNS:
-        name = "…" + name[-(_POD_COLUMNS - 1) :]
+    """Return the record as one line of at most 80 columns; what does not fit is in the JSON."""
     event, what = _what(record)
-    return f"{wall:%H:%M:%S.%f} {event:<8} {name:<{_POD_COLUMNS}} {what}"
+    name = shortened(owner_text(owner, record.cgroup_id), _POD_COLUMNS)
+    line = f"{wall:%H:%M:%S}.{wall.microsecond // 1000:03} {event:<8} {name:<{_POD_COLUMNS}} {what}".rstrip()
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
 
 
 def trace_json(record: Record, owner: Owner | None, wall: datetime) -> bytes:
@@ -86,24 +150,62 @@ def trace_json(record: Record, owner: Owner | None, wall: datetime) -> bytes:
     return msgspec.json.encode(fields)
 
 
+def losses(totals: Totals | None, undecodable: int = 0) -> list[str]:
+    """Return a sentence for everything that was not told, or not counted; none: all was."""
+    sentences = [f"{undecodable} records were of an unknown layout"] if undecodable else []
+    if totals is None:
+        return sentences
+    counted: Mapping[str, int] = {
+        "records were lost: the ring was full": totals.ring_lost,
+        "stalls were not timed: too many at once": totals.begun_full,
+        "stalls were not counted: the table of cgroups was full": totals.stalls_full,
+        "runs of programs were passed over by the kernel: what they would have told is missing": totals.missed_runs,
+        "stalls ended unseen: they were not timed": totals.lost_ends,
+    }
+    return sentences + [f"{count} {what}" for what, count in counted.items() if count]
+
+
 def _what(record: Record) -> tuple[str, str]:
     match record:
         case ReclaimStall():
-            whose = "node" if record.is_global else "limit"
             got = format_bytes(record.nr_reclaimed * PAGE_BYTES)
-            return "reclaim", f"{whose:<5} {format_ns(record.delta_ns):>7} {got:>8} {record.comm}"
+            return "reclaim", f"{_waited(record)} {got:>7} {record.comm}"
         case OomKill():
-            return "oom-kill", f"{'node' if record.is_global else 'limit':<5} {record.comm} ({record.tgid})"
+            held = (record.anon_rss_pages + record.file_rss_pages + record.shmem_rss_pages) * PAGE_BYTES
+            whose = "node" if record.is_global else "limit"
+            return "oom-kill", f"{whose:<5} {format_bytes(held):>7} {record.comm} ({record.tgid})"
         case CgroupBirth():
             return "born", _short(record.name)
         case CgroupDeath():
             return "died", _short(record.name)
         case CgroupRename():
             return "renamed", f"now {_short(record.name)}"
+        case CompactionStall():
+            return "compact", f"{_waited(record)} {record.comm}: {_named(_COMPACT_RESULTS, record.detail)}"
+        case ThrottleStall():
+            return "throttle", f"{_waited(record)} {record.comm}: {_named(_THROTTLES, record.detail)}"
+        case MemoryStall():
+            inside = "+".join(name for bit, name in _INSIDE if record.detail & bit) or "refault, swap"
+            return "memstall", f"{_waited(record)} {record.comm}: {inside}"
+        case CgroupPopulated():
+            return ("filled", "has its first task") if record.populated else ("emptied", "lost its last task")
+        case TaskMigration():
+            which = "all threads of it" if record.threadgroup else "one task"
+            return "moved", f"{record.comm} ({record.pid}) came, {which}"
+        case MemcgEvent():
+            return "memcg", f"{record.event} +{record.count}"
         case KswapdRun():
-            return "kswapd", f"node {record.nid} awake {format_ns(record.delta_ns)}"
+            return "kswapd", f"NUMA node {record.nid} awake {format_ns(record.delta_ns)}"
         case _:
             assert_never(record)
+
+
+def _waited(record: ReclaimStall | CompactionStall | ThrottleStall | MemoryStall) -> str:
+    return f"{'node' if record.is_global else 'limit':<5} {format_ns(record.delta_ns):>7}"
+
+
+def _named(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else str(number)
 
 
 def _short(name: str) -> str:

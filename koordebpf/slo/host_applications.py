@@ -5,12 +5,13 @@ Source: apis/slo/v1alpha1/host_application.go; the directories as koordlet's uti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.overlay import decode_object, member
+from koordebpf.slo.convert import converted
 
 _LATENCY_SENSITIVE = ("LSE", "LSR", "LS")
 
@@ -23,50 +24,54 @@ _BASES = {
 }
 
 
-def host_applications_of(nodeslo_raw: bytes | msgspec.Raw) -> dict[str, str]:
+class CgroupPath(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a host application's cgroup lies: base / parentDir / relativePath."""
+
+    base: str = ""
+    parentDir: str = ""
+    relativePath: str = ""
+
+
+class HostApplication(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process of the host with a cgroup and a QoS class."""
+
+    name: str = ""
+    priority: str | None = None  # a class of priority, koord-prod …
+    qos: str | None = None
+    cgroupPath: CgroupPath | None = None
+    strategy: dict[str, Any] | None = None
+
+
+def host_applications(written: Any, path: str) -> tuple[HostApplication, ...]:
+    """Return the list at `path`.
+
+    Raises: ConfigError: a value has the wrong type, a base is one that Koordinator does not know, or a name is missing.
+    """
+    if not isinstance(written, list):
+        raise ConfigError(path, written, "must be a list")
+    entries = tuple(converted(entry, HostApplication, f"{path}[{index}]") for index, entry in enumerate(written))
+    for index, entry in enumerate(entries):
+        if not entry.name:
+            raise ConfigError(f"{path}[{index}].name", entry.name, "must not be empty")
+        base = entry.cgroupPath.base if entry.cgroupPath else ""
+        if base and base not in _BASES:
+            raise ConfigError(f"{path}[{index}].cgroupPath.base", base, f"must be one of {', '.join(_BASES)}")
+    return entries
+
+
+def host_directories(applications: Iterable[HostApplication]) -> dict[str, str]:
     """Return directory → name of every host application, the directory relative to the node's root cgroup.
 
     Both drivers' directories are in it; only one of them exists.
-
-    Raises: ConfigError: a value has the wrong type, or a base that Koordinator does not know.
     """
-    spec = member(decode_object(nodeslo_raw, "NodeSLO"), "spec", "") or {}
-    written = spec.get("hostApplications")
-    if written is None:
-        return {}
-    if not isinstance(written, list):
-        raise ConfigError("spec.hostApplications", written, "must be a list")
-    found: dict[str, str] = {}
-    for index, entry in enumerate(written):
-        path = f"spec.hostApplications[{index}]"
-        if not isinstance(entry, dict):
-            raise ConfigError(path, entry, "must be an object")
-        name = _text(entry, "name", path)
-        if not name:
-            raise ConfigError(f"{path}.name", name, "must not be empty")
-        for directory in _directories(entry, name, path):
-            found[directory] = name
-    return found
+    return {directory: entry.name for entry in applications for directory in _directories(entry)}
 
 
-def _directories(entry: dict[str, Any], name: str, path: str) -> list[str]:
-    cgroup_path = member(entry, "cgroupPath", path)
-    if cgroup_path is None:
-        qos = _text(entry, "qos", path)
-        if qos in _LATENCY_SENSITIVE:
-            return [f"host-latency-sensitive/{name}"]
-        return [f"host-best-effort/{name}" if qos == "BE" else name]
-    base = _text(cgroup_path, "base", f"{path}.cgroupPath") or "CgroupRoot"
-    if base not in _BASES:
-        raise ConfigError(f"{path}.cgroupPath.base", base, f"must be one of {', '.join(_BASES)}")
-    tail = [_text(cgroup_path, key, f"{path}.cgroupPath").strip("/") for key in ("parentDir", "relativePath")]
-    return ["/".join(part for part in (root, *tail) if part) for root in _BASES[base]]
-
-
-def _text(of: dict[str, Any], key: str, path: str) -> str:
-    value = of.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ConfigError(f"{path}.{key}", value, "must be a string")
-    return value
+def _directories(entry: HostApplication) -> list[str]:
+    if entry.cgroupPath is None:
+        if entry.qos in _LATENCY_SENSITIVE:
+            return [f"host-latency-sensitive/{entry.name}"]
+        return [f"host-best-effort/{entry.name}" if entry.qos == "BE" else entry.name]
+    tail = [entry.cgroupPath.parentDir.strip("/"), entry.cgroupPath.relativePath.strip("/")]
+    roots = _BASES[entry.cgroupPath.base or "CgroupRoot"]
+    return list(dict.fromkeys("/".join(part for part in (root, *tail) if part) for root in roots))

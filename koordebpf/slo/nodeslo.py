@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.slo.configmap import strategy_of_configmap
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
+from koordebpf.slo.render import strategy_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
 STRATEGY_KEY = "resourceUsedThresholdWithBE"

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+# pkg/apis/scheduling SystemCriticalPriority: system-cluster-critical, and system-node-critical 1,000 above.
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 PRIORITY_CLASS_LABEL = "koordinator.sh/priority-class"
 
 

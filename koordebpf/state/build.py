@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from koordebpf.kube.objects import Node
+from koordebpf.kube.objects import Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.kube.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.state.facts import PodFacts, facts_of_pods
+from koordebpf.state.cpu_view import cpu_view
+from koordebpf.state.facts import PodFacts, facts_of_pods, seconds_of
+from koordebpf.state.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.view import (
+    ExecutorName,
     Frame,
     Measured,
     NodeMeasure,
     NodeView,
+    PastEviction,
     PendingRelease,
     PodMeasure,
     PodView,
@@ -31,22 +35,31 @@ def build_view(
     strategy: ResourceThresholdStrategy | None,
     measured: Measured,
     feature_gates: Mapping[str, bool],
-    executor: Literal["api", "cgroup"] = "api",
+    executor: ExecutorName = "api",
     pending: Sequence[PendingRelease] = (),
     refused: Sequence[RefusedEviction] = (),
     last_evict_ns: int | None = None,
+    topology: NodeResourceTopology | None = None,
+    wall_s: float | None = None,
+    own_pod_uid: str | None = None,
+    evictions: Sequence[PastEviction] = (),
+    pdbs: Sequence[PodDisruptionBudget] | None = None,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
 
-    Raises: ConfigError: the Node's memory capacity is no quantity.
+    Raises: ConfigError: a quantity of the Node is none.
     Cost:   0.5 µs a pod (measured at 110 and 500).
     """
     measures = {measure.uid: measure for measure in measured.pods}
+    views = [_pod_view(facts, measures.get(facts.uid), executor) for facts in pods]
+    if measured.cpu is not None and measured.cpu.usage is not None:
+        used = {pod.uid: pod.used_millicpu for pod in measured.cpu.usage.pods}
+        views = [replace(pod, cpu_used_millicpu=used[pod.uid]) if pod.uid in used else pod for pod in views]
     return NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node),
         used_bytes=measured.node.used_bytes,
-        pods=tuple([_pod_view(facts, measures.get(facts.uid), executor) for facts in pods]),
+        pods=tuple(views),
         strategy=strategy,
         feature_gates=dict(feature_gates),
         measure=measured.node,
@@ -55,6 +68,14 @@ def build_view(
         refused=tuple(refused),
         last_evict_ns=last_evict_ns,
         strays=measured.strays,
+        allocatable=allocatable_memory(node),
+        ledger=measured.ledger,
+        forecast=measured.node.forecast,
+        cpu=cpu_view(measured.cpu, pods, node, topology) if measured.cpu is not None else None,
+        wall_s=wall_s,
+        own_pod_uid=own_pod_uid,
+        evictions=tuple(evictions),
+        pdbs=None if pdbs is None else tuple(pdbs),
     )
 
 
@@ -63,19 +84,32 @@ def view_of_frame(frame: Frame) -> NodeView:
 
     Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
     """
-    labels = frame.node.metadata.labels if frame.node else None
-    nodeslo = None if isinstance(frame.nodeSLO, msgspec.UnsetType) or bytes(frame.nodeSLO) == b"null" else frame.nodeSLO
     return build_view(
         pods=facts_of_pods(frame.pods),
         node=frame.node,
-        strategy=strategy_for(nodeslo, frame.sloControllerConfig, labels),
+        strategy=strategy_of_frame(frame),
         measured=frame.measured,
         feature_gates=frame.featureGates,
         executor=frame.executor,
         pending=frame.pending,
         refused=frame.refused,
         last_evict_ns=frame.lastEvictNs,
+        topology=frame.nodeResourceTopology,
+        wall_s=None if frame.time is None else seconds_of(frame.time, "time"),
+        own_pod_uid=frame.ownPodUid,
+        evictions=frame.evictions,
+        pdbs=frame.podDisruptionBudgets,
     )
+
+
+def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:
+    """Return the strategy in force in a frame; None: no source told.
+
+    Raises: ConfigError: its NodeSLO or ConfigMap is unusable.
+    """
+    labels = frame.node.metadata.labels if frame.node else None
+    nodeslo = None if isinstance(frame.nodeSLO, msgspec.UnsetType) or bytes(frame.nodeSLO) == b"null" else frame.nodeSLO
+    return strategy_for(nodeslo, frame.sloControllerConfig, labels)
 
 
 def node_capacity_bytes(node: Node | None, measure: NodeMeasure) -> int:
@@ -90,6 +124,21 @@ def node_capacity_bytes(node: Node | None, measure: NodeMeasure) -> int:
     if measure.scope == "cgroup" or not capacity or "memory" not in capacity:
         return measure.total_bytes
     return quantity_bytes(capacity["memory"], "node.status.capacity.memory")
+
+
+def allocatable_memory(node: Node | None) -> dict[str, int] | None:
+    """Return node.status.allocatable of every memory resource, in bytes; None where no Node is known.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    if node is None:
+        return None
+    written = node.status.allocatable or {}
+    return {
+        name: quantity_bytes(written[name], f"node.status.allocatable.{name}")
+        for name in (NATIVE_MEMORY, BATCH_MEMORY, MID_MEMORY)
+        if name in written
+    }
 
 
 def _pod_view(facts: PodFacts, measure: PodMeasure | None, executor: str) -> PodView:
@@ -107,5 +156,17 @@ def _pod_view(facts: PodFacts, measure: PodMeasure | None, executor: str) -> Pod
         facts.keeps_tmpfs(executor),
         facts.koord_qos_label,
         facts.is_mirror,
-        *((measure.cgroup_id, measure.memory, measure.growth_bytes_per_s, measure.stall) if measure else ()),
+        facts.terms,
+        *(
+            (
+                measure.cgroup_id,
+                measure.memory,
+                measure.growth_bytes_per_s,
+                measure.stall,
+                measure.shares,
+                measure.forecast,
+            )
+            if measure
+            else ()
+        ),
     )

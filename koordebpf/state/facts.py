@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from decimal import Decimal
+from typing import Annotated
 
 import msgspec
 
+from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Pod, ResourceRequirements
 from koordebpf.kube.quantity import parse_quantity
-from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION
-from koordebpf.slo.qos import QOS_LABEL, koord_qos, kube_qos_of
+from koordebpf.slo.cpu_placement import PodCpus, pod_cpus
+from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
+from koordebpf.slo.priority import koord_priority, priority_or_default
+from koordebpf.slo.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.state.requests import (
+    CPU_OF_BAND,
+    MEMORY_OF_BAND,
+    NATIVE_CPU,
+    NATIVE_MEMORY,
+    cpu_requests,
+    memory_requests,
+)
+from koordebpf.state.view import PodTerms
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
@@ -33,16 +47,19 @@ class PodFacts(msgspec.Struct, frozen=True):
     priority: int | None
     eviction_policy: str | None
     is_mirror: bool
+    terms: PodTerms
     has_memory_volume: bool  # an emptyDir of medium Memory
     has_host_tmpfs: bool
+    cpus: PodCpus
 
     def keeps_tmpfs(self, executor: str) -> bool:
         """Tell whether a tmpfs of the pod outlives its eviction, and the pages in it stay charged.
 
-        With executor `api` the pod object goes and kubelet unmounts its emptyDirs. With `cgroup` the processes die but
-        the object stays: kubelet restarts the containers into the same volumes. A hostPath on a tmpfs stays either way.
+        With executor `api` the pod object goes and kubelet unmounts its emptyDirs. With the others the processes die
+        but the object stays: kubelet restarts the containers into the same volumes. A hostPath on a tmpfs stays in any
+        case.
         """
-        return self.has_host_tmpfs or (self.has_memory_volume and executor == "cgroup")
+        return self.has_host_tmpfs or (self.has_memory_volume and executor != "api")
 
 
 def pod_facts(pod: Pod) -> PodFacts:
@@ -52,6 +69,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     Cost:   1 µs.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
+    kube_qos = status.qosClass or _kube_qos_from_spec(pod)
     annotations = meta.annotations or {}
     has_memory_volume = has_host_tmpfs = False
     for volume in spec.volumes or ():
@@ -66,14 +84,16 @@ def pod_facts(pod: Pod) -> PodFacts:
         name=meta.name,
         phase=status.phase,
         is_terminating=meta.deletionTimestamp is not None,
-        kube_qos=status.qosClass or _kube_qos_from_spec(pod),
+        kube_qos=kube_qos,
         koord_qos=koord_qos(meta.labels),
         koord_qos_label=(meta.labels or {}).get(QOS_LABEL),
         priority=spec.priority,
         eviction_policy=annotations.get(EVICTION_POLICY_ANNOTATION),
         is_mirror=MIRROR_ANNOTATION in annotations,
+        terms=_terms(pod, kube_qos),
         has_memory_volume=has_memory_volume,
         has_host_tmpfs=has_host_tmpfs,
+        cpus=pod_cpus(annotations),
     )
 
 
@@ -85,6 +105,61 @@ def facts_of_pods(pods: Iterable[Pod], known: Iterable[PodFacts] = ()) -> tuple[
     """
     by_identity = {id(facts.pod): facts for facts in known}  # `known` holds the objects, so an id is not reused
     return tuple(by_identity.get(id(pod)) or pod_facts(pod) for pod in pods)
+
+
+def seconds_of(time: str, path: str) -> float:
+    """Return a moment as seconds since the epoch.
+
+    Raises: ConfigError: it is not RFC 3339 with its offset.
+    """
+    try:
+        moment: datetime = msgspec.convert(time, Annotated[datetime, msgspec.Meta(tz=True)])
+    except msgspec.ValidationError as error:
+        raise ConfigError(path, time, "must be a time of RFC 3339") from error
+    return moment.timestamp()
+
+
+def _terms(pod: Pod, kube_qos: str) -> PodTerms:
+    labels, annotations, priority = pod.metadata.labels, pod.metadata.annotations, pod.spec.priority
+    qos = koord_qos_or_default(labels, kube_qos)
+    value = priority_or_default(labels, priority, qos)
+    band = koord_priority(labels, priority, qos)
+    resource, cpu_resource = MEMORY_OF_BAND.get(band, NATIVE_MEMORY), CPU_OF_BAND.get(band, NATIVE_CPU)
+    cpu = cpu_requests(pod)
+    return PodTerms(
+        is_enabled=is_eviction_enabled(labels),
+        own_priority=eviction_priority(annotations),
+        priority=value,
+        sub_priority=sub_priority(labels, value),
+        memory_resource=resource,
+        memory_request_bytes=memory_requests(pod).of(resource),
+        cpu_resource=cpu_resource,
+        cpu_request_millicpu=cpu.of(cpu_resource),
+        batch_cpu_millicpu=cpu.batch_millicpu,
+        priority_class=pod.spec.priorityClassName,
+        workload=_workload(pod),
+        started_s=_started_s(pod),
+        is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
+        labels=labels or {},
+    )
+
+
+# A static pod is controlled by its Node, which is no workload.
+def _workload(pod: Pod) -> str | None:
+    for owner in pod.metadata.ownerReferences or ():
+        if owner.controller and owner.kind != "Node":
+            return f"{pod.metadata.namespace}/{owner.kind}/{owner.name}"
+    return None
+
+
+# A pod whose start cannot be read has an unknown age; it is none the less a pod.
+def _started_s(pod: Pod) -> float | None:
+    if pod.status.startTime is None:
+        return None
+    try:
+        return seconds_of(pod.status.startTime, f"pod {pod.key} status.startTime")
+    except ConfigError:
+        return None
 
 
 def _kube_qos_from_spec(pod: Pod) -> str:

@@ -1,37 +1,106 @@
-"""Reclaim stalls of the last seconds, by pod and for the node, out of the kernel's running sums."""
+"""Memory stalls of the last seconds, by pod and for the node, out of the kernel's running sums."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from koordebpf.events.records import CgroupStall
+from koordebpf.events.records import CgroupStall, StallSum
 from koordebpf.state.view import StallParts
 
 NODE = ""  # key of the node's own row; no pod has an empty uid
 
 
 class StallGrowth(msgspec.Struct):
-    """What was added since the push before."""
+    """What was added since the push before; no nanosecond stands in two of the parts."""
 
     global_ns: int = 0
     limit_ns: int = 0
     global_count: int = 0
     limit_count: int = 0
+    compaction_ns: int = 0
+    other_global_ns: int = 0
+    other_limit_ns: int = 0
+
+    @property
+    def own_limit_ns(self) -> int:
+        """What a limit below the node cost. Compaction counts where nothing but such a limit held its tasks up."""
+        is_limit_only = self.limit_ns + self.other_limit_ns and not self.global_ns + self.other_global_ns
+        return self.limit_ns + self.other_limit_ns + (self.compaction_ns if is_limit_only else 0)
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.global_ns + self.limit_ns + self.compaction_ns + self.other_global_ns + self.other_limit_ns
+
+    def add(self, other: StallGrowth) -> None:
+        """Add what another cgroup, or the same one at another time, stalled."""
+        self.global_ns += other.global_ns
+        self.limit_ns += other.limit_ns
+        self.global_count += other.global_count
+        self.limit_count += other.limit_count
+        self.compaction_ns += other.compaction_ns
+        self.other_global_ns += other.other_global_ns
+        self.other_limit_ns += other.other_limit_ns
+
+
+class StallSums:
+    """The kernel's running sums as they were last, so that the next ones tell what was added.
+
+    The sums grow for as long as a cgroup lives; a cgroup that is made again under an old id, or programs that were
+    loaded anew, start at zero, which reads as a sum that fell and counts from zero.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, CgroupStall] = {}
+
+    def push(self, stalls: Iterable[CgroupStall]) -> dict[int, StallGrowth]:
+        """Take the sums as they are now; return what was added, by cgroup id, for those that stalled since."""
+        grown: dict[int, StallGrowth] = {}
+        last: dict[int, CgroupStall] = {}
+        for stall in stalls:
+            last[stall.cgroup_id] = stall
+            before = self._last.get(stall.cgroup_id, _ZERO)
+            if before is not stall and (row := _growth(before, stall)).total_ns:
+                grown[stall.cgroup_id] = row
+        self._last = last
+        return grown
+
+
+_ZERO = CgroupStall(0, StallSum(), StallSum())
+
+
+def _growth(before: CgroupStall, now: CgroupStall) -> StallGrowth:
+    if any(
+        was.total_ns > its.total_ns or was.count > its.count
+        for was, its in (
+            (before.global_, now.global_),
+            (before.limit, now.limit),
+            (before.compaction, now.compaction),
+            (before.other_global, now.other_global),
+            (before.other_limit, now.other_limit),
+        )
+    ):
+        before = _ZERO
+    return StallGrowth(
+        now.global_.total_ns - before.global_.total_ns,
+        now.limit.total_ns - before.limit.total_ns,
+        now.global_.count - before.global_.count,
+        now.limit.count - before.limit.count,
+        now.compaction.total_ns - before.compaction.total_ns,
+        now.other_global.total_ns - before.other_global.total_ns,
+        now.other_limit.total_ns - before.other_limit.total_ns,
+    )
 
 
 class StallWindow:
-    """Keeps what each pod stalled within the last `window_ns`.
-
-    The kernel's sums grow for as long as a cgroup lives; a cgroup that is made again under an old id starts at zero,
-    which reads as a sum that fell and counts from zero.
-    """
+    """Keeps what each pod stalled within the last `window_ns`."""
 
     def __init__(self, window_ns: int = 10_000_000_000) -> None:
         self.window_ns = window_ns
-        self._last: dict[int, CgroupStall] = {}
+        self._sums = StallSums()
         self._pushes: deque[tuple[int, dict[str, StallGrowth]]] = deque()
 
     def push(
@@ -41,24 +110,17 @@ class StallWindow:
 
         `pod_of` gives the pod of each cgroup that has one.
         """
+        return self.add(now_ns, self._sums.push(stalls), pod_of)
+
+    def add(
+        self, now_ns: int, by_cgroup: Mapping[int, StallGrowth], pod_of: Callable[[int], str | None]
+    ) -> dict[str, StallGrowth]:
+        """Take what cgroups stalled since the last time, as `StallSums` tells; return it by pod, as `push` does."""
         grown: dict[str, StallGrowth] = {}
-        last: dict[int, CgroupStall] = {}
-        for stall in stalls:
-            last[stall.cgroup_id] = stall
-            before = self._last.get(stall.cgroup_id)
-            if before is stall or before == stall:
-                continue
-            if before and (before.global_.count > stall.global_.count or before.limit.count > stall.limit.count):
-                before = None
-            for key in (pod_of(stall.cgroup_id), NODE):
-                if key is None:
-                    continue
-                row = grown.setdefault(key, StallGrowth())
-                row.global_ns += stall.global_.total_ns - (before.global_.total_ns if before else 0)
-                row.limit_ns += stall.limit.total_ns - (before.limit.total_ns if before else 0)
-                row.global_count += stall.global_.count - (before.global_.count if before else 0)
-                row.limit_count += stall.limit.count - (before.limit.count if before else 0)
-        self._last = last
+        for cgroup_id, row in by_cgroup.items():
+            for key in (pod_of(cgroup_id), NODE):
+                if key is not None:
+                    grown.setdefault(key, StallGrowth()).add(row)
         if grown:
             self._pushes.append((now_ns, grown))
         self.forget_older(now_ns)
@@ -74,12 +136,17 @@ class StallWindow:
         sums: dict[str, StallGrowth] = {}
         for _, grown in self._pushes:
             for key, row in grown.items():
-                total = sums.setdefault(key, StallGrowth())
-                total.global_ns += row.global_ns
-                total.limit_ns += row.limit_ns
-                total.global_count += row.global_count
-                total.limit_count += row.limit_count
+                sums.setdefault(key, StallGrowth()).add(row)
         return {
-            key: StallParts(self.window_ns, row.global_ns, row.limit_ns, row.global_count, row.limit_count)
+            key: StallParts(
+                self.window_ns,
+                row.global_ns,
+                row.limit_ns,
+                row.global_count,
+                row.limit_count,
+                row.compaction_ns,
+                row.other_global_ns,
+                row.other_limit_ns,
+            )
             for key, row in sums.items()
         }

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+import msgspec
+
+from koordebpf.events.layout import NO_LIMIT_PAGES
 from koordebpf.state.view import MemoryParts
 
-# struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, and the five LRU sizes.
+# struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, four events, and the five LRU sizes.
 Row = tuple[int, ...]
+
+
+class LimitedCgroup(msgspec.Struct, frozen=True, gc=False):
+    """A pod's or container's cgroup with a memory limit. Bytes; `used_bytes` is what reclaim would not give back."""
+
+    cgroup_id: int
+    uid: str
+    used_bytes: int  # usage − file LRU
+    limit_bytes: int
 
 
 class ScanSums:
@@ -23,13 +35,26 @@ class ScanSums:
         """
         self._page_bytes = page_bytes
         self.usage_bytes: dict[int, int] = {}
+        leaves: dict[int, int] = {}
+        swapped: dict[int, int] = {}
+        limited: list[tuple[int, str, int, int, int]] = []
         pods: dict[str, list[int]] = {}
         all_inactive_anon = all_active_anon = all_inactive_file = all_active_file = all_unevictable = 0
         usage_of = self.usage_bytes
-        for cgroup_id, _, usage, _, inactive_anon, active_anon, inactive_file, active_file, unevictable in rows:
+        for (
+            cgroup_id, parent_id, usage, limit, swap, _, _, _, _,
+            inactive_anon, active_anon, inactive_file, active_file, unevictable,
+        ) in rows:  # fmt: skip
             usage_of[cgroup_id] = usage * page_bytes
+            if swap:
+                swapped[cgroup_id] = swap
+            leaves.pop(parent_id, None)
             uid = pod_of(cgroup_id)
-            if uid is not None:
+            if uid is None:
+                leaves[cgroup_id] = usage
+            else:
+                if limit < NO_LIMIT_PAGES:
+                    limited.append((cgroup_id, uid, usage, limit, inactive_file + active_file))
                 sums = pods.get(uid)
                 if sums is None:
                     sums = pods[uid] = [0, 0, 0, 0, 0]
@@ -44,6 +69,9 @@ class ScanSums:
             all_active_file += active_file
             all_unevictable += unevictable
         self._pods = pods
+        self._leaves = leaves
+        self._swapped = swapped
+        self._limited = limited
         self._total = [all_inactive_anon, all_active_anon, all_inactive_file, all_active_file, all_unevictable]
 
     def pod(self, uid: str, cgroup_id: int) -> MemoryParts | None:
@@ -56,6 +84,27 @@ class ScanSums:
         """Return the memory of everything that was scanned below and with `root_id`; None where that is gone."""
         usage_bytes = self.usage_bytes.get(root_id)
         return self._parts(usage_bytes, self._total) if usage_bytes is not None else None
+
+    def swap_bytes(self, cgroup_id: int) -> int:
+        """Return what a cgroup has in swap; 0 too where the rows come from files, which are not read for it."""
+        return self._swapped.get(cgroup_id, 0) * self._page_bytes
+
+    def outside(self) -> dict[int, int]:
+        """Return what each cgroup outside all pods holds that has no children, swap included, by cgroup id. Bytes.
+
+        What has children is left out: it gets the pages of those that are removed, and did not grow by that.
+        """
+        page, swapped = self._page_bytes, self._swapped
+        return {cgroup_id: (usage + swapped.get(cgroup_id, 0)) * page for cgroup_id, usage in self._leaves.items()}
+
+    def limited(self, pod_levels: Collection[int]) -> list[LimitedCgroup]:
+        """Return every pod and container that has a limit, `pod_levels` being the cgroups of the pods themselves."""
+        page, found = self._page_bytes, []
+        for cgroup_id, uid, usage, limit, file in self._limited:
+            if cgroup_id in pod_levels:
+                file = self._pods[uid][2] + self._pods[uid][3]  # noqa: PLW2901 - the pod's with its containers'
+            found.append(LimitedCgroup(cgroup_id, uid, max(usage - file, 0) * page, limit * page))
+        return found
 
     def _parts(self, usage_bytes: int, sums: list[int]) -> MemoryParts:
         page = self._page_bytes

@@ -6,13 +6,17 @@ the agent, `plan` and later `replay` go the same way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
-from koordebpf.kube.objects import Node, Pod
+from koordebpf.kube.objects import Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.state.cpu import CpuMeasured, CpuView
+from koordebpf.units import NS_PER_S
 
+ExecutorName = Literal["api", "cri", "cgroup"]  # how a victim goes: by an Eviction, by the container runtime, by a kill
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
 
 
@@ -46,25 +50,14 @@ class StallParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_ns: NotNegative
     global_count: NotNegative = 0
     limit_count: NotNegative = 0
+    compaction_ns: NotNegative = 0
+    other_global_ns: NotNegative = 0  # refault, swap-in, …, as far as the kernel lets them be timed
+    other_limit_ns: NotNegative = 0
 
-
-class PodMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured of one pod. Each part None: not measured."""
-
-    uid: str
-    cgroup_id: int | None = None
-    memory: MemoryParts | None = None
-    growth_bytes_per_s: float | None = None
-    stall: StallParts | None = None
-
-
-class StrayMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod-level cgroup without a known pod, as after a deletion by force; `uid` is what its path says."""
-
-    cgroup_id: int
-    path: str
-    memory: MemoryParts | None = None
-    uid: str | None = None
+    @property
+    def total_ns(self) -> int:
+        """All of it; the parts do not overlap."""
+        return self.global_ns + self.limit_ns + self.compaction_ns + self.other_global_ns + self.other_limit_ns
 
 
 class PsiLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +67,115 @@ class PsiLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     avg60: float
     avg300: float
     total_us: NotNegative
+
+
+class StallShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of time in which a cgroup with its children stalled for memory, as a memory.pressure file shows it.
+
+    `derived`: worked out from stall records, because no such file is here. `full` None: it cannot be known then.
+    `some_at_most`: only bounds are known, the true `some` lies between `some` and this.
+    """
+
+    some: PsiLine
+    full: PsiLine | None
+    derived: bool
+    some_at_most: PsiLine | None = None
+
+
+class TimeTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In how long something will be full if it goes on as it did. Nanoseconds from the measurement; 0: it is.
+
+    `low_ns` is as fast as it grew lately, `high_ns` as slowly; None: it also stood still, so it may never be.
+    """
+
+    low_ns: NotNegative
+    point_ns: NotNegative
+    high_ns: NotNegative | None
+
+
+class NodeForecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the node's use reaches each mark. None: it does not grow, or there is no such mark."""
+
+    lower: TimeTo | None = None  # where an eviction ends
+    threshold: TimeTo | None = None  # where it begins
+    oom: TimeTo | None = None  # nothing is left
+
+
+PartyKind = Literal["pod", "cgroup", "own limit", "unattributed", "others"]
+
+
+class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who stalled, or what it is charged to: a pod, one of its containers, or a cgroup outside all pods.
+
+    `own limit`: the victim's, or its pod's. `unattributed`: nobody was seen to grow. `others`: the rest, summed up.
+    `name` is namespace/pod, the uid of a pod that no source knows, or the cgroup's path.
+    """
+
+    id: str
+    kind: PartyKind
+    name: str
+    container: str | None = None
+    uid: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Name and container, for people."""
+        return f"{self.name}/{self.container}" if self.container else self.name
+
+
+class LedgerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `victim` stalled on account of `cause` within the ledger's window."""
+
+    victim: Party
+    cause: Party
+    ns: NotNegative
+    since_ns: NotNegative  # begin of the uninterrupted charge that the last one belongs to; may lie before the window
+    last_ns: NotNegative  # end of the last one
+
+
+class LedgerView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who stalled and who caused it, within `window_ns`. The rows' `ns` sum to `total_ns`.
+
+    The largest comes first; those that are too many are one row at the end.
+    """
+
+    window_ns: NotNegative
+    total_ns: NotNegative
+    unattributed_ns: NotNegative
+    rows: tuple[LedgerRow, ...] = ()
+
+    def of_pod(self, uid: str) -> tuple[LedgerRow, ...]:
+        """Return what one pod stalled, all its containers, the largest first."""
+        return tuple(row for row in self.rows if row.victim.uid == uid)
+
+    def caused_by_pod(self, uid: str) -> tuple[LedgerRow, ...]:
+        """Return what is charged to one pod, the largest first."""
+        return tuple(row for row in self.rows if row.cause.uid == uid)
+
+
+class PodMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured of one pod. Each part None: not measured.
+
+    `forecast`: until it, or the container of it that is first, is full of what cannot be reclaimed and is killed for
+    its own limit. None: no limit, no growth, or not among the soonest.
+    """
+
+    uid: str
+    cgroup_id: int | None = None
+    memory: MemoryParts | None = None
+    growth_bytes_per_s: float | None = None
+    stall: StallParts | None = None
+    shares: StallShares | None = None  # None: it did not stall
+    forecast: TimeTo | None = None
+
+
+class StrayMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pod-level cgroup without a known pod, as after a deletion by force; `uid` is what its path says."""
+
+    cgroup_id: int
+    path: str
+    memory: MemoryParts | None = None
+    uid: str | None = None
 
 
 class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +194,8 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     psi_some: PsiLine | None = None
     psi_full: PsiLine | None = None
     stall: StallParts | None = None
+    shares: StallShares | None = None  # derived, where there is no pressure file; else see psi_some, psi_full
+    forecast: NodeForecast | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +206,8 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeMeasure
     pods: tuple[PodMeasure, ...] = ()
     strays: tuple[StrayMeasure, ...] = ()
+    ledger: LedgerView | None = None
+    cpu: CpuMeasured | None = None  # None: nobody asked for it
 
 
 class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,24 +226,65 @@ class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
+MINUTE_NS = 60 * NS_PER_S  # for which an eviction counts in the budgets
+
+
+class PastEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One eviction of the last minute, as the budgets count them."""
+
+    at_ns: NotNegative
+    uid: str
+    namespace: str
+    workload: str | None = None  # as PodTerms has it
+
+
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything one decision rests on; what `koordebpf plan` reads.
 
     Kubernetes-native: `node`, `pods`, and `nodeSLO` (the object) or `sloControllerConfig` (the ConfigMap's data).
-    `executor` is how an eviction would be carried out, which decides what memory comes back.
+    `executor` is how an eviction would be carried out, which decides what memory comes back. `time` is the wall clock
+    at `measured.now_ns`, RFC 3339. Without `podDisruptionBudgets` nothing is known of them; an empty list: there are
+    none in the namespaces of these pods.
     """
 
     schema: Literal["koordebpf.frame/v1"]
     measured: Measured
     pods: tuple[Pod, ...] = ()
     node: Node | None = None
+    nodeResourceTopology: NodeResourceTopology | None = None
     nodeSLO: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # msgspec cannot decode `Raw | None`
     sloControllerConfig: dict[str, str] | None = None
     featureGates: dict[str, bool] = {}
-    executor: Literal["api", "cgroup"] = "api"
+    executor: ExecutorName = "api"
     pending: tuple[PendingRelease, ...] = ()
     refused: tuple[RefusedEviction, ...] = ()
     lastEvictNs: NotNegative | None = None
+    time: str | None = None
+    ownPodUid: str | None = None  # the agent's own pod
+    evictions: tuple[PastEviction, ...] = ()
+    podDisruptionBudgets: tuple[PodDisruptionBudget, ...] | None = None
+
+
+FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
+
+
+class PodTerms(msgspec.Struct, frozen=True):
+    """What the decision reads of a Pod object beside its identity."""
+
+    is_enabled: bool = False  # label koordinator.sh/eviction-enabled
+    own_priority: int = 0  # annotation koordinator.sh/eviction-priority
+    priority: int = 0  # spec.priority, or the default of its band where that is absent or 0
+    sub_priority: int = 0  # label koordinator.sh/priority, else `priority`
+    memory_resource: str = "memory"  # what its band asks for: native, batch or mid memory
+    memory_request_bytes: int = 0  # of that resource
+    cpu_resource: str = "cpu"  # as memory_resource
+    cpu_request_millicpu: int = 0  # of that resource
+    batch_cpu_millicpu: int = 0  # of batch-cpu, whatever its band asks for
+    priority_class: str = ""  # spec.priorityClassName
+    workload: str | None = None  # its controller, as namespace/kind/name
+    started_s: float | None = None  # status.startTime, seconds since the epoch
+    is_ready: bool = False  # condition Ready is True: what a PodDisruptionBudget calls healthy
+    labels: Mapping[str, str] = {}
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -155,10 +302,14 @@ class PodView(msgspec.Struct, frozen=True):
     keeps_tmpfs: bool  # has a tmpfs that outlives its eviction
     koord_qos_label: str | None = None  # the label as written
     is_mirror: bool = False  # the API's copy of a static pod: evicting it leaves the pod running
+    terms: PodTerms = PodTerms()
     cgroup_id: int | None = None
     memory: MemoryParts | None = None
     growth_bytes_per_s: float | None = None
     stall: StallParts | None = None
+    shares: StallShares | None = None
+    forecast: TimeTo | None = None
+    cpu_used_millicpu: int | None = None  # None: not measured
 
     @property
     def key(self) -> str:
@@ -176,8 +327,16 @@ class NodeView(msgspec.Struct, frozen=True):
     strategy: ResourceThresholdStrategy | None  # merged and validated; None: no source has told
     feature_gates: dict[str, bool]
     measure: NodeMeasure
-    executor: Literal["api", "cgroup"] = "api"
+    executor: ExecutorName = "api"
     pending: tuple[PendingRelease, ...] = ()
     refused: tuple[RefusedEviction, ...] = ()
     last_evict_ns: int | None = None
     strays: tuple[StrayMeasure, ...] = ()
+    allocatable: dict[str, int] | None = None  # node.status.allocatable, memory resources in bytes; None: no Node known
+    ledger: LedgerView | None = None
+    forecast: NodeForecast | None = None
+    wall_s: float | None = None  # seconds since the epoch at `now_ns`
+    own_pod_uid: str | None = None
+    evictions: tuple[PastEviction, ...] = ()  # of the last minute
+    pdbs: tuple[PodDisruptionBudget, ...] | None = None  # None: nothing is known of them
+    cpu: CpuView | None = None  # None: not measured

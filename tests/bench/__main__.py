@@ -18,12 +18,29 @@ from tests.bench.report import CannotMeasure, Report
 
 # Name → what it measures; tests/bench/<name>.py has a function of that name. Quick ones first.
 _BENCHES = {
+    "plan": "a decision for 1,000 pods, three features",
+    "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
+    "burst": "a burst of latency-sensitive work until best-effort pods are held",
+    "sched_cost": "what scheduler tracing takes of a node that switches",
+    "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
+    "writer": "cgroup files of 110 pods: nothing to change, one, all",
+    "pod_events": "a pod's change until it is in the view",
+    "api_evict": "decision to request at the API server",
+    "start_api": "process start to ready with an API server of 5,000 pods",
     "start": "process start to first event received",
+    "backends": "each backend: until its first event, and in memory",
     "tick": "one tick under pressure",
+    "forecast": "time to threshold against what then happened",
+    "scan": "usage and LRU of a thousand cgroups, beside their files",
+    "ring": "records out of a ring buffer, and into a file, at full rate",
     "kernel_cost": "what the programs add to a reclaim",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
+    "births": "the index while a thousand cgroups are born and die each second",
+    "storm": "the agent while reclaim is at its worst",
+    "controller": "the controller with 500 nodes: until all are written, and steady",
     "steady": "what the agent costs when nothing happens",
+    "steady_held": "the same while best-effort pods are held",
 }
 _DEFAULT_JSON = Path(__file__).parents[2] / "build" / "bench.json"
 

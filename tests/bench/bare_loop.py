@@ -13,7 +13,7 @@ from pathlib import Path
 
 from koordebpf.agent.scope import open_scope
 from koordebpf.agent.watch import NodeWatch
-from koordebpf.events.layout import unpack_memcgs
+from koordebpf.events.layout import MEMCG_LRU_AT, unpack_memcgs
 from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
 
 _FLOOR_S = 0.005
@@ -33,7 +33,7 @@ def main(node: Path, threshold_bytes: int) -> None:
                 continue
             seen_ns = time.monotonic_ns()
             rows = watch.signals.scan()
-            leaves = {row[0]: sum(row[4:6]) for row in unpack_memcgs(rows)}
+            leaves = {row[0]: sum(row[MEMCG_LRU_AT : MEMCG_LRU_AT + 2]) for row in unpack_memcgs(rows)}
             rows.release()
             victim = watch.index.path(max(leaves, key=lambda cgroup_id: leaves[cgroup_id]))
             assert victim is not None

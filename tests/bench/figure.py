@@ -60,6 +60,12 @@ def at_most(name: str, unit: str, value: float, reach: float | None, method: str
     return Figure(name, unit, 1, value, value, value, method, text, ok)
 
 
+def at_least(name: str, unit: str, value: float, reach: float | None, method: str) -> Figure:
+    """Return the row for one value that was measured once; `reach` is the least that it may be."""
+    text, ok = (None, None) if reach is None else (f"≥ {reach:g}", value >= reach)
+    return Figure(name, unit, 1, value, value, value, method, text, ok)
+
+
 def table(figures: Sequence[Figure]) -> str:
     """Return the rows as text, the method of each below it."""
     lines = [f"{'figure':<52} {'n':>5} {'p50':>9} {'p99':>9} {'max':>9} unit  reach"]

@@ -1,124 +1,99 @@
-"""What the programs add to a reclaim episode, by the kernel's own clock for BPF programs."""
+"""What the programs add to a reclaim: CPU time with and without them in turns, and the kernel's own clock for BPF."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
+import math
 import os
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from koordebpf.kernel import libbpf
+from koordebpf.agent.scope import open_scope
+from koordebpf.agent.watch import NodeWatch
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.objects import object_path
+from koordebpf.units import NS_PER_MS
 from tests.bench.figure import Figure, figure
 from tests.bench.report import CannotMeasure, Report
+from tests.bpf_ids import held_by, program, runs_counted
 from tests.nodes import MIB, NodeCgroup
+from tests.storms import Storm, StormResult, can_count
 
-_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
-_LIMIT_MIB = 64
-
-
-@contextmanager
-def _bpf_stats() -> Iterator[None]:
-    before = _STATS.read_text()
-    _STATS.write_text("1")
-    try:
-        yield
-    finally:
-        _STATS.write_text(before)
-
-
-def _run_stats(fd: int) -> tuple[int, int]:
-    fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines() if ":" in line
-    )
-    return int(fields["run_time_ns"]), int(fields["run_cnt"])
-
-
-def _walk_file(limit_mib: int, seconds: float) -> float:
-    # Twice what the cgroup may hold: every page of the walk is reclaimed again. Returns pages walked a second.
-    size = 2 * limit_mib * MIB
-    with tempfile.TemporaryFile(dir="/var/tmp") as file:
-        for _ in range(2 * limit_mib):
-            file.write(bytes(MIB))
-        file.flush()
-        os.fdatasync(file.fileno())
-        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as memory:
-            pages, begun = 0, time.monotonic()
-            while (elapsed := time.monotonic() - begun) < seconds:
-                for at in range(0, size, mmap.PAGESIZE):
-                    memory[at]
-                pages += size // mmap.PAGESIZE
-            return pages / elapsed
-
-
-def _walk_in(container: Path, seconds: float) -> float:
-    # In a process of its own, in the container's cgroup; the answer comes back through a pipe.
-    receiving, sending = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        (container / "cgroup.procs").write_text(str(os.getpid()))
-        os.write(sending, repr(_walk_file(_LIMIT_MIB, seconds)).encode())
-        os._exit(0)
-    os.close(sending)
-    with os.fdopen(receiving) as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    if not answer:
-        raise RuntimeError("the walker ended without an answer")
-    return float(answer)
-
-
-@contextmanager
-def _attached(fds: dict[str, int] | None = None) -> Iterator[None]:
-    with libbpf.Object(object_path("reclaim")) as programs:
-        programs.load()
-        for name, handle in programs.programs():
-            programs.attach(name, handle)
-            if fds is not None:
-                fds[name] = int(libbpf.library().bpf_program__fd(ctypes.c_void_p(handle.value)))
-        yield
+_RUN_MS = 250  # short: what the machine does beside it changes less from one run to the next
+_REACH_NS = 1000
 
 
 def kernel_cost(report: Report) -> None:
-    """Run a task against its cgroup's limit: what begin and end cost each time, and what the task notices of it."""
+    """Let a task reclaim in its container's limit, the programs attached and not, in turns."""
+    if not can_count():
+        raise CannotMeasure("tracefs is not mounted: nothing else counts the episodes")
     hierarchy = find_memory_hierarchy()
-    seconds = 2 if report.quick else 6
     with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as node:
-        (container,) = node.add_pod("walker", limit_bytes=_LIMIT_MIB * MIB)
-        fds: dict[str, int] = {}
-        with _bpf_stats(), _attached(fds):
-            _walk_in(container, seconds)
-            for end in ("begin", "end"):
-                time_ns, count = _run_stats(fds[f"on_mm_vmscan_memcg_reclaim_{end}"])
-                if count == 0:
-                    raise CannotMeasure("the walker's reclaim was not seen")
-                name = f"kernel cost of one memcg reclaim, {end}"
-                method = (
-                    "mean of run_time_ns ÷ run_cnt (kernel.bpf_stats_enabled), a task walking a file twice its limit"
-                )
-                report.add(Figure(name, "ns", count, time_ns / count, time_ns / count, time_ns / count, method))
-        _paired(report, container, seconds)
+        (container,) = node.add_pod("reclaims")
+        _paired(report, node, container)
+        _by_the_kernels_clock(report, node, container)
 
 
-def _paired(report: Report, container: Path, seconds: float) -> None:
-    # With and without in turns, so that what the machine does beside it hits both.
-    pairs = 3 if report.quick else 10
-    slower: list[float] = []
+@contextmanager
+def _attached(node: NodeCgroup) -> Iterator[None]:
+    with NodeWatch(open_scope(find_memory_hierarchy(), node.path), None, NS_PER_MS):
+        yield
+
+
+def _run(container: Path) -> StormResult:
+    storm = Storm(container, _RUN_MS)
+    try:
+        return storm.result(timeout_s=60)
+    finally:
+        storm.stop()
+
+
+def _paired(report: Report, node: NodeCgroup, container: Path) -> None:
+    pairs = 10 if report.quick else 100
+    without_ns, added_ns, added_percent = [], [], []
     for pair in range(pairs):
-        # Each goes first in half of the pairs.
-        before = None if pair % 2 else _walk_in(container, seconds / 2)
-        with _attached():
-            attached = _walk_in(container, seconds / 2)
-        slower.append((1 - attached / (before or _walk_in(container, seconds / 2))) * 100)
-    method = "pages walked a second, attached against not, in pairs; a negative value is noise"
-    report.add(figure("reclaiming task slowed down by the programs", "%", slower, method))
-    if min(slower) < 0 < max(slower):
-        report.cannot(
-            f"the slow-down of a reclaiming task: its pairs give {min(slower):.1f} to {max(slower):.1f} %, so the row"
-            " above is mostly noise; the two rows before it are exact"
-        )
+        # Each goes first in half of the pairs, so that a machine that gets faster or slower favours neither.
+        before = None if pair % 2 else _per_episode_ns(container)
+        with _attached(node):
+            attached = _per_episode_ns(container)
+        without = before or _per_episode_ns(container)
+        without_ns.append(without)
+        added_ns.append(attached - without)
+        added_percent.append((attached / without - 1) * 100)
+    method = (
+        f"CPU time of a task ÷ its reclaims, runs of {_RUN_MS} ms; the reclaims find nothing, so they are the shortest"
+    )
+    report.add(figure("a memcg reclaim, nothing attached", "ns", without_ns, method))
+    low, high = median_interval(added_ns)
+    method = f"the same, attached minus not, in pairs; 95 % interval of the median: {low:.0f} to {high:.0f} ns"
+    report.add(figure("added to it, programs attached", "ns", added_ns, method, reach_p50=_REACH_NS))
+    low, high = median_interval(added_percent)
+    method = f"the same as a share; 95 % interval of the median: {low:.1f} to {high:.1f} %"
+    report.add(figure("added to it, programs attached", "%", added_percent, method))
+
+
+def _per_episode_ns(container: Path) -> float:
+    result = _run(container)
+    return result.cpu_ns / result.episodes
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the two samples between which the median lies with 95 %, whatever their distribution is."""
+    ordered = sorted(samples)
+    # The number of samples below the median is binomial, half and half.
+    below = max(math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2), 0)
+    return ordered[below], ordered[len(ordered) - 1 - below]
+
+
+def _by_the_kernels_clock(report: Report, node: NodeCgroup, container: Path) -> None:
+    with runs_counted(), _attached(node):
+        # Begin and end have one name: the kernel cuts it at 15 letters.
+        held = held_by(os.getpid()).prog
+        reclaim = [number for number in held if program(number).name.startswith("on_mm_vmscan_me")]
+        _run(container)
+        ran = [program(number) for number in reclaim]
+    count = sum(each.run_count for each in ran)
+    if not count:
+        raise CannotMeasure("the programs' runs are not counted here")
+    mean = sum(each.run_time_ns for each in ran) / (count / 2)
+    method = "mean run time of begin + end (kernel.bpf_stats_enabled), the entry into them left out"
+    report.add(Figure("the two programs of a memcg reclaim", "ns", count // 2, mean, mean, mean, method))

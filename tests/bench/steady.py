@@ -30,18 +30,19 @@ def steady(report: Report) -> None:
             manifest = node.cgroup.write_manifest(Path(name) / "pods.json", 70, 65)
             with AgentProcess(node.cgroup, manifest, audit=Path(name) / "audit.jsonl") as agent:
                 time.sleep(_WARM_S)
-                _watch(report, agent.pid, size, seconds, cpu_percent, rss_mib)
+                watch_cost(report, agent.pid, size, seconds, cpu_percent, rss_mib)
 
 
-def _watch(report: Report, pid: int, size: str, seconds: int, cpu_percent: float, rss_mib: float) -> None:
-    cpu_s, waits, begun = _cpu_s(pid), _voluntary_switches(pid), time.monotonic()
+def watch_cost(report: Report, pid: int, size: str, seconds: int, cpu_percent: float, rss_mib: float) -> None:
+    """Watch a process for some seconds."""
+    cpu, waits, begun = cpu_s(pid), _voluntary_switches(pid), time.monotonic()
     time.sleep(seconds)
     elapsed = time.monotonic() - begun
-    percent = (_cpu_s(pid) - cpu_s) / elapsed * 100
+    percent = (cpu_s(pid) - cpu) / elapsed * 100
     report.add(
         at_most(f"steady CPU, {size}", "%core", percent, cpu_percent, f"utime + stime of all threads over {seconds} s")
     )
-    memory = _rollup_mib(pid)
+    memory = rollup_mib(pid)
     report.add(at_most(f"steady RSS, {size}", "MiB", memory["Rss"], rss_mib, "smaps_rollup at the end"))
     report.add(at_most(f"steady PSS, {size}", "MiB", memory["Pss"], None, "smaps_rollup at the end"))
     wakeups = (_voluntary_switches(pid) - waits) / elapsed
@@ -52,7 +53,8 @@ def _watch(report: Report, pid: int, size: str, seconds: int, cpu_percent: float
         report.add(at_most(f"syscalls, {size}", "/s", calls, None, f"perf stat over {_PERF_S} s after the rest"))
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of the process so far."""
     # Fields 14 and 15, counted after the command's name, which may hold anything.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -63,7 +65,8 @@ def _voluntary_switches(pid: int) -> int:
     return sum(int(re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)", text)[0]) for text in statuses)
 
 
-def _rollup_mib(pid: int) -> dict[str, float]:
+def rollup_mib(pid: int) -> dict[str, float]:
+    """Return /proc/PID/smaps_rollup, row → MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     return {line.split(":")[0]: int(line.split()[1]) / _MIB_KIB for line in lines}
 

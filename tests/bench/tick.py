@@ -29,6 +29,7 @@ from koordebpf.report.http import Health
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.state.build import build_view
 from koordebpf.state.sums import ScanSums
+from koordebpf.state.view import NodeView
 from koordebpf.units import MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
@@ -53,7 +54,7 @@ def tick(report: Report) -> None:
 
 def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
     # Without a cool time a dry run decides anew in each tick.
-    config = AgentConfig(files=(manifest,), node_cgroup=node.cgroup.path, cool_time_ns=0)
+    config = AgentConfig(files=(manifest,), node_cgroup=node.cgroup.path, eviction=EvictSettings(cool_time_ns=0))
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
     source = FileSource(config.files)
     with NodeWatch(scope, source, config.min_stall_ns) as watch:
@@ -90,7 +91,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         def scan() -> None:
             watch.signals.scan().release()
 
-        def view() -> object:
+        def view() -> NodeView:
             return build_view(
                 pods=known.facts,
                 node=known.node,
@@ -100,14 +101,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
                 executor="cgroup",
             )
 
-        built = build_view(
-            pods=known.facts,
-            node=known.node,
-            strategy=known.strategy,
-            measured=measured,
-            feature_gates=FEATURE_GATES,
-            executor="cgroup",
-        )
+        built = view()
         settings = EvictSettings(cool_time_ns=0)
         if not decide(built, settings).victims:
             raise RuntimeError("the node is above its threshold, and nobody is to go")

@@ -19,14 +19,16 @@ from http.client import responses
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.patience import patience
+
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
     """Return the first true value of `condition`, however slow the machine is."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience(timeout_s)
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        time.sleep(0.002)
+        time.sleep(patience(0.002))  # where it is slow, asking takes the time of what is asked
     raise TimeoutError(what)
 
 
@@ -114,6 +116,7 @@ class Server:
         self.connections = 0
         self.stopping = threading.Event()
         self.failures: list[BaseException] = []
+        self.otherwise: Reply = _not_found
         self._replies: dict[str, Reply] = {}
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -160,7 +163,7 @@ class Server:
             self._sockets.append(sock)
             with sock, sock.makefile("rb") as lines:
                 while not self.stopping.is_set() and (exchange := self._next(lines, sock)) is not None:
-                    reply = self._replies.get(exchange.request.path, _not_found)
+                    reply = self._replies.get(exchange.request.path, self.otherwise)
                     reply(exchange)
                     if not exchange.keeps_alive:
                         return
@@ -278,7 +281,7 @@ class Collection:
 
 
 class Cluster:
-    """The four resources that an agent looks at, on one server."""
+    """The six resources that an agent looks at, on one server."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -286,5 +289,7 @@ class Cluster:
         self.nodes = Collection("/api/v1/nodes", [node(5)])
         self.nodeslos = Collection("/apis/slo.koordinator.sh/v1alpha1/nodeslos", [nodeslo(7)])
         self.configmaps = Collection("/api/v1/namespaces/koordinator-system/configmaps")
-        for collection in (self.pods, self.nodes, self.nodeslos, self.configmaps):
+        self.pdbs = Collection("/apis/policy/v1/poddisruptionbudgets")
+        self.topologies = Collection("/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies")
+        for collection in (self.pods, self.nodes, self.nodeslos, self.configmaps, self.pdbs, self.topologies):
             server.on(collection.path, collection.reply)

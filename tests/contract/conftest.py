@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from apiserver import Cluster, Server
+from sources import PACE, Open
+
+from koordebpf.kube.api import ApiSource
+from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.watch import Pace
 
 
 @pytest.fixture
@@ -35,6 +40,21 @@ users: [{{name: agent, user: {{token: sesame}}}}]
 """
     )
     return path
+
+
+@pytest.fixture
+def open_source(kubeconfig: Path) -> Iterator[Open]:
+    opened: list[ApiSource] = []
+
+    def _open(pace: Pace = PACE, wake: Callable[[], None] = lambda: None) -> ApiSource:
+        source = ApiSource(open_cluster(kubeconfig), "n1", pace)
+        opened.append(source)
+        source.start(wake)
+        return source
+
+    yield _open
+    for source in opened:
+        source.close()
 
 
 @pytest.fixture(scope="session")

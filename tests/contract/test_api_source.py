@@ -6,37 +6,19 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from apiserver import Cluster, Exchange, gives, hold_open, let_it_spin, listing, node, nodeslo, pod, status, until
+from sources import PACE, Open
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.api import ApiSource
 from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
 
-# Waits short enough for a test; nothing below asserts how long anything took.
-PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
-Open = Callable[..., ApiSource]
-
-
-@pytest.fixture
-def open_source(kubeconfig: Path) -> Iterator[Open]:
-    opened: list[ApiSource] = []
-
-    def _open(pace: Pace = PACE, wake: Callable[[], None] = lambda: None) -> ApiSource:
-        source = ApiSource(open_cluster(kubeconfig), "n1", pace)
-        opened.append(source)
-        source.start(wake)
-        return source
-
-    yield _open
-    for source in opened:
-        source.close()
 
 
 def names(source: ApiSource) -> list[str]:
@@ -142,7 +124,7 @@ def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Clus
         return watch
 
     cluster.pods.watches.append(bookmarks_after(pod("c", 300)))
-    cluster.nodes.watches.append(bookmarks_after(node(300)))
+    cluster.nodes.watches.append(bookmarks_after({**node(300), "status": {"capacity": {"memory": "32Gi"}}}))
     cluster.nodeslos.watches.append(bookmarks_after(nodeslo(300)))
     source = open_source()
 
@@ -151,9 +133,10 @@ def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Clus
         return bool(
             names(source) == ["a", "b", "c"]
             and state.node
-            and state.node.metadata.resourceVersion == "300"
+            and state.node.status.capacity == {"memory": "32Gi"}
             and state.nodeslo
             and b'"300"' in bytes(state.nodeslo)
+            and cluster.topologies.seen_watches  # its list is news, too
         )
 
     until(is_told, "the event before each bookmark")
@@ -439,6 +422,7 @@ def test_denied_names_verb_and_resource_and_is_retried(
     assert str(code) in sentence
     assert "needs RBAC verb list on pods" in sentence
     assert source.state().synced_at_ns == 0
+    assert not source.state().is_denied  # never allowed: no part of the picture
     until(lambda: source.state().synced_at_ns, "the list once it is allowed")
     assert len(cluster.pods.seen_lists) == 4
 
@@ -457,6 +441,7 @@ def test_denied_watch_keeps_what_was_listed(open_source: Open, cluster: Cluster)
     cluster.pods.watches += [gives(403, status(403, "Forbidden", "no watch"))] * 1000
     source = open_source()
     assert "needs RBAC verb watch on pods" in complaint(source, "watch pods")
+    assert source.state().is_denied
     assert names(source) == ["a", "b"]
     assert len(cluster.pods.seen_lists) == 1
 
@@ -518,7 +503,7 @@ def test_forbidden_configmap_is_a_problem_and_no_obstacle(open_source: Open, clu
     cluster.configmaps.lists += [gives(403, status(403, "Forbidden", "no"))] * 1000
     source = open_source()
     assert "needs RBAC verb list on configmaps" in complaint(source, "configmaps")
-    assert source.state().synced_at_ns > 0
+    until(lambda: source.state().synced_at_ns, "the first sync: each reflector arrives in its own time")
     assert source.state().nodeslo is None
     assert source.state().slo_controller_config is None
 
@@ -579,8 +564,8 @@ def test_close_ends_threads_while_watches_and_lists_hang(open_source: Open, clus
 
     cluster.nodeslos.lists.append(half_a_head)
     source = open_source(msgspec.structs.replace(PACE, answer_s=600.0, watch_s=600))
-    until(lambda: len(cluster.server.held) == 3, "three hanging requests")
-    assert len(threads_of(source)) == 3
+    until(lambda: len(cluster.server.held) == 5, "five hanging requests")
+    assert len(threads_of(source)) == 5
     source.close()
     assert threads_of(source) == []
 
@@ -666,6 +651,6 @@ def test_hold_open_is_what_a_healthy_watch_looks_like(open_source: Open, cluster
     cluster.pods.watches.append(hold_open)
     source = open_source()
     synced(source)
-    until(lambda: len(cluster.server.held) == 3, "three quiet watches")
-    assert len(cluster.server.requests) == 6
+    until(lambda: len(cluster.server.held) == 5, "five quiet watches")
+    assert len(cluster.server.requests) == 10
     assert source.state().problems == ()

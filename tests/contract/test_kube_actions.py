@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from apiserver import Exchange, Server, gives, status
 
-from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.actions import MESSAGE_BYTES, KubeActions
+from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.actions import KubeActions
+from koordebpf.kube.event import MESSAGE_BYTES
 from koordebpf.kube.transport import open_cluster
 
 PATH = "/api/v1/namespaces/be/pods/spark-1/eviction"
@@ -150,7 +151,7 @@ def test_other_errors_tell_whether_to_retry(
     server.on(PATH, gives(code, status(code, "Whatever", message)))
     with pytest.raises(KubeError, match=f"create pods/eviction: {code}") as caught:
         evict(actions)
-    assert type(caught.value) is KubeError
+    assert type(caught.value) is (KubeConflict if code == 409 else KubeError)
     assert caught.value.retry is retry
     assert len(server.requests) == 1
 

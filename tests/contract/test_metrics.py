@@ -10,25 +10,34 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
+from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
+from koordebpf.kernel.quality import SignalQuality
 from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.report.http import Health, ReportServer
+from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import MAX_POD_SERIES, AgentMetrics
-from koordebpf.state.view import NodeMeasure, PsiLine
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.ledger import Charge
+from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
+from tests.builders import frame, pod
 
 # Name → labels. A dashboard or an alert somewhere rests on each of these: a change here is a change for its readers.
 CONTRACT = {
     "koordebpf_build_info": {"version"},
     "koordebpf_need_bytes": {"feature"},
+    "koordebpf_need_cpu_cores": {"feature"},
     "koordebpf_pending_release_bytes": set(),
     "koordebpf_released_bytes_total": set(),
-    "koordebpf_evictions_total": {"executor", "result"},
+    "koordebpf_evictions_total": {"reason", "executor", "result"},
     "koordebpf_skipped_rounds_total": {"feature", "reason"},
     "koordebpf_guard_closed": {"reason"},
     "koordebpf_dry_run": set(),
@@ -39,12 +48,28 @@ CONTRACT = {
     "koordebpf_decision_to_freed_seconds_count": set(),
     "koordebpf_decision_to_freed_seconds_sum": set(),
     "koordebpf_pod_stall_seconds_total": {"namespace", "pod", "scope"},
+    "koordebpf_stall_charged_seconds_total": {"victim", "cause"},
+    "koordebpf_node_forecast_seconds": {"mark", "bound"},
+    "koordebpf_pod_forecast_seconds": {"namespace", "pod", "bound"},
     "koordebpf_pods": {"state"},
     "koordebpf_pods_age_seconds": set(),
+    "koordebpf_signals_info": {"backend", "stalls", "births", "scan"},
+    "koordebpf_lost_signals": set(),
     "koordebpf_records_total": set(),
     "koordebpf_lost_records_total": set(),
+    "koordebpf_missed_runs_total": set(),
+    "koordebpf_lost_ends_total": set(),
     "koordebpf_audit_dropped_total": set(),
+    "koordebpf_audit_waiting": set(),
     "koordebpf_events_dropped_total": set(),
+    "koordebpf_be_cpu_cores": set(),
+    "koordebpf_file_writes_total": {"file", "result"},
+    "koordebpf_suppression_wakes_total": {"source", "outcome"},
+    "koordebpf_sched_tracing_cost_ratio": set(),
+    "koordebpf_sched_tracing_sampled_ratio": set(),
+    "koordebpf_run_queue_wait_seconds_bucket": {"le"},
+    "koordebpf_run_queue_wait_seconds_count": set(),
+    "koordebpf_run_queue_wait_seconds_sum": set(),
     "koordebpf_node_used_bytes": set(),
     "koordebpf_node_capacity_bytes": set(),
     "koordebpf_node_psi_avg10_ratio": {"degree"},
@@ -56,21 +81,41 @@ CONTRACT = {
     "koordebpf_own_threads": set(),
     "koordebpf_own_open_fds": set(),
 }
+# Koordinator's own, as koordlet spells them.
+KOORDLET = {
+    "koordlet_pod_eviction": {"node", "reason"},
+    "koordlet_pod_eviction_detail": {"node", "pod_namespace", "pod_name", "reason"},
+    "koordlet_node_used_memory_bytes": {"node"},
+    "koordlet_start_time": {"node"},
+    "koordlet_be_suppress_cpu_cores": {"node", "type"},
+}
 
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    metrics = AgentMetrics(SelfUsageReader().read)
+    metrics = AgentMetrics(SelfUsageReader().read, KoordletMetrics("n1", 1.75e9))
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
     metrics.node = NodeMeasure(scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi)
     metrics.capacity_bytes = 1 << 30
     metrics.need_bytes = {"BEMemoryEvict": 4096}
+    metrics.need_millicpu = {"BECPUEvict": 1500}
     metrics.closed_guards = ("pods_stale",)
+    metrics.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
     metrics.pods_by_attribution = {"attributed": 3}
     metrics.pods_synced_age_s = 0.5
     metrics.count_skipped("BEMemoryEvict", "cooling")
-    metrics.count_outcome(Outcome("u", "be", "p", "api", Result.DONE, "", 0))
+    metrics.count_outcome(Outcome("u", "be", "p", "api", Result.DONE, "", 0), "BEMemoryEvict")
     metrics.add_stall("be", "p", "global", 250_000_000)
+    web, hog = (Party(uid, "pod", f"ns/{uid}", uid=uid) for uid in ("web", "hog"))
+    metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
+    metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
+    metrics.suppression.writes = {("cpu.quota", "written"): 2}
+    metrics.wake.wakes = {("scheduler", "round"): 3}
+    metrics.wake.cost_ratio, metrics.wake.sampled_ratio = 0.004, 0.25
+    metrics.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
+    metrics.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
+    (view,) = view_of_frame(frame([pod("hog")])).pods
+    metrics.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
     metrics.seen_to_decided.observe_ns(3_000_000)
     metrics.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it
     metrics.seen_to_decided.observe_ns(9_000_000_000)
@@ -107,20 +152,82 @@ def scrape(server: ReportServer) -> dict[str, list[tuple[dict[str, str], float]]
 
 
 def test_names_and_labels(server: ReportServer) -> None:
-    assert {name: set(rows[0][0]) for name, rows in scrape(server).items()} == CONTRACT
+    assert {name: set(rows[0][0]) for name, rows in scrape(server).items()} == CONTRACT | KOORDLET
 
 
 def test_names_follow_the_rule(server: ReportServer) -> None:
-    assert all(re.fullmatch(r"koordebpf_[a-z0-9]+(_[a-z0-9]+)*", name) for name in scrape(server))
+    ours = scrape(server).keys() - KOORDLET.keys()
+    assert all(re.fullmatch(r"koordebpf_[a-z0-9]+(_[a-z0-9]+)*", name) for name in ours)
+
+
+def metrics_table(server: ReportServer) -> str:
+    """Return what deploy/metrics.md holds, made of what a scrape says of itself."""
+    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in text_string_to_metric_families(get(server, "/metrics")[1]):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = " ".join(f"`{label}`" for label in family.samples[0].labels if label != "le")
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines)
+
+
+def test_the_table_for_operators_is_what_a_scrape_says_of_itself(server: ReportServer) -> None:
+    written = (Path(__file__).parents[2] / "deploy" / "metrics.md").read_text()
+    for line in metrics_table(server).splitlines():
+        assert f"{line}\n" in written
+
+
+def test_evictions_are_counted_by_feature_and_outcome(server: ReportServer, metrics: AgentMetrics) -> None:
+    for result in (Result.REFUSED, Result.REFUSED, Result.DONE):
+        metrics.count_outcome(Outcome("u", "be", "q", "api", result, "", 0), "MemoryEvict")
+    rows = {(each["reason"], each["result"]): count for each, count in scrape(server)["koordebpf_evictions_total"]}
+    assert rows == {("BEMemoryEvict", "done"): 1, ("MemoryEvict", "refused"): 2, ("MemoryEvict", "done"): 1}
+
+
+def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer, metrics: AgentMetrics) -> None:
+    for result in Result:
+        metrics.count_outcome(Outcome("u", "be", "p", "api", result, "", 0), "MemoryEvict")
+    samples = scrape(server)
+    assert samples["koordlet_pod_eviction"] == [({"node": "n1", "reason": "evicted"}, 2)]
+    detail = {"node": "n1", "pod_namespace": "be", "pod_name": "p", "reason": "evicted"}
+    assert samples["koordlet_pod_eviction_detail"] == [(detail, 2)]
+    assert samples["koordlet_node_used_memory_bytes"] == [({"node": "n1"}, 1 << 29)]
+    assert samples["koordlet_be_suppress_cpu_cores"] == [({"node": "n1", "type": "cpuset"}, 1.5)]
+    assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
+
+
+def test_koordinators_names_can_be_left_out(health: Health) -> None:
+    with closing(ReportServer("127.0.0.1:0", AgentMetrics(), health)) as server:
+        assert not [name for name in scrape(server) if not name.startswith("koordebpf_")]
+
+
+def test_a_pods_own_counter_ends_and_is_bounded() -> None:
+    koordlet = KoordletMetrics("n1", 0.0)
+    for n in range(5_000):
+        koordlet.count_eviction("be", f"p{n}", n)
+    families = {family.name: family.samples for family in koordlet.families(None, 5_000)}
+    assert len(families["koordlet_pod_eviction_detail"]) == 500
+    assert families["koordlet_pod_eviction"][0].value == 5_000
+    later = {family.name: family.samples for family in koordlet.families(None, 301_000_000_000)}
+    assert later["koordlet_pod_eviction_detail"] == []
+    assert later["koordlet_pod_eviction"][0].value == 5_000
 
 
 def test_values(server: ReportServer) -> None:
     samples = scrape(server)
     assert samples["koordebpf_pod_stall_seconds_total"] == [({"namespace": "be", "pod": "p", "scope": "global"}, 0.25)]
+    assert samples["koordebpf_need_cpu_cores"] == [({"feature": "BECPUEvict"}, 1.5)]
     assert samples["koordebpf_node_psi_avg10_ratio"][0] == ({"degree": "some"}, 0.125)
+    assert samples["koordebpf_stall_charged_seconds_total"] == [({"victim": "ns/web", "cause": "ns/hog"}, 1.5)]
+    assert samples["koordebpf_node_forecast_seconds"] == [
+        ({"mark": "threshold", "bound": "low"}, 1.0),
+        ({"mark": "threshold", "bound": "point"}, 2.0),
+    ]
     buckets = {row[0]["le"]: row[1] for row in samples["koordebpf_crossing_to_decision_seconds_bucket"]}
     assert (buckets["0.0025"], buckets["0.005"], buckets["2.5"], buckets["+Inf"]) == (0, 2, 2, 3)
     assert samples["koordebpf_own_resident_bytes"][0][1] > 1 << 20
+    waits = {row[0]["le"]: row[1] for row in samples["koordebpf_run_queue_wait_seconds_bucket"]}
+    assert (waits["4e-06"], waits["8e-06"], waits["+Inf"]) == (0, 2, 3)
+    assert samples["koordebpf_run_queue_wait_seconds_sum"] == [({}, 0.005)]
 
 
 def test_openmetrics_parses(server: ReportServer) -> None:
@@ -162,7 +269,33 @@ def test_health_and_readiness(server: ReportServer, health: Health) -> None:
     assert get(server, "/readyz")[0] == 503
 
 
+def test_readiness_says_what_the_signals_are_worth_and_which_are_lost(server: ReportServer, health: Health) -> None:
+    quality = SignalQuality("co-re", "timed", "traced", "one pass", "backend co-re: each stall is timed")
+    health.ticked(time.monotonic_ns(), ())
+    health.rests_on(quality, ())
+    assert json.loads(get(server, "/readyz")[1]) == {
+        "ready": True,
+        "reasons": [],
+        "signals": {
+            "backend": "co-re",
+            "stalls": "timed",
+            "births": "traced",
+            "scan": "one pass",
+            "sentence": "backend co-re: each stall is timed",
+        },
+    }
+    assert get(server, "/readyz?verbose") == (200, "[+]backend co-re: each stall is timed\nreadyz check passed\n")
+    health.rests_on(quality, ("global reclaim stalls: its program runs no more",))
+    status, text = get(server, "/readyz?verbose")
+    assert status == 503
+    assert text.splitlines()[0] == "[-]global reclaim stalls: its program runs no more"
+    assert text.splitlines()[-1] == "readyz check failed"
+    health.ticked(time.monotonic_ns(), ())
+    assert json.loads(get(server, "/readyz")[1])["reasons"] == ["global reclaim stalls: its program runs no more"]
+
+
 def test_other_paths_and_methods(server: ReportServer) -> None:
+    assert get(server, "/decisions") == (200, "[]\n")
     assert get(server, "/")[0] == 404
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", data=b"x")
     with pytest.raises(urllib.error.HTTPError) as error:

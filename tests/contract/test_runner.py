@@ -71,3 +71,21 @@ def test_an_unknown_folder_is_refused_by_name(folders):
     done = run(folders, "", "units")
     assert done.returncode == 2
     assert "units" in done.stderr
+
+
+# Somebody who is not root, whoever runs this.
+AS_NOBODY = """
+import os, runpy, sys
+os.geteuid = lambda: 1000
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_what_a_cluster_needs_and_is_not_here_is_told(folders):
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    command = [sys.executable, "-c", AS_NOBODY, str(folders / "run.py"), "cluster", "unit"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    *_, left_out, total = done.stdout.splitlines()
+    assert left_out.startswith("left out: cluster: needs root")
+    assert total == "1 passed, 0 failed, 0 skipped"

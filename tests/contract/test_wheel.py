@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that a user of it finds the BPF objects without the repository."""
+"""The wheel: what is in it, and that a user of it finds the BPF programs without the repository."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_holds_every_object_and_says_it_is_typed(wheel):
-    sources = {path.name.removesuffix(".c") for path in (ROOT / "bpf").glob("*.bpf.c")}
+def test_it_holds_the_object_the_sources_and_says_it_is_typed(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
+    sources = {
+        path.relative_to(ROOT / "bpf")
+        for pattern in ("*.bpf.c", "include/*.h")
+        for path in (ROOT / "bpf").glob(pattern)
+    }
     assert sources
-    assert {f"koordebpf/kernel/objects/{source}.o" for source in sources} <= names
+    assert {f"koordebpf/kernel/sources/{source}" for source in sources} <= names
+    assert {f"koordebpf/kernel/objects/{name}.bpf.o" for name in ("koordebpf", "sched")} <= names
     assert "koordebpf/py.typed" in names
 
 
@@ -39,7 +44,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert licences == {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt"}
 
 
-def test_its_user_finds_the_objects(wheel, tmp_path):
+def test_its_user_finds_the_programs(wheel, tmp_path):
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
     # The venv has no pip of its own: installing one takes longer than all the rest.
@@ -48,10 +53,13 @@ def test_its_user_finds_the_objects(wheel, tmp_path):
         [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+    script = "from koordebpf.kernel.objects import *; print(object_path('koordebpf')); print(source_folder())"
     found = subprocess.run(
-        [str(python), "-c", "from koordebpf.kernel.objects import object_path; print(object_path('reclaim'))"],
+        [str(python), "-c", script],
         cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    path = Path(found.stdout.strip())
+    path, sources = map(Path, found.stdout.splitlines())
     assert path.is_relative_to(tmp_path / "venv")
     assert path.read_bytes().startswith(b"\x7fELF")
+    assert sources.is_relative_to(tmp_path / "venv")
+    assert (sources / "reclaim.bpf.c").exists()

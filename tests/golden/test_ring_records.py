@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from koordebpf.events.layout import decode
-from koordebpf.events.records import OomKill, ReclaimStall
+from koordebpf.events.records import CompactionStall, OomKill, ReclaimStall, TaskMigration, ThrottleStall
 
 CAPTURES = [json.loads(path.read_text()) for path in sorted(Path(__file__).parent.glob("ring_records_*.json"))]
 
@@ -21,9 +21,17 @@ def test_bytes_say_what_was_known_from_elsewhere(capture: dict[str, Any]) -> Non
     decoded = [decode(bytes.fromhex(entry["bytes"])) for entry in capture["records"]]
     assert [msgspec.to_builtins(record) for record in decoded] == [entry["record"] for entry in capture["records"]]
     assert {record.cgroup_id for record in decoded} == {capture["cgroup_id"]}
-    told = [record for record in decoded if isinstance(record, ReclaimStall | OomKill)]
-    assert [record.tgid for record in told] == [capture["tgid"]] * 2
+    told = [
+        record.tgid
+        for record in decoded
+        if isinstance(record, ReclaimStall | OomKill | CompactionStall | ThrottleStall)
+    ]
+    assert told == [capture["tgid"]] * 4
+    assert [record.pid for record in decoded if isinstance(record, TaskMigration)] == [capture["tgid"]]
     kinds = [entry["record"]["kind"] for entry in capture["records"]]
-    assert sorted(kinds) == ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "oom_kill", "reclaim"]
+    assert sorted(kinds) == [
+        *("cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "compaction", "migration"),
+        *("oom_kill", "populated", "populated", "reclaim", "throttled"),
+    ]
     times = [record.ts_ns for record in decoded]
     assert times == sorted(times)

@@ -5,16 +5,32 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from koordebpf.agent.scope import open_scope
+from koordebpf.agent.watch import NodeWatch
 from koordebpf.errors import SupportError
+from koordebpf.events.layout import check_layout
+from koordebpf.kernel.backend import Backend, SignalRequest
+from koordebpf.kernel.bcc import BccSignals
 from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.choose import BACKEND_VARIABLE
 from koordebpf.kernel.kill import KillTarget, kill_cgroup
+from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kube.file import FileSource
 from koordebpf.units import NS_PER_S
+from tests.host.variants import use_changed_programs
+from tests.nodes import MIB, NodeCgroup
 
+MakeSignals = Callable[..., Backend]
+WatchNode = Callable[..., NodeWatch]
+
+BACKEND = os.environ.get(BACKEND_VARIABLE, "co-re")
+_TRACEFS = Path("/sys/kernel/tracing")
+_NEVER_SENT_NS = 1 << 62
 _number = itertools.count()
 
 
@@ -52,6 +68,103 @@ def memory_cgroup(run_cgroup: Path, hierarchy: MemoryHierarchy) -> Iterator[Path
     path.mkdir()
     yield path
     remove_cgroup(path, hierarchy)
+
+
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """Let the test run on one CPU, so that what it makes the kernel do comes from that one."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.fixture(scope="session")
+def compiled(hierarchy: MemoryHierarchy) -> Iterator[Callable[[SignalRequest], BccSignals]]:
+    """Return a function that gives the programs built by bcc, compiled once: a minute in an emulated machine."""
+    built: list[BccSignals] = []
+
+    def make(request: SignalRequest) -> BccSignals:
+        if not built:
+            built.append(BccSignals(request, check_layout))
+        built[0].listen_to(request)
+        built[0].read()
+        return built[0]
+
+    yield make
+    for signals in built:
+        signals.close()
+
+
+@pytest.fixture
+def make_signals(
+    memory_cgroup: Path, hierarchy: MemoryHierarchy, compiled: Callable[[SignalRequest], BccSignals]
+) -> Iterator[MakeSignals]:
+    """Return a function that loads and attaches the programs; with `measures` the scan of the test's cgroup, too.
+
+    By the backend that KOORDEBPF_BACKEND names; without it by co-re.
+    """
+    opened: list[KernelSignals] = []
+
+    def make(node: Path | None = None, min_stall_ns: int = 0, *, measures: bool = False) -> Backend:
+        root = node or memory_cgroup
+        request = SignalRequest(
+            hierarchy_version=hierarchy.version,
+            hierarchy_id=hierarchy.hierarchy_id,
+            mount_point=hierarchy.mount_point,
+            root=root,
+            node_cgroup_id=cgroup_id(node) if node else None,
+            node_level=len(root.relative_to(hierarchy.mount_point).parts),
+            min_stall_ns=min_stall_ns,
+            measures=measures,
+        )
+        if BACKEND == "bcc":
+            return compiled(request)
+        opened.append(KernelSignals(request, check_layout))
+        return opened[-1]
+
+    yield make
+    for signals in opened:
+        signals.close()
+
+
+@pytest.fixture
+def node(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> Iterator[NodeCgroup]:
+    with NodeCgroup(memory_cgroup, hierarchy.version, 1024 * MIB) as node:
+        yield node
+
+
+@pytest.fixture
+def watch_node(
+    node: NodeCgroup, hierarchy: MemoryHierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WatchNode]:
+    """Return a function that listens to the node with its pods as they are then; with programs that are changed."""
+    opened: list[NodeWatch] = []
+
+    def watch(change: Callable[[str], str] | None = None, *, min_stall_ns: int = _NEVER_SENT_NS) -> NodeWatch:
+        if change:
+            use_changed_programs(tmp_path, monkeypatch, change)
+        source = FileSource([node.write_manifest(tmp_path / "pods.json")])
+        opened.append(NodeWatch(open_scope(hierarchy, node.path), source, min_stall_ns))
+        source.start(lambda: None)
+        opened[-1].cluster()
+        return opened[-1]
+
+    yield watch
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def trace_instance() -> Iterator[Path]:
+    if not (_TRACEFS / "instances").exists():
+        os.system(f"mount -t tracefs nodev {_TRACEFS} 2>/dev/null")
+    if not (_TRACEFS / "instances").exists():
+        pytest.skip("tracefs cannot be mounted here: there is nothing to count the kernel's episodes with")
+    instance = _TRACEFS / "instances" / f"koordebpf-test-{os.getpid()}"
+    instance.mkdir()
+    yield instance
+    instance.rmdir()
 
 
 def make_child(parent: Path, name: str) -> Path:

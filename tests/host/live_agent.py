@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.contract.apiserver import until
+from tests.patience import patience
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ class LiveAgent:
         self.audit = folder / f"audit-{self.port}"
         self._log = folder / f"log-{self.port}"
         command = [*before, sys.executable, "-m", "koordebpf", "run", "--listen", f"127.0.0.1:{self.port}"]
-        command += ["--audit", str(self.audit), *map(str, arguments)]
+        command += ["--audit", str(self.audit), "--run-dir", str(folder / "run"), *map(str, arguments)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
@@ -59,7 +60,7 @@ class LiveAgent:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=patience(10)) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:
@@ -92,7 +93,7 @@ class LiveAgent:
     def plans(self) -> list[dict[str, Any]]:
         """Return the audit lines of plans that had victims."""
         lines = self.audit.read_bytes().splitlines() if self.audit.exists() else []
-        return [plan for plan in map(json.loads, lines) if plan["outcomes"]]
+        return [plan for plan in map(json.loads, lines) if plan.get("outcomes")]
 
     def has_plan(self, number: int = 1) -> dict[str, Any]:
         """Wait for the audit line `number`, counted from 1; return it."""
@@ -105,7 +106,7 @@ class LiveAgent:
     def stop(self, by: signal.Signals = signal.SIGTERM, timeout_s: float = 10) -> int:
         """Send a signal; return the exit code."""
         self.process.send_signal(by)
-        return self.process.wait(timeout_s)
+        return self.process.wait(patience(timeout_s))
 
     def __enter__(self) -> Self:
         return self

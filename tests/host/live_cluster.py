@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
 import threading
 import time
+from bisect import bisect_right
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
@@ -21,66 +21,81 @@ EVICTED = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 20
 
 
 class _Watched:
-    # One resource whose watches live: they give every change, and a bookmark as a sign of life.
+    # One resource whose watches live: they give every change since the version asked for, and bookmarks meanwhile.
     def __init__(self, cluster: LiveCluster, kind: str) -> None:
         self.kind = kind
         self.items: dict[str, dict[str, Any]] = {}
         self._cluster = cluster
-        self._watchers: list[queue.Queue[tuple[str, Any]]] = []
+        self._history: list[tuple[int, bytes]] = []
 
     def put(self, kind: str, item: dict[str, Any]) -> None:
-        with self._cluster.lock:
+        with self._cluster.changed:
             item["metadata"]["resourceVersion"] = self._cluster.next_version()
             if kind == "DELETED":
                 self.items.pop(item["metadata"]["uid"], None)
             else:
                 self.items[item["metadata"]["uid"]] = item
-            for watcher in self._watchers:
-                watcher.put((kind, json.loads(json.dumps(item))))
+            self._history.append((self._cluster.version, json.dumps({"type": kind, "object": item}).encode()))
+            self._cluster.changed.notify_all()
 
     def reply(self, exchange: Exchange) -> None:
         if self._cluster.is_cut:
             return exchange.cut()
         if not exchange.request.is_watch:
-            with self._cluster.lock:
+            with self._cluster.changed:
                 body = listing(list(self.items.values()), self._cluster.version)
             return exchange.answer(200, body)
-        changes: queue.Queue[tuple[str, Any]] = queue.Queue()
-        with self._cluster.lock:
-            # What changed between the list and this request.
-            since = int(exchange.request.query["resourceVersion"])
-            for item in self.items.values():
-                if int(item["metadata"]["resourceVersion"]) > since:
-                    changes.put(("MODIFIED", item))
-            self._watchers.append(changes)
         exchange.stream()
-        while not (self._cluster.server.stopping.is_set() or self._cluster.is_cut):
-            try:
-                exchange.event(*changes.get(timeout=_BOOKMARK_S))
-            except queue.Empty:
-                bookmark = {"kind": self.kind, "metadata": {"resourceVersion": str(self._cluster.version)}}
-                exchange.event("BOOKMARK", bookmark)
-        self._watchers.remove(changes)
+        self._tell(exchange, int(exchange.request.query["resourceVersion"]))
         return exchange.cut()
+
+    def _tell(self, exchange: Exchange, since: int) -> None:
+        cluster = self._cluster
+        ends = time.monotonic() + (cluster.watch_s or float("inf"))
+        late = b""
+        told = bisect_right(self._history, since, key=lambda change: change[0])
+        while not (cluster.server.stopping.is_set() or cluster.is_cut):
+            with cluster.changed:
+                if told == len(self._history):
+                    cluster.changed.wait(_BOOKMARK_S)
+                news, version = self._history[told:], cluster.version
+            if time.monotonic() >= ends:
+                cluster.watches_cut += 1
+                exchange.raw(b'40\r\n{"type":"MODIF')  # in the middle of a line
+                return
+            for _, line in news:
+                # What is told again: the same at once, and the one before once more.
+                for each in [line] * cluster.repeats + [late] * (cluster.repeats > 1 and late != b""):
+                    exchange.chunk(each + b"\n")
+                late = line
+            told += len(news)
+            if not news:
+                exchange.event("BOOKMARK", {"kind": self.kind, "metadata": {"resourceVersion": str(version)}})
 
 
 class LiveCluster:
     """Serves the pods of `node_cgroup`, a Node `n1` and its NodeSLO; takes evictions and Events.
 
     An eviction answers with the next of `answers[pod]`, and without one it succeeds: the pod's processes die and its
-    DELETED follows. `is_cut` breaks every list and watch until it is taken back.
+    DELETED follows. `is_cut` breaks every list and watch until it is taken back. `watch_s` cuts each watch after so
+    long, in the middle of a line; with `repeats` each event comes so often, and the one before it late once more.
     """
 
     def __init__(self, node_cgroup: NodeCgroup, threshold_percent: int = 70, port: int = 0) -> None:
-        self.lock = threading.RLock()
+        self.changed = threading.Condition()
         self.version = 100
         self.is_cut = False
+        self.watch_s: float | None = None
+        self.repeats = 1
+        self.watches_cut = 0
         self.server = Server(port=port)
         self.answers: defaultdict[str, deque[Reply]] = defaultdict(deque)
         self.evictions: list[tuple[str, dict[str, Any], float]] = []  # pod, body, time.monotonic()
         self.events: list[dict[str, Any]] = []
-        self._node_cgroup = node_cgroup
+        self.node_cgroup = node_cgroup
         self.pods, self.nodes, self.nodeslos = _Watched(self, "Pod"), _Watched(self, "Node"), _Watched(self, "NodeSLO")
+        self.pdbs = _Watched(self, "PodDisruptionBudget")
+        self.server.on("/apis/policy/v1/poddisruptionbudgets", self.pdbs.reply)
         self.server.on("/api/v1/pods", self.pods.reply)
         self.server.on("/api/v1/nodes", self.nodes.reply)
         self.server.on("/apis/slo.koordinator.sh/v1alpha1/nodeslos", self.nodeslos.reply)
@@ -108,11 +123,11 @@ class LiveCluster:
         return [name for name, _, _ in self.evictions]
 
     def pod(self, name: str) -> dict[str, Any]:
-        return next(pod for pod in self._node_cgroup.pods if pod["metadata"]["name"] == name)
+        return next(pod for pod in self.node_cgroup.pods if pod["metadata"]["name"] == name)
 
     def kill(self, name: str) -> None:
         """End the pod's processes as a kubelet does, then say that the pod is gone."""
-        directory = self._node_cgroup.pod_paths[name]
+        directory = self.node_cgroup.pod_paths[name]
         until(lambda: not _kill_all(directory), f"{name} does not end")
         self.pods.put("DELETED", self.pod(name))
 

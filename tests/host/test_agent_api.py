@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import Exchange, gives, status, until
 from tests.host.live_agent import LiveAgent, free_port
 from tests.host.live_cluster import EVICTED, LiveCluster, busy, denied, is_another, kubeconfig
@@ -113,7 +114,7 @@ def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
     assert feature["credit_bytes"] >= feature["need_bytes"] > 0
     assert all(value is not None and value >= 0 for value in line["latencies"].values()), line["latencies"]
     until(lambda: agent.metric("koordebpf_released_bytes_total") >= feature["credit_bytes"], "released")
-    assert agent.metric('koordebpf_evictions_total{executor="api",result="done"}') == 1
+    assert agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="done"}') == 1
     assert agent.metric("koordebpf_decision_to_freed_seconds_count") == 1
     assert agent.stop() == 0
 
@@ -135,20 +136,22 @@ def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_
     assert "disruption budget" in cluster.events[0]["message"]
     until(lambda: [o["result"] for line in agent.plans() for o in line["outcomes"]] == ["refused", "refused", "done"],
           "audit lines")  # fmt: skip
-    assert agent.metric('koordebpf_evictions_total{executor="api",result="refused"}') == 2
+    assert agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="refused"}') == 2
 
 
-def test_a_missing_permission_is_named_and_not_tried_again(story: Story) -> None:
+def test_a_missing_permission_is_named_and_not_tried_again_soon(story: Story) -> None:
     cluster = story.cluster()
-    cluster.answers["hog"].append(denied())
-    cluster.answers["other"].append(denied())
+    cluster.answers["hog"] += [denied()] * 100
+    cluster.answers["other"] += [denied()] * 100
     agent = story.agent(cluster.server.url).becomes_ready()
     story.grow()
-    assert "allow create on pods/eviction; not tried again for this pod" in agent.said("refused: default/other")
+    assert "allow create on pods/eviction" in agent.said("refused: default/other")
     rounds = agent.metric("koordebpf_ticks_total") + 30  # 3 s and more of them: one round each 100 ms
     until(lambda: agent.metric("koordebpf_ticks_total") >= rounds, "ticks")
-    assert cluster.asked() == ["hog", "other"]
-    assert agent.log.count("refused: default/hog") == 1
+    assert cluster.asked()[:2] == ["hog", "other"]
+    # After 5 to 10 s there is a second try, which a slow machine may live to see; each tick would be 30.
+    assert len(cluster.asked()) <= 4
+    assert agent.log.count("refused: default/hog") <= 2
 
 
 def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story) -> None:
@@ -270,7 +273,10 @@ def test_a_dry_run_asks_for_nothing(story: Story) -> None:
     line = agent.has_plan()
     assert (line["dry_run"], line["outcomes"][0]["result"]) == (True, "dry_run")
     assert "(dry run)" in agent.said("evicting default/hog")
-    until(lambda: agent.metric('koordebpf_evictions_total{executor="api",result="dry_run"}') >= 2, "a second round")
+    until(
+        lambda: agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="dry_run"}') >= 2,
+        "a second round",
+    )
     assert (cluster.asked(), cluster.events) == ([], [])
     assert hog.process.poll() is None
     assert agent.stop() == 0
@@ -295,7 +301,14 @@ def hold(exchange: Exchange) -> None:
     exchange.hold()
 
 
-@pytest.mark.parametrize("fails", [busy, lambda: hold], ids=["refuses", "hangs"])
+def trickle(exchange: Exchange) -> None:
+    exchange.keeps_alive = False
+    exchange.raw(b"HTTP/1.1 201 Created\r\nX-Header: ")
+    while not exchange._server.stopping.wait(0.05):
+        exchange.raw(b"x")
+
+
+@pytest.mark.parametrize("fails", [busy, lambda: hold, lambda: trickle], ids=["refuses", "hangs", "trickles"])
 def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails: Callable[[], object]) -> None:
     cluster = story.cluster()
     cluster.answers["hog"].extend([fails()] * 50)  # type: ignore[list-item]
@@ -307,8 +320,8 @@ def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails:
     done = until(lambda: [line for line in agent.plans() if line["outcomes"][0]["result"] == "done"], "the kill")
     (outcome,) = done[0]["outcomes"]
     assert (outcome["executor"], outcome["name"]) == ("cgroup", "hog")
-    asked_at = next(at for name, _, at in cluster.evictions if name == "hog")
-    assert outcome["sent_ns"] / 1e9 - asked_at >= 0.9  # the decision was a moment before the request
+    assert outcome["detail"].startswith("last resort, ")
+    assert outcome["sent_ns"] - min(line["decided_ns"] for line in agent.plans()) >= NS_PER_S
     assert agent.stop() == 0
 
 

@@ -16,7 +16,6 @@ from koordebpf.agent.collector import Collector
 from koordebpf.agent.scope import open_scope
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.signals import OBJECTS
 from koordebpf.kube.file import FileSource
 from koordebpf.state.view import MemoryParts
 from koordebpf.units import PAGE_BYTES
@@ -45,28 +44,23 @@ def until(process: subprocess.Popen[str], event: str) -> None:
     raise AssertionError(f"the worker ended before {event}")
 
 
-def assert_same(read: MemoryParts, scanned: MemoryParts) -> None:
+def differences(read: MemoryParts, scanned: MemoryParts) -> dict[str, tuple[int, int]]:
     # Each CPU holds back up to 64 charged pages and 31 pages on their way to the LRU, and may let go in between.
     held_back = (os.cpu_count() or 1) * (64 + 31) * PAGE_BYTES
-    for field in (
-        "usage_bytes",
-        "inactive_anon_bytes",
-        "inactive_file_bytes",
-        "active_file_bytes",
-        "unevictable_bytes",
-    ):
-        assert abs(getattr(read, field) - getattr(scanned, field)) <= held_back, field
+    fields = ("usage_bytes", "inactive_anon_bytes", "inactive_file_bytes", "active_file_bytes", "unevictable_bytes")
+    both = {field: (getattr(read, field), getattr(scanned, field)) for field in fields}
+    return {field: (one, other) for field, (one, other) in both.items() if abs(one - other) > held_back}
 
 
-def measure(node: NodeCgroup, manifest: Path, objects: tuple[str, ...]) -> Any:
+def measure(node: NodeCgroup, manifest: Path, measures: bool) -> Any:
     scope = open_scope(find_memory_hierarchy(), node.path)
-    with NodeWatch(scope, FileSource([manifest]), 1 << 62, objects=objects) as watch:
+    with NodeWatch(scope, FileSource([manifest]), 1 << 62, measures=measures) as watch:
         assert watch.source is not None
         watch.source.start(lambda: None)
         watch.cluster()
         collector = Collector(scope, watch.signals, watch.index)
         try:
-            assert watch.signals.can_scan is ("memcg_iter" in objects)
+            assert watch.signals.can_scan <= measures
             return collector.everything({}, (), None)
         finally:
             collector.close()
@@ -86,18 +80,22 @@ def test_files_tell_what_the_scan_tells(node: NodeCgroup, tmp_path: Path) -> Non
         try:
             for each in (first, second, third):
                 until(each, "full")
-            scanned = measure(node, manifest, OBJECTS)
-            read = measure(node, manifest, tuple(name for name in OBJECTS if name != "memcg_iter"))
+            # khugepaged charges a huge page before it gives the small ones back.
+            for _ in range(5):
+                scanned = measure(node, manifest, measures=True)
+                read = measure(node, manifest, measures=False)
+                if not differences(read.node.memory, scanned.node.memory):
+                    break
         finally:
             for each in (first, second, third):
                 each.kill()
     from_files = {pod.uid: pod.memory for pod in read.pods}
     assert len(from_files) == 3
     for pod in scanned.pods:
-        assert_same(from_files[pod.uid], pod.memory)
-    assert_same(read.strays[0].memory, scanned.strays[0].memory)
+        assert not differences(from_files[pod.uid], pod.memory)
+    assert not differences(read.strays[0].memory, scanned.strays[0].memory)
     assert read.strays[0].memory.koordinator_used_bytes >= 15 * MIB
-    assert_same(read.node.memory, scanned.node.memory)
+    assert not differences(read.node.memory, scanned.node.memory)
     assert scanned.node.total_bytes == 512 * MIB
     by_name = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in node.pods}
     used = {by_name[pod.uid]: pod.memory.koordinator_used_bytes for pod in scanned.pods}
@@ -114,7 +112,7 @@ def test_page_cache_is_not_usage(node: NodeCgroup, tmp_path: Path) -> None:
             until(process, "begins")
             while node.usage_bytes() < 120 * MIB and process.poll() is None:
                 time.sleep(0.01)
-            measured = measure(node, manifest, OBJECTS)
+            measured = measure(node, manifest, measures=True)
         finally:
             process.kill()
     (pod,) = measured.pods

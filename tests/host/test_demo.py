@@ -23,6 +23,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.units import GIB
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 
@@ -66,7 +67,7 @@ class Demo:
 
     def end(self) -> tuple[int, str, str]:
         """Return exit code, output and errors."""
-        out, err = self.process.communicate(timeout=90)
+        out, err = self.process.communicate(timeout=patience(90))
         return self.process.returncode, out, err
 
     def processes(self) -> list[int]:
@@ -224,5 +225,5 @@ def test_a_closed_pipe_ends_it_cleanly() -> None:
         running.wait_for("worker", "ready", "hog")
         assert running.process.stdout is not None
         running.process.stdout.close()
-        assert running.process.wait(60) == 1
+        assert running.process.wait(patience(60)) == 1
         assert running.left() == []

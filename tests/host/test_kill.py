@@ -11,27 +11,30 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
+import msgspec
 import pytest
 
 from koordebpf.act.actuator import OutcomeQueue
+from koordebpf.act.begun_kill import BegunKill, finish_kill, frozen_by
 from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.units import NS_PER_S
+from tests.patience import patience
 
 V1_MEMORY = Path("/sys/fs/cgroup/memory")
 V1_FREEZER = Path("/sys/fs/cgroup/freezer")
 V2_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 
-# A tree that forks 50 times a second, each child alive for as long as its parent, up to 200; gone after 30 s by itself.
+# A tree that forks 50 times a second, each child alive as long as its parent, up to 200; gone after 120 s by itself.
 FORKER = """
 import os, signal, time
-signal.alarm(30)
+signal.alarm(120)
 for _ in range(200):
     if os.fork() == 0:
-        signal.alarm(30)
+        signal.alarm(120)
         signal.pause()
     time.sleep(0.02)
 signal.pause()
@@ -86,14 +89,15 @@ class Site:
         return [int(pid) for file in self.path.rglob("cgroup.procs") for pid in file.read_text().split()]
 
     def close(self) -> None:
+        # First, or whoever is frozen does not die: on v1 nobody does in the refrigerator.
+        if self.freezer is not None and self.freezer.exists():
+            for state in self.freezer.rglob("freezer.state"):
+                state.write_text("THAWED")
         for child in self._children:
             child.kill()
             child.wait()
             if child.stdout is not None:
                 child.stdout.close()
-        if self.freezer is not None and self.freezer.exists():
-            for state in self.freezer.rglob("freezer.state"):
-                state.write_text("THAWED")
         for base in (self.path, self.freezer):
             if base is not None and base.exists():
                 for pid in self.pids():
@@ -110,11 +114,11 @@ def _removed(directory: Path) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not condition():
         if time.monotonic() > deadline:
             pytest.fail("waited in vain")
-        time.sleep(0.005)
+        time.sleep(patience(0.005))
 
 
 def _v1(with_freezer: bool) -> Site | None:
@@ -167,7 +171,7 @@ def test_everything_below_dies_and_a_bystander_lives(site: Site) -> None:
         assert report.left_tasks == 0
         assert report.empty_ns is not None and report.empty_ns >= report.signalled_ns
         assert site.pids() == []
-        assert [child.wait(5) for child in children] == [-9] * 4
+        assert [child.wait(patience(5)) for child in children] == [-9] * 4
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -216,7 +220,51 @@ def test_a_paused_container_dies(site: Site) -> None:
         state.write_text("FROZEN")
         wait_until(lambda: state.read_text().strip() == "FROZEN")
     assert kill(site).killed_tasks == 1
-    assert child.wait(5) == -9
+    assert child.wait(patience(5)) == -9
+
+
+def frozen(site: Site, below: str = "") -> Path:
+    """Freeze a level as an agent that was killed leaves it; return its directory."""
+    path = (site.freezer or site.path) / below
+    state, word = ("freezer.state", "FROZEN") if site.version == 1 else ("cgroup.freeze", "1")
+    (path / state).write_text(word)
+    return path
+
+
+def begun(site: Site) -> BegunKill:
+    return BegunKill("u-1", "be", "spark-1", time.monotonic_ns(), site.target())
+
+
+@pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
+def test_a_kill_that_was_left_in_the_middle_is_finished_and_nobody_stays_frozen(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)", below="a")
+    assert finish_kill(begun(site)) is None  # it runs: whether it was meant to is not known
+    path = frozen(site)
+    assert frozen_by(begun(site)) == path
+    outcome = finish_kill(begun(site))
+    assert outcome is not None
+    assert (outcome.result, outcome.uid, outcome.killed_tasks) == (Result.DONE, "u-1", 1)
+    assert child.wait(patience(5)) == -9
+    assert frozen_by(begun(site)) is None
+
+
+@pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
+def test_a_container_that_somebody_paused_is_no_kill_that_was_left(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)", below="a")
+    frozen(site, "a")
+    assert finish_kill(begun(site)) is None
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
+def test_a_kill_that_was_left_and_is_refused_now_thaws(site: Site) -> None:
+    child = site.spawn("import time; time.sleep(30)")
+    frozen(site)
+    another = msgspec.structs.replace(site.target(), cgroup_id=site.target().cgroup_id + 1)
+    outcome = finish_kill(msgspec.structs.replace(begun(site), target=another))
+    assert outcome is not None and outcome.result is Result.GONE
+    assert frozen_by(begun(site)) is None
+    assert child.poll() is None
 
 
 def test_memory_comes_back(site: Site) -> None:
@@ -276,7 +324,7 @@ except ActuationError as error:
 def test_the_agents_own_cgroup_is_refused_and_its_neighbours_live(site: Site) -> None:
     neighbour = site.spawn("import time; time.sleep(30)")
     agent = site.spawn(SELF_KILL, str(site.path), str(site.version))
-    out, _ = agent.communicate(timeout=20)
+    out, _ = agent.communicate(timeout=patience(20))
     assert out.startswith("refused:") and "this agent" in out
     assert agent.returncode == 0
     assert neighbour.poll() is None
@@ -311,7 +359,7 @@ def test_the_executor_signals_now_and_reports_when_empty(site: Site) -> None:
         woken.get(timeout=10)
         (final,) = outcomes.drain()
         assert (final.result, final.killed_tasks) == (Result.DONE, 1)
-        assert child.wait(5) == -9
+        assert child.wait(patience(5)) == -9
         again = executor.submit(_victim(site), decided_ns=time.monotonic_ns())
         assert again.result is Result.SENT  # an empty cgroup that still stands
     finally:

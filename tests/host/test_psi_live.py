@@ -13,8 +13,9 @@ import pytest
 
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger
+from koordebpf.kernel.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger, PsiTriggers
 from koordebpf.units import MIB
+from tests.conftest import OTHER_MACHINE
 
 ASKED_US = 50_000
 
@@ -22,7 +23,7 @@ ASKED_US = 50_000
 @pytest.fixture(autouse=True)
 def node_psi(require_root: None) -> None:
     if not NODE_MEMORY_PRESSURE.exists():
-        pytest.skip("this kernel does no pressure accounting: CONFIG_PSI is off, or it was booted with psi=0")
+        pytest.skip(f"{OTHER_MACHINE}its kernel accounts no pressure")
 
 
 def test_the_node_file_is_read_again_and_again_through_one_fd() -> None:
@@ -97,3 +98,37 @@ def test_a_cgroups_trigger_fires_when_its_tasks_stall(memory_cgroup: Path, hiera
             os.waitpid(pid, 0)
     with PressureFile(memory_cgroup / "memory.pressure") as file:
         assert file.read().some.total_us >= trigger.stall_us
+
+
+def test_an_open_file_takes_one_trigger_and_a_second_leaves_the_first(hierarchy: MemoryHierarchy) -> None:
+    with PsiTrigger() as trigger, PsiTrigger() as another:
+        with pytest.raises(OSError, match="busy"):
+            os.write(trigger.fileno(), f"some 1000 {trigger.window_us}\0".encode())
+        assert another.window_us == trigger.window_us
+        with select.epoll() as epoll:
+            epoll.register(trigger.fileno(), select.EPOLLPRI)
+            assert not any(events & select.EPOLLERR for _, events in epoll.poll(0))
+
+
+def test_triggers_follow_the_cgroups_that_are_wanted(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
+    if hierarchy.version == 1:
+        pytest.skip("not this kind of machine: cgroups have memory.pressure on cgroup v2 only")
+    paths = {}
+    for number in range(5):
+        path = memory_cgroup / f"pod{number}"
+        path.mkdir()
+        paths[path.stat().st_ino] = path
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    triggers = PsiTriggers(max_triggers=3)
+    new, closed = triggers.keep_only(paths)
+    assert (len(new), closed, len(triggers)) == (3, [], 3)
+    assert triggers.keep_only(paths) == ([], [])
+    gone = min(paths)
+    paths.pop(gone).rmdir()
+    more, closed = triggers.keep_only(paths)
+    assert (len(more), len(closed), len(triggers)) == (1, 1, 3)
+    missing = memory_cgroup / "never"
+    assert triggers.keep_only({1: missing})[0] == []
+    assert triggers.refused is not None and "gone" in triggers.refused
+    triggers.close()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

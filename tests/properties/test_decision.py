@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import credit_bytes
-from koordebpf.decide.evict.ranking import ranked
+from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
+from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order
 from koordebpf.decide.evict.victims import choose_victims
 from koordebpf.decide.plan import decode_plan, encode_plan
 from koordebpf.decide.rounds import decide
+from koordebpf.detect.verdict import USED
 from koordebpf.slo.eviction import allows_eviction
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
@@ -116,8 +117,8 @@ def test_more_usage_never_frees_less(recorded, more):
 
 @given(frames(), st.integers(0, 2000))
 def test_victims_are_part_of_what_the_ranking_alone_would_take(recorded, need):
-    candidates = ranked(each for each in view_of_frame(recorded).pods if each.memory is not None)
-    victims = choose_victims(candidates, need * MIB)
+    candidates = as_candidates(be_order(each for each in view_of_frame(recorded).pods if each.memory is not None))
+    victims = choose_victims(candidates, {USED: need * MIB})
     # The shortest run from the top that covers the need, or all of it.
     run = next(
         (n for n in range(len(candidates)) if sum(each.credit_bytes for each in candidates[:n]) >= need * MIB),
@@ -131,11 +132,11 @@ def test_victims_are_part_of_what_the_ranking_alone_would_take(recorded, need):
 @given(frames(), st.randoms(use_true_random=False))
 def test_the_order_is_strict_total_and_blind_to_the_order_of_the_list(recorded, random):
     pods = list(view_of_frame(recorded).pods)
-    order = ranked(pods)
+    order = be_order(pods)
     random.shuffle(pods)
-    assert ranked(pods) == order
+    assert be_order(pods) == order
     for first, second in itertools.combinations(order, 2):
         # Every pair is in the order it has on its own: the relation is transitive.
         pair = [each for each in pods if each.uid in {first.uid, second.uid}]
-        assert [each.uid for each in ranked(pair)] == [first.uid, second.uid]
-        assert (first.priority or 0, -(first.used_bytes or 0)) <= (second.priority or 0, -(second.used_bytes or 0))
+        assert be_order(pair) == [first, second]
+        assert (be_key(first), -koordinator_credit_bytes(first)) <= (be_key(second), -koordinator_credit_bytes(second))

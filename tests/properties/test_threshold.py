@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.detect.be_memory_evict import FEATURE, be_memory_evict, threshold_bytes
+from koordebpf.detect.be_memory_evict import FEATURE, be_memory_evict
+from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.view import NodeMeasure, NodeView
 

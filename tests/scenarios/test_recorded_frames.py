@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from koordebpf.decide.plan import decode_plan
-from koordebpf.decide.rounds import decide
+from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.node_plan import NodePlan, decide_node
+from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 
@@ -26,7 +28,7 @@ def test_no_plan_stands_alone():
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
 def test_the_frame_gives_its_plan(path):
     frame = decode_frame(path.read_bytes(), path.name)
-    plan_path = path.with_suffix(".plan.json")
-    expected = decode_plan(plan_path.read_bytes(), plan_path.name)
-    assert decide(view_of_frame(frame)) == expected
-    assert decide(view_of_frame(decode_frame(encode_frame(frame), path.name))) == expected
+    expected = msgspec.json.decode(path.with_suffix(".plan.json").read_bytes(), type=NodePlan)
+    again = decode_frame(encode_frame(frame), path.name)
+    for each in (frame, again):
+        assert decide_node(view_of_frame(each), EvictSettings(), SuppressSettings()) == expected

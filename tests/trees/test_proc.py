@@ -53,6 +53,14 @@ def test_meminfo_garbage_is_named(tree, name, row) -> None:
     assert not row or error.value.value == row.format(name).strip()
 
 
+def test_meminfo_follows_memory_that_is_plugged_in(tree) -> None:
+    path = tree({"meminfo": MEMINFO}) / "meminfo"
+    with Meminfo(path) as meminfo:
+        before = meminfo.read()
+        path.write_text(MEMINFO.replace("MemTotal:       24684096 kB", "MemTotal:       33072704 kB"))
+        assert meminfo.read().mem_total_bytes == before.mem_total_bytes + (8 << 30)
+
+
 def test_meminfo_missing(tmp_path) -> None:
     with pytest.raises(SupportError, match="Mount procfs"):
         Meminfo(tmp_path / "meminfo")

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from koordebpf.decide.evict.protection import Reason, exclusion
+from koordebpf.decide.evict.round import Round
 from koordebpf.decide.plan import Excluded
 from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
 from koordebpf.slo.qos import QOS_LABEL
-from koordebpf.state.view import NodeView, PodView, RefusedEviction
-
-FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+from koordebpf.state.view import PodView
 
 
 def candidates_of(
-    view: NodeView, feature: str, leaving: Collection[str] = ()
+    current: Round, feature: str, *, needs_memory: bool = True
 ) -> tuple[tuple[PodView, ...], tuple[Excluded, ...]]:
     """Split the node's best-effort pods into candidates and excluded ones; other pods are in neither.
 
     A candidate carries the label koordinator.sh/qosClass=BE exactly, lets the feature evict it, is neither finished
-    nor already leaving (`leaving` are the uids that were told to go), has memory that was measured, and would free it
-    by going. Koordinator takes finished and unmeasured pods too; they can only waste a round.
+    nor already leaving, has memory that was measured if that is what it goes for, and would free it by going.
+    Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
+    ones are candidates.
     """
-    refused = {entry.uid: entry for entry in view.refused}
+    needs_usage = needs_memory and not current.settings.strict_compat
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
-    for pod in view.pods:
+    for pod in current.view.pods:
         if pod.koord_qos == "BE":
-            found = _excluded_as_candidate(pod, view, feature, leaving) or _excluded_by_refusal(
-                refused.get(pod.uid), view.now_ns
-            )
+            found = excluded_now(pod, current, feature, needs_usage=needs_usage)
         elif not pod.koord_qos and _looks_best_effort(pod):
             found = _excluded_by_label(pod)
         else:
@@ -36,8 +33,7 @@ def candidates_of(
         if found is None:
             candidates.append(pod)
         else:
-            code, why = found
-            excluded.append(Excluded(pod.uid, pod.namespace, pod.name, code, why))
+            excluded.append(exclusion(pod, found))
     return tuple(candidates), tuple(excluded)
 
 
@@ -45,33 +41,27 @@ def _looks_best_effort(pod: PodView) -> bool:
     return pod.kube_qos == "BestEffort" or (pod.koord_qos_label or "").strip().upper() == "BE"
 
 
-def _excluded_by_label(pod: PodView) -> tuple[str, str]:
+def _excluded_by_label(pod: PodView) -> Reason:
     if not pod.koord_qos_label:
         return "unlabelled", f"it is Kubernetes BestEffort but has no label {QOS_LABEL}=BE"
     return "label_unknown", f"its label {QOS_LABEL} is {pod.koord_qos_label!r}; only exactly 'BE' counts"
 
 
-def _excluded_as_candidate(
-    pod: PodView, view: NodeView, feature: str, leaving: Collection[str]
-) -> tuple[str, str] | None:
-    if pod.phase in FINISHED_PHASES:
-        return "finished", f"its phase is {pod.phase}: no process is left"
-    if pod.is_terminating:
-        return "terminating", "it is already being deleted"
-    if pod.uid in leaving:
-        return "leaving", "it was told to go and has not given its memory back yet"
-    if not allows_eviction(pod.eviction_policy, feature):
+def excluded_now(pod: PodView, current: Round, feature: str, *, needs_usage: bool) -> Reason | None:
+    """Return code and reason why this feature cannot evict the pod now, None where it may."""
+    if (found := current.barred.get(pod.uid)) is not None:
+        return found
+    if pod.eviction_policy is not None and not allows_eviction(pod.eviction_policy, feature):
         return "policy", f"its annotation {EVICTION_POLICY_ANNOTATION} does not list {feature}"
-    if pod.is_mirror and view.executor == "api":
+    executor = current.view.executor
+    if pod.is_mirror and executor == "api":
         return "static", "it is a static pod: the API can evict its copy only, kubelet keeps it running"
-    if pod.cgroup_id is None:
+    if pod.cgroup_id is None and (needs_usage or executor == "cgroup"):
         return "no_cgroup", "no cgroup of it is known"
-    if pod.memory is None:
+    if pod.memory is None and needs_usage:
         return "unmeasured", "its memory was not measured"
+    # What the API server refused is not asked for again before its time.
+    refused = current.refused.get(pod.uid)
+    if refused is not None and (refused.retry_at_ns is None or current.view.now_ns < refused.retry_at_ns):
+        return "refused", f"its eviction was refused: {refused.why}"
     return None
-
-
-def _excluded_by_refusal(refused: RefusedEviction | None, now_ns: int) -> tuple[str, str] | None:
-    if refused is None or (refused.retry_at_ns is not None and now_ns >= refused.retry_at_ns):
-        return None
-    return "refused", f"its eviction was refused: {refused.why}"

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from koordebpf.decide.plan import Candidate, CandidateCpu
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU
+from koordebpf.state.requests import CPU_RESOURCES
 from koordebpf.state.view import PodView
+from koordebpf.units import format_bytes, format_millicpu
+
+_CPU = frozenset({USED_CPU, BE_REQUESTED_CPU, *CPU_RESOURCES})
 
 
 def credit_bytes(pod: PodView) -> int:
@@ -25,3 +33,46 @@ def credit_bytes(pod: PodView) -> int:
 def koordinator_credit_bytes(pod: PodView) -> int:
     """Return what Koordinator would count for the pod: the same lists, tmpfs included; 0 where not measured."""
     return pod.memory.koordinator_used_bytes if pod.memory is not None else 0
+
+
+def pod_credit(pod: PodView, resource: str) -> int:
+    """Return what the pod's going gives back of `used`, or of a resource that pods request.
+
+    Bytes of memory, millicpu of CPU.
+    """
+    if resource == USED:
+        return credit_bytes(pod)
+    if resource == USED_CPU:
+        return pod.cpu_used_millicpu or 0
+    if resource == BE_REQUESTED_CPU:
+        return pod.terms.batch_cpu_millicpu if pod.koord_qos == "BE" else 0
+    if resource in CPU_RESOURCES:
+        return pod.terms.cpu_request_millicpu if pod.terms.cpu_resource == resource else 0
+    return pod.terms.memory_request_bytes if pod.terms.memory_resource == resource else 0
+
+
+def candidate_credit(candidate: Candidate, resource: str) -> int:
+    """Return the same of a candidate."""
+    if resource == USED:
+        return candidate.credit_bytes
+    if resource in _CPU:
+        return _cpu_credit(candidate.cpu, resource) if candidate.cpu is not None else 0
+    return candidate.request_bytes if candidate.request_resource == resource else 0
+
+
+def credit_of(candidates: Iterable[Candidate], resource: str) -> int:
+    """Return what they give back together."""
+    return sum([candidate_credit(each, resource) for each in candidates])
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """Return an amount of a resource for people."""
+    return format_millicpu(amount) if resource in _CPU else format_bytes(amount)
+
+
+def _cpu_credit(cpu: CandidateCpu, resource: str) -> int:
+    if resource == USED_CPU:
+        return cpu.used_millicpu or 0
+    if resource == BE_REQUESTED_CPU:
+        return cpu.batch_millicpu
+    return cpu.request_millicpu if cpu.request_resource == resource else 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordebpf.decide.evict.credit import credit_bytes
+from koordebpf.decide.evict.credit import credit_bytes, pod_credit
 from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.state.view import NodeView, PendingRelease, PodView, StrayMeasure
+from koordebpf.detect.verdict import USED, USED_CPU
+from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView, StrayMeasure
 
 # Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.
 _GIVEN_BACK_SHARE = 8
@@ -31,29 +32,42 @@ def stray_bytes(stray: StrayMeasure) -> int:
     return stray.memory.koordinator_used_bytes if stray.memory is not None else 0
 
 
-def pending_bytes(view: NodeView, settings: EvictSettings) -> tuple[int, tuple[str, ...]]:
-    """Return what leaving pods of any class will still give back, and their names.
+def leaving_pods(view: NodeView) -> tuple[PodView, ...]:
+    """Return the pods that the API marks as deleted, and those that were told to go and are still there."""
+    told = {entry.uid for entry in view.pending}
+    return tuple([pod for pod in view.pods if pod.is_terminating or pod.uid in told])
 
-    Leaving are the pods that the API marks as deleted and those that were told to go, also when their object is gone.
-    What counts is the memory they hold now: that is what the node's usage holds of them, whatever the credit was when
-    they were told. A pod that was told longer ago than `pending_max_ns` counts no more.
+
+def pending_credit(
+    view: NodeView, settings: EvictSettings, leaving: Iterable[PodView], resources: Iterable[str]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return what leaving pods of any class will still give back of each resource, and the names of those that do.
+
+    With the `leaving` count those that were told to go and hold memory though their object is gone.
+    Of `used` the memory they hold now counts: that is what the node's usage holds of them, whatever the credit was when
+    they were told; of a requested resource their request, for as long as their object is there. A pod that was told
+    longer ago than `pending_max_ns` counts no more.
     """
     since_ns = {entry.uid: entry.since_ns for entry in view.pending}
-    leaving = [
-        (pod.key, credit_bytes(pod))
-        for pod in view.pods
-        if (pod.is_terminating or pod.uid in since_ns)
-        and view.now_ns - since_ns.get(pod.uid, view.now_ns) <= settings.pending_max_ns
-        and credit_bytes(pod) > 0
-    ]
-    leaving += [
-        (f"pod {stray.uid}", stray_bytes(stray))
-        for stray in view.strays
-        if stray.uid in since_ns
-        and view.now_ns - since_ns[stray.uid] <= settings.pending_max_ns
-        and stray_bytes(stray) > 0
-    ]
-    return sum(credit for _, credit in leaving), tuple(name for name, _ in leaving)
+    sums = dict.fromkeys(resources, 0)
+    names: list[str] = []
+    for pod in leaving:
+        told_ns = since_ns.get(pod.uid)
+        if told_ns is not None and view.now_ns - told_ns > settings.pending_max_ns:
+            continue
+        is_finished = pod.phase in FINISHED_PHASES  # and asks for nothing
+        credit = {name: pod_credit(pod, name) for name in sums if name in (USED, USED_CPU) or not is_finished}
+        if any(credit.values()):
+            names.append(pod.key)
+        for resource, amount in credit.items():
+            sums[resource] += amount
+    for stray in view.strays if USED in sums else ():
+        told_ns = since_ns.get(stray.uid) if stray.uid is not None else None
+        if told_ns is None or view.now_ns - told_ns > settings.pending_max_ns or not stray_bytes(stray):
+            continue
+        names.append(f"pod {stray.uid}")
+        sums[USED] += stray_bytes(stray)
+    return sums, tuple(names)
 
 
 def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
@@ -62,7 +76,15 @@ def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
 
 
 def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
-    """Tell whether the cool-down after the last eviction runs: not once what was evicted has given its memory back."""
+    """Tell whether the cool-down after the last eviction runs.
+
+    It ends early once what was evicted has given its memory back, but not with `strict_compat`.
+    """
     if view.last_evict_ns is None or view.now_ns >= view.last_evict_ns + settings.cool_time_ns:
         return False
-    return bool(still_pending(view.pending, view.pods, view.strays))
+    return settings.strict_compat or bool(still_pending(view.pending, view.pods, view.strays))
+
+
+def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
+    """Tell the same for features that judge CPU: to the end, since an average shows later what went."""
+    return view.last_evict_ns is not None and view.now_ns < view.last_evict_ns + settings.cpu_cool_time_ns

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from queue import Queue
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.api import ApiExecutor, ApiLimits
@@ -113,13 +114,23 @@ def test_without_retry_after_the_waits_grow(desk: Callable[[Api], Desk]) -> None
     assert max(waits) <= 30 * NS_PER_S
 
 
-def test_a_denied_pod_is_not_sent_again_but_its_successor_is(desk: Callable[[Api], Desk]) -> None:
+def test_who_is_denied_waits_longer_and_longer(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api())
+    waits = [d.executor._note_busy("u", None, is_denied=True) - time.monotonic_ns() for _ in range(9)]
+    assert all(wait > NS_PER_S for wait in waits)
+    assert max(waits) > 300 * NS_PER_S - NS_PER_S
+    assert max(waits) <= 600 * NS_PER_S
+
+
+def test_a_denied_pod_is_not_sent_again_at_once_but_its_successor_is(desk: Callable[[Api], Desk]) -> None:
     api = Api(KubeDenied("forbidden", "create", "pods/eviction"))
     d = desk(api)
+    before_ns = time.monotonic_ns()
     d.executor.submit(victim(), 1)
     first = d.answer()
     assert first.result is Result.REFUSED and "allow create on pods/eviction" in first.detail
-    assert first.retry_at_ns is None
+    # An API server that has just started knows its roles by then.
+    assert first.retry_at_ns is not None and first.retry_at_ns >= before_ns + 2 * NS_PER_S
     assert d.executor.submit(victim(), 2).result is Result.REFUSED
     assert len(api.calls) == 1
     d.executor.forget(frozenset())
@@ -236,6 +247,21 @@ def test_the_last_resort_kills_once_the_api_has_failed_long_enough() -> None:
     old.observe(old.submit(victim(), now_ns - 3601 * NS_PER_S))
     assert old.submit(victim(), now_ns).executor == "cgroup"
     assert cgroup.reached == ["spark-1"]
+
+
+@pytest.mark.parametrize("first", [Result.SENT, Result.DONE, Result.FAILED])
+def test_the_last_resort_is_recorded_as_such(first: Result) -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", first)
+    both = LastResort(api, cgroup, kill_after_s=60)
+    both.observe(both.submit(victim(), time.monotonic_ns() - 61 * NS_PER_S))
+    told = both.submit(victim(), 0)
+    ended = replace(told, result=Result.DONE, detail="") if first is Result.SENT else told
+    last = both.observe(ended)
+    for each in (told, last) if first is Result.SENT else (last,):
+        assert each.detail.startswith("last resort, 61")
+        assert each.detail.count("after the API server was asked first") == 1
+    # The next one is the API server's again, and so are its words.
+    assert "last resort" not in both.observe(both.submit(victim(), 0)).detail
 
 
 def test_the_last_resort_of_a_dry_run_is_a_dry_run() -> None:

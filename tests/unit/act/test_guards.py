@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from koordebpf.act.guards import (
     victim_guard,
 )
 from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 
 NOW = 1_000 * NS_PER_S
@@ -24,6 +26,10 @@ LIMITS = GuardLimits()
 
 def facts(**changes: Any) -> GuardFacts:
     return GuardFacts(**{"now_ns": NOW, "source": "api", "pods_synced_ns": NOW, **changes})
+
+
+def eviction(at_ns: int, uid: str = "u") -> PastEviction:
+    return PastEviction(at_ns=at_ns, uid=uid, namespace="be")
 
 
 def victim(name: str = "spark-1", namespace: str = "be", priority: int | None = 5000) -> Victim:
@@ -72,7 +78,7 @@ def test_node_guards(changes: dict[str, Any], codes: list[str]) -> None:
     ],
 )
 def test_pods_that_are_never_evicted(pod: Victim, code: str | None) -> None:
-    guard = victim_guard(pod, LIMITS, own_pod_uid="u-me")
+    guard = victim_guard(pod, own_pod_uid="u-me")
     assert (guard.code if guard else None) == code
 
 
@@ -85,12 +91,12 @@ def test_a_round_stops_at_its_limit_and_says_so() -> None:
 def test_the_minutes_budget_is_spent_and_comes_back() -> None:
     budget = Budget()
     for n in range(8):
-        budget = budget.spend(NOW + n)
+        budget = budget.spend(eviction(NOW + n))
     result = screen([victim(f"p{n}") for n in range(4)], (), budget, LIMITS, now_ns=NOW + 9)
     assert [v.candidate.name for v in result.allowed] == ["p0", "p1"]
     assert {guard.code for _, guard in result.held} == {"budget_spent"}
     assert budget.left(NOW + 61 * NS_PER_S, LIMITS) == 10
-    assert len(budget.spend(NOW + 61 * NS_PER_S).spent_ns) == 1
+    assert len(budget.spend(eviction(NOW + 61 * NS_PER_S)).evictions) == 1
 
 
 def test_a_protected_pod_leaves_its_place_to_the_next() -> None:
@@ -107,7 +113,34 @@ def test_a_closed_node_guard_holds_everyone() -> None:
 
 def test_a_refused_eviction_gives_its_budget_back() -> None:
     limits = GuardLimits(evictions_per_minute=2)
-    budget = Budget().spend(5).spend(5).spend(7)
+    first, second, later = eviction(5, "a"), eviction(5, "b"), eviction(7, "c")
+    budget = Budget().spend(first).spend(second).spend(later)
     assert budget.left(8, limits) == 0
-    assert budget.give_back(5) == Budget((5, 7))
-    assert budget.give_back(6) == budget
+    assert budget.give_back("a", 5) == Budget((second, later))
+    assert budget.give_back("a", 7) == budget
+
+
+@pytest.mark.parametrize(
+    ("useless", "ago_s", "limits", "is_closed"),
+    [
+        (2, 0, LIMITS, False),
+        (3, 0, LIMITS, True),
+        (3, 59, LIMITS, True),
+        (3, 60, LIMITS, False),
+        (4, 61, LIMITS, False),
+        (1, 1, GuardLimits(useless_after=1), True),
+        (0, 1, GuardLimits(useless_after=0), False),
+        (99, 1, GuardLimits(useless_after=None), False),
+    ],
+)
+def test_evictions_that_do_not_help_stop_for_a_while(
+    useless: int, ago_s: int, limits: GuardLimits, is_closed: bool
+) -> None:
+    guards = closed_guards(facts(useless_evictions=useless, useless_ns=NOW - ago_s * NS_PER_S), limits)
+    assert [guard.code for guard in guards] == ["evictions_useless"] * is_closed
+    if is_closed:
+        assert f"none for another {limits.useless_pause_ns // NS_PER_S - ago_s} s" in guards[0].sentence
+
+
+def test_no_setting_reaches_the_last_look_before_the_executor() -> None:
+    assert list(inspect.signature(victim_guard).parameters) == ["victim", "own_pod_uid"]

@@ -42,7 +42,7 @@ def test_the_text_says_who_goes_by_which_numbers_and_who_does_not():
         "   3  ml/train-0        5500  5.0 GiB  5.0 GiB         -\n"
         "* goes\n"
         "\n"
-        "best-effort, but no candidates:\n"
+        "no candidates:\n"
         "  spark/driver-old: its phase is Succeeded: no process is left\n"
         "  ops/debug-shell: it is Kubernetes BestEffort but has no label\n"
         "    koordinator.sh/qosClass=BE\n"
@@ -70,7 +70,7 @@ def test_it_fits_into_80_columns(ranking):
             anon=9 + n,
             shmem=8,
             growth=1e9,
-            priority=2_000_000_000 + n,
+            priority=1_000_000_000 + n,
             namespace="a-rather-long-namespace-name",
             volumes=[memory_volume()],
         )
@@ -86,10 +86,52 @@ def test_json_is_the_plan_beside_the_frame():
         assert _run("--json", str(path.with_name(path.name.replace(".plan", "")))) == path.read_text()
 
 
-@pytest.mark.parametrize("name", ["frame", "plan"])
-def test_schemas(name):
-    schema = json.loads(_run("--schema", name))
-    assert schema["$ref"] == f"#/$defs/{name.title()}"
+@pytest.mark.parametrize(("name", "type_name"), [("frame", "Frame"), ("plan", "NodePlan"), ("diff", "PlanDiff")])
+def test_schemas(name, type_name):
+    assert json.loads(_run("--schema", name))["$ref"] == f"#/$defs/{type_name}"
+
+
+HOG = str(FRAMES / "hog-goes.json")
+NODESLO = {
+    "apiVersion": "slo.koordinator.sh/v1alpha1",
+    "kind": "NodeSLO",
+    "spec": {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 95}},
+}
+
+
+def test_another_value_stands_beside_the_frames_own():
+    text = _run(HOG, "--set", "resourceUsedThresholdWithBE.memoryEvictThresholdPercent=95")
+    assert "  memoryEvictThresholdPercent  80 → 95\n" in text
+    assert "- spark/exec-2 (priority 5000, 3.7 GiB)\n" in text
+
+
+def test_another_nodeslo_and_other_gates(tmp_path):
+    path = tmp_path / "nodeslo.json"
+    path.write_text(json.dumps(NODESLO))
+    told = json.loads(_run(HOG, "--diff", str(path), "--feature-gates", "MemoryEvict=true", "--json"))
+    assert told["schema"] == "koordebpf.plan-diff/v1"
+    assert [each["name"] for each in told["settings"]] == [
+        "memoryEvictThresholdPercent",
+        "memoryEvictLowerPercent",
+        "MemoryEvict",
+    ]
+    assert [each["candidate"]["name"] for each in told["lost"]] == ["exec-2"]
+    assert told["before"] == json.loads(_run(HOG, "--json"))
+
+
+def test_a_setting_that_is_wrong_is_said_with_its_place(tmp_path):
+    path = tmp_path / "nodeslo.json"
+    NODESLO["spec"]["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] = "95"
+    path.write_text(json.dumps(NODESLO))
+    with pytest.raises(ConfigError, match=r"nodeslo\.json: spec\..*Percent: '95': must be an integer"):
+        _run(HOG, "--diff", str(path))
+    with pytest.raises(ConfigError, match=r"--set: spec\..*enable: 'maybe': must be true or false"):
+        _run(HOG, "--set", "enable=maybe")
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match=r"nodeslo\.json"):
+        _run(HOG, "--diff", str(path))
+    with pytest.raises(ConfigError, match="--feature-gates"):
+        _run(HOG, "--feature-gates", "MemoryEvict=yes")
 
 
 def test_bad_input_is_raised_for_the_group_to_say(tmp_path):
@@ -106,9 +148,17 @@ def test_no_frame_is_a_usage_error():
 
 
 def test_help_has_an_example():
-    assert "koordebpf plan incident.json" in _run("--help")
+    text = _run("--help")
+    assert "koordebpf plan incident.json" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_decision_costs_no_cluster_client():
-    heavy = "import koordebpf.cli.plan, sys; print({'kubernetes', 'psutil', 'prometheus_client'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "set()\n"
+    heavy = (
+        "import sys; from koordebpf.cli.plan import plan; plan(sys.argv[1:], standalone_mode=False);"
+        " print({'kubernetes', 'psutil', 'prometheus_client', 'rich'} & set(sys.modules), file=sys.stderr)"
+    )
+    for more in ([], ["--set", "memoryEvictThresholdPercent=95"]):
+        done = subprocess.run([sys.executable, "-c", heavy, HOG, *more], capture_output=True, text=True, check=True)
+        assert done.stderr == "set()\n"
+        assert done.stdout

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.decide.evict.pending import still_pending
-from koordebpf.decide.evict.ranking import ranked
+from koordebpf.decide.evict.ranking import as_candidates, be_order
 from koordebpf.decide.evict.victims import choose_victims
 from koordebpf.decide.plan import Candidate
+from koordebpf.detect.verdict import USED
 from koordebpf.state.build import view_of_frame
 from koordebpf.units import MIB
 from tests.builders import PodAndMeasure, frame, host_shm, pod, told
@@ -21,7 +22,7 @@ def _candidates(*credits: int) -> list[Candidate]:
 
 
 def _chosen(need: int, *credits: int) -> list[int]:
-    return [each.credit_bytes for each in choose_victims(_candidates(*credits), need)]
+    return [each.credit_bytes for each in choose_victims(_candidates(*credits), {USED: need})]
 
 
 def test_credit_is_anon_and_unevictable_not_page_cache():
@@ -51,16 +52,18 @@ def test_unmeasured_gives_nothing():
 
 
 def test_the_ranking_spelled_out():
-    order = ranked(
-        _views(
-            pod("b", anon=1, priority=5000, namespace="y"),
-            pod("b", anon=1, priority=5000, namespace="x"),
-            pod("ba", anon=1, priority=5000),
-            pod("big", anon=2, priority=5000),
-            pod("idle", priority=None),
-            pod("zero", anon=9, priority=0),
-            pod("low", anon=9, priority=-10),
-            pod("top", anon=99, priority=5999),
+    order = as_candidates(
+        be_order(
+            _views(
+                pod("b", anon=1, priority=5000, namespace="y"),
+                pod("b", anon=1, priority=5000, namespace="x"),
+                pod("ba", anon=1, priority=5000),
+                pod("big", anon=2, priority=5000),
+                pod("idle", priority=None),
+                pod("zero", anon=9, priority=0),
+                pod("low", anon=9, priority=-10),
+                pod("top", anon=99, priority=5999),
+            )
         )
     )
     assert [f"{each.namespace}/{each.name}" for each in order] == [

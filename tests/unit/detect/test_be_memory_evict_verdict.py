@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.detect.be_memory_evict import be_memory_evict, threshold_bytes
+from koordebpf.detect.be_memory_evict import be_memory_evict
+from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.view import NodeMeasure, NodeView
 

@@ -2,13 +2,26 @@
 
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events import layout
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, KswapdRun, OomKill, ReclaimStall
+from koordebpf.events.records import (
+    CgroupBirth,
+    CgroupDeath,
+    CgroupPopulated,
+    CgroupRename,
+    CompactionStall,
+    KswapdRun,
+    MemoryStall,
+    OomKill,
+    ReclaimStall,
+    TaskMigration,
+    ThrottleStall,
+)
 
 
 def head(kind: int, size: int, cgroup_id: int = 77) -> bytes:
@@ -21,8 +34,8 @@ def test_reclaim() -> None:
 
 
 def test_oom_kill() -> None:
-    buf = head(2, 64) + struct.pack("<QQII16s", 5, 900, 10, 0, b"hog")
-    assert layout.decode(buf) == OomKill(1_000, 77, 5, 900, 10, False, "hog")
+    buf = head(2, 88) + struct.pack("<QQQQQII16s", 5, 900, 500, 20, 1, 10, 0, b"hog")
+    assert layout.decode(buf) == OomKill(1_000, 77, 5, 900, 500, 20, 1, 10, False, "hog")
 
 
 @pytest.mark.parametrize(("kind", "record"), [(3, CgroupBirth), (4, CgroupDeath), (5, CgroupRename)])
@@ -33,6 +46,23 @@ def test_cgroup(kind: int, record: type) -> None:
 
 def test_kswapd() -> None:
     assert layout.decode(head(6, 40, 0) + struct.pack("<QII", 9, 1, 0)) == KswapdRun(1_000, 0, 9, 1, 0)
+
+
+@pytest.mark.parametrize(("kind", "record"), [(7, CompactionStall), (8, ThrottleStall), (9, MemoryStall)])
+def test_wait(kind: int, record: type) -> None:
+    buf = head(kind, 64) + struct.pack("<QIIII16s", 2_000, 10, 11, 5, 1, b"java")
+    assert layout.decode(buf) == record(1_000, 77, 2_000, 10, 11, 5, True, "java")
+
+
+@pytest.mark.parametrize("populated", [True, False])
+def test_populated(populated: bool) -> None:
+    assert layout.decode(head(10, 32) + struct.pack("<II", populated, 4)) == CgroupPopulated(1_000, 77, populated, 4)
+
+
+@pytest.mark.parametrize("threadgroup", [True, False])
+def test_migration(threadgroup: bool) -> None:
+    buf = head(11, 48) + struct.pack("<II16s", 10, threadgroup, b"runc")
+    assert layout.decode(buf) == TaskMigration(1_000, 77, 10, threadgroup, "runc")
 
 
 def test_a_name_that_is_not_utf8_is_kept_readable() -> None:
@@ -64,7 +94,10 @@ def test_decode_is_total(buf: bytes) -> None:
         return
 
 
-@given(st.sampled_from([(1, 80), (2, 64), (3, 176), (4, 176), (5, 176), (6, 40)]), st.data())
+SIZES = [(1, 80), (2, 88), (3, 176), (4, 176), (5, 176), (6, 40), (7, 64), (8, 64), (9, 64), (10, 32), (11, 48)]
+
+
+@given(st.sampled_from(SIZES), st.data())
 def test_every_body_of_the_right_length_decodes(kind_size: tuple[int, int], data: st.DataObject) -> None:
     kind, size = kind_size
     body = data.draw(st.binary(min_size=size - 24, max_size=size - 24))
@@ -73,11 +106,24 @@ def test_every_body_of_the_right_length_decodes(kind_size: tuple[int, int], data
 
 def test_stall_and_totals() -> None:
     sums = struct.pack("<4Q32I", 2, 300, 200, 64, *range(32))
-    stall = layout.decode_stall((77).to_bytes(8, "little"), sums + bytes(160) + struct.pack("<Q", 42))
+    stall = layout.decode_stall(
+        (77).to_bytes(8, "little"), sums + bytes(160 * 5) + struct.pack("<3Q2I", 9, 8, 42, 1, 0)
+    )
     assert (stall.cgroup_id, stall.global_.total_ns, stall.global_.hist[31], stall.limit.count) == (77, 300, 31, 0)
-    assert stall.last_ts_ns == 42
-    totals = layout.decode_totals(struct.pack("<201Q", *range(201)))
-    assert (totals.episodes, totals.ignored, totals.kswapd_wakes[0], totals.kswapd_awake_ns[63]) == (0, 8, 9, 136)
+    assert (stall.some_ns, stall.changed_ts_ns, stall.last_ts_ns, stall.stalled) == (9, 8, 42, 1)
+    totals = layout.decode_totals(struct.pack("<214Q", *range(214)))
+    assert (totals.episodes, totals.ignored, totals.node_stalled) == (0, 14, 20)
+    assert (totals.kswapd_wakes[0], totals.kswapd_awake_ns[63]) == (22, 149)
+
+
+def test_a_stall_without_histograms_is_the_same_but_for_them() -> None:
+    sums = b"".join(struct.pack("<4Q32I", *range(36 * cause, 36 * cause + 36)) for cause in range(6))
+    value = sums + struct.pack("<3Q2I", 9, 8, 42, 1, 0)
+    whole = layout.decode_stall((77).to_bytes(8, "little"), value)
+    parts = ("global_", "limit", "compaction", "throttled", "other_global", "other_limit")
+    bare = {part: msgspec.structs.replace(getattr(whole, part), hist=()) for part in parts}
+    expected = msgspec.structs.replace(whole, **bare)
+    assert layout.decode_stall((77).to_bytes(8, "little"), value, histograms=False) == expected != whole
 
 
 def test_a_stall_of_the_wrong_length_is_refused() -> None:
@@ -86,18 +132,19 @@ def test_a_stall_of_the_wrong_length_is_refused() -> None:
 
 
 def test_memcgs_in_bytes_and_no_limit_is_none() -> None:
-    row = struct.pack("<9Q", 7, 1, 10, (1 << 63) // 4096, 1, 2, 3, 4, 5)
-    limited = struct.pack("<9Q", 8, 7, 10, 256, 0, 0, 0, 0, 0)
+    row = struct.pack("<14Q", 7, 1, 10, (1 << 63) // 4096, 3, 1, 2, 3, 4, 1, 2, 3, 4, 5)
+    limited = struct.pack("<14Q", 8, 7, 10, 256, *[0] * 10)
     first, second = layout.decode_memcgs(memoryview(row + limited), 4096)
     assert first.max_bytes is None
     assert second.max_bytes == 1 << 20
     assert (first.usage_bytes, first.inactive_anon_bytes, first.unevictable_bytes) == (40960, 4096, 20480)
+    assert (first.swap_bytes, first.high_events, first.oom_kill_events) == (12288, 1, 4)
 
 
 def test_one_scan_in_one_row_is_the_root_and_the_sums() -> None:
-    root = struct.pack("<9Q", 7, 1, 100, 256, 1, 2, 3, 4, 5)
-    child = struct.pack("<9Q", 8, 7, 60, 128, 10, 20, 30, 40, 50)
-    assert layout.sum_memcgs(memoryview(root + child)) == (7, 1, 100, 256, 11, 22, 33, 44, 55)
+    root = struct.pack("<14Q", 7, 1, 100, 256, *[0] * 5, 1, 2, 3, 4, 5)
+    child = struct.pack("<14Q", 8, 7, 60, 128, *[9] * 5, 10, 20, 30, 40, 50)
+    assert layout.sum_memcgs(memoryview(root + child)) == (7, 1, 100, 256, *[0] * 5, 11, 22, 33, 44, 55)
     assert layout.sum_memcgs(memoryview(b"")) is None
 
 

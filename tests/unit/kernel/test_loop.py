@@ -49,6 +49,25 @@ def test_a_ready_fd_runs_its_callback_until_it_is_unwatched() -> None:
     assert seen == [b"a"]
 
 
+def test_an_fd_that_rests_is_told_again_after_its_rest_and_keeps_nothing_else_waiting() -> None:
+    told_ns: list[int] = []
+    reader, writer = os.pipe()
+    with Loop() as loop:
+        loop.watch(reader, lambda: told_ns.append(time.monotonic_ns()), rest_ns=20_000_000)
+        os.write(writer, b"a")  # never taken: it stays ready
+        assert loop.wait(FOR_EVER_NS) is True
+        assert loop.wait(0) is False
+        loop.wake()
+        assert loop.wait(FOR_EVER_NS) is True
+        assert len(told_ns) == 1
+        assert loop.wait(FOR_EVER_NS) is True
+        assert told_ns[1] >= told_ns[0] + 20_000_000
+        loop.unwatch(reader)
+        assert loop.wait(time.monotonic_ns() + 1_000_000) is False
+    os.close(reader)
+    os.close(writer)
+
+
 def test_an_fd_in_error_is_told_once() -> None:
     # The write end of a pipe without a reader is EPOLLERR for ever, as a PSI trigger whose cgroup is gone.
     seen: list[int] = []

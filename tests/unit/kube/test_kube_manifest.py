@@ -76,6 +76,40 @@ def test_many_documents_in_one_file() -> None:
     }
 
 
+PDB = """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web, namespace: be, generation: 1}
+spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
+status: {observedGeneration: 1, disruptionsAllowed: 0, currentHealthy: 1, desiredHealthy: 1, expectedPods: 1}
+"""
+
+
+def test_disruption_budgets_are_read_with_what_they_allow() -> None:
+    other = PDB.replace("web", "db").replace("Allowed: 0", "Allowed: 2")
+    found = parse_manifests({"a.yaml": f"{PDB}---{other}".encode()})
+    assert found.pdbs is not None
+    assert [(pdb.key, pdb.status.disruptionsAllowed) for pdb in found.pdbs] == [("be/web", 0), ("be/db", 2)]
+    # That there are none is not the same as that none were given.
+    assert parse_manifests({"a.yaml": POD.encode()}).pdbs is None
+
+
+def test_a_disruption_budget_twice_names_both_places() -> None:
+    with pytest.raises(ConfigError, match=r"b\.yaml\.metadata\.name: 'be/web': is there already in a\.yaml"):
+        parse_manifests({"a.yaml": PDB.encode(), "b.yaml": PDB.encode()})
+
+
+def test_where_cpus_are_placed() -> None:
+    annotations = {"kubelet.koordinator.sh/cpu-manager-policy": '{"policy": "static"}'}
+    document = {"apiVersion": "topology.node.k8s.io/v1alpha1", "kind": "NodeResourceTopology"}
+    raw = json.dumps(document | {"metadata": {"name": "n1", "annotations": annotations}, "zones": []}).encode()
+    topology = parse_manifests({"f.json": raw}).topology
+    assert topology is not None
+    assert topology.metadata.annotations == annotations
+    with pytest.raises(ConfigError, match=r"is there already in f\.json"):
+        parse_manifests({"f.json": raw, "g.json": raw})
+
+
 def test_many_files_are_one_set() -> None:
     found = parse_manifests({"a.yaml": POD.encode(), "b.json": text(pod("other")), "n.yaml": NODE.encode()})
     assert [p.metadata.name for p in found.pods] == ["spark-1", "other"]

@@ -12,6 +12,7 @@ from koordebpf.kube.table import Table, decode_list, decode_pod, is_older
 
 def raw(name: str, version: int | str, uid: str | None = None, **more: Any) -> msgspec.Raw:
     meta = {"name": name, "namespace": "be", "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    meta["labels"] = {"content": str(version)}
     return msgspec.Raw(msgspec.json.encode({"metadata": meta, **more}))
 
 
@@ -22,7 +23,7 @@ def table(*names: str, version: int = 100) -> Table[Any]:
 
 
 def held(of: Table[Any]) -> list[tuple[str, str]]:
-    return sorted((p.metadata.name, p.metadata.resourceVersion) for p in of.objects)
+    return sorted((p.metadata.name, p.metadata.labels["content"]) for p in of.objects)
 
 
 def test_null_items_are_an_empty_list() -> None:
@@ -52,6 +53,17 @@ def test_event_that_the_list_contains_is_no_news() -> None:
     assert not of.apply("DELETED", raw("a", 9))
     assert not of.apply("ADDED", raw("ghost", 100))
     assert held(of) == [("a", "10")]
+
+
+def test_a_heartbeat_is_no_news() -> None:
+    of = table("a", version=100)
+    for version in range(101, 124):
+        beat = msgspec.json.decode(raw("a", 10))
+        beat["metadata"]["resourceVersion"] = str(version)
+        beat["status"] = {"conditions": [{"lastProbeTime": f"2026-01-01T00:00:{version % 60:02d}Z"}]}
+        is_first = version == 101  # there were no conditions before
+        assert of.apply("MODIFIED", msgspec.Raw(msgspec.json.encode(beat))) is is_first
+    assert of.version == "123"
 
 
 def test_bookmark_never_moves_back() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, FeaturePlan, Plan, Victim
 from koordebpf.detect.verdict import Verdict
 from koordebpf.errors import KubeError
+from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
 from koordebpf.report.events import EventPoster, PodEvent, eviction_event
+from koordebpf.report.explain import decode_audit
 from koordebpf.report.logs import JsonFormatter
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
 from koordebpf.units import NS_PER_S
+
+FILES = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
 
 
 def candidate(n: int) -> Candidate:
@@ -106,23 +111,43 @@ def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_counted_and_does_not_stop_anything() -> None:
     log = AuditLog(Path("/dev/full"))
-    assert not log.write(open_plan(plan()).record())
-    assert (log.written, log.dropped) == (0, 1)
+    for n in range(130):
+        assert not log.write(open_plan(plan()).record())
+        assert (log.written, log.waiting, log.dropped) == (0, min(n + 1, 100), max(n - 99, 0))
     assert log.last_error is not None and "No space left" in log.last_error
 
 
-def test_a_directory_that_comes_back_is_used_again(tmp_path: Path) -> None:
+def test_lines_wait_for_a_directory_that_comes_back_and_keep_their_order(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "later/audit.jsonl")
-    record = open_plan(plan()).record()
-    assert not log.write(record)
+    records = [open_plan(plan()).record() for _ in range(3)]
+    assert [log.write(record) for record in records] == [False] * 3
+    assert not log.catch_up()
     (tmp_path / "later").mkdir()
-    assert log.write(record)
-    assert (log.written, log.dropped) == (1, 1)
+    assert log.catch_up()
+    assert (log.written, log.waiting, log.dropped) == (3, 0, 0)
+    assert decode_audit((tmp_path / "later/audit.jsonl").read_bytes(), "x") == (tuple(records), ())
 
 
 def test_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert AuditLog(None).write(open_plan(plan()).record())
     assert json.loads(capfdbinary.readouterr().out)["schema"] == "koordebpf.audit/v1"
+
+
+def test_standard_output_that_nobody_reads_gets_each_line_once_later(tmp_path: Path) -> None:
+    records = [open_plan(plan()).record() for _ in range(3)]
+    log = AuditLog(None)
+    kept = os.dup(1)
+    try:
+        with Path("/dev/full").open("wb") as full:
+            os.dup2(full.fileno(), 1)
+        assert [log.write(record) for record in records] == [False] * 3
+        with (tmp_path / "out").open("wb") as out:
+            os.dup2(out.fileno(), 1)
+        assert log.catch_up()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    assert decode_audit((tmp_path / "out").read_bytes(), "out") == (tuple(records), ())
 
 
 def test_events_have_koordinators_texts() -> None:
@@ -173,6 +198,16 @@ def test_sentences() -> None:
     assert tick_sentence(plan(), (), dry_run=True).endswith("(dry run)")
     assert tick_sentence(plan(), (guard,), dry_run=False).endswith("; held: the list is old")
     assert tick_sentence(plan(victims=0), (guard,), dry_run=True) == plan(victims=0).sentence
+    assert tick_sentence(plan(), (guard,), dry_run=False, signals=FILES) == (
+        "evicting default/spark-1: 71 % >= 70 % [signals: files, stalls pressure, births watched];"
+        " held: the list is old"
+    )
+
+
+def test_a_line_says_what_its_decision_rests_on() -> None:
+    line = OpenPlan(plan(), node="n", dry_run=True, seen_ns=None, decided_ns=1, wall_s=0.0, signals=FILES).record()
+    assert line.signals == FILES
+    assert msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord) == line
     assert outcome_sentence(outcome(Result.DONE)) == "evicted default/spark-1 by api: why"
     assert all(outcome_sentence(outcome(result)) for result in Result)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
-from koordebpf.errors import ConfigError
-from koordebpf.slo.host_applications import host_applications_of
+from koordebpf.slo.host_applications import host_directories
+from koordebpf.slo.spec import parse_spec
 
 
 def nodeslo(*applications: Any) -> bytes:
@@ -31,12 +32,14 @@ def nodeslo(*applications: Any) -> bytes:
     ],
 )
 def test_directories(application: dict[str, Any], directories: list[str]) -> None:
-    assert host_applications_of(nodeslo(application)) == dict.fromkeys(directories, "a")
+    spec, problems = parse_spec(nodeslo(application))
+    assert not problems
+    assert host_directories(spec.hostApplications) == dict.fromkeys(directories, "a")
 
 
 def test_none_are_none() -> None:
-    assert host_applications_of(b"{}") == {}
-    assert host_applications_of(b'{"spec":{"hostApplications":null}}') == {}
+    for raw in (b"{}", b'{"spec":{"hostApplications":null}}'):
+        assert host_directories(parse_spec(raw)[0].hostApplications) == {}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +53,9 @@ def test_none_are_none() -> None:
     ],
 )
 def test_errors_name_the_path(raw: bytes, path: str) -> None:
-    with pytest.raises(ConfigError, match=path):
-        host_applications_of(raw)
+    spec, (problem,) = parse_spec(raw)
+    assert re.search(path, str(problem))
+    assert spec.hostApplications == ()
 
 
 def test_what_becomes_known_later_owns_its_cgroup() -> None:

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.configmap import THRESHOLD_KEY, strategy_of_configmap
 from koordebpf.slo.nodeslo import parse_nodeslo, strategy_for
 from koordebpf.slo.overlay import DEFAULT_STRATEGY
+from koordebpf.slo.render import THRESHOLD_KEY, strategy_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.slo.threshold_rules import memory_evict_lower_percent, memory_evict_problem
 

@@ -1,13 +1,14 @@
 """Scan rows summed by pod and for the node."""
 
-from koordebpf.state.sums import ScanSums, cgroup_used_bytes
+from koordebpf.state.sums import LimitedCgroup, ScanSums, cgroup_used_bytes
 from koordebpf.state.view import MemoryParts
 
+NOT_SUMMED = (0, 9, 9, 9, 9)  # no swap, and the four events
 ROWS = [
-    (1, 0, 100, 1000, 1, 2, 3, 4, 5),  # the node
-    (2, 1, 60, 1 << 51, 10, 0, 0, 0, 0),  # pod a
-    (3, 2, 50, 1 << 51, 20, 1, 7, 0, 2),  # its container
-    (4, 1, 9, 1 << 51, 0, 0, 0, 8, 0),  # nobody's
+    (1, 0, 100, 1000, *NOT_SUMMED, 1, 2, 3, 4, 5),  # the node
+    (2, 1, 60, 1 << 51, *NOT_SUMMED, 10, 0, 0, 0, 0),  # pod a
+    (3, 2, 50, 1 << 51, *NOT_SUMMED, 20, 1, 7, 0, 2),  # its container
+    (4, 1, 9, 1 << 51, *NOT_SUMMED, 0, 0, 0, 8, 0),  # nobody's
 ]
 POD_OF = {2: "a", 3: "a"}.get
 
@@ -32,3 +33,29 @@ def test_a_node_that_is_gone_is_none() -> None:
 def test_reclaimable_slab_counts_as_free_where_it_is_known() -> None:
     assert cgroup_used_bytes(MemoryParts(100, 0, 0, 30, 0, 0, slab_reclaimable_bytes=20)) == 50
     assert cgroup_used_bytes(MemoryParts(10, 0, 0, 30, 0, 0)) == 0
+
+
+def test_who_holds_memory_outside_all_pods() -> None:
+    rows = [*ROWS, (5, 4, 2, 1 << 51, *NOT_SUMMED, 0, 0, 0, 0, 0)]
+    assert ScanSums(ROWS, POD_OF, 10).outside() == {4: 90}
+    assert ScanSums(rows, POD_OF, 10).outside() == {5: 20}
+
+
+def test_what_is_in_swap_is_held_still() -> None:
+    swapped = (70, 9, 9, 9, 9)
+    rows = [(1, 0, 9, 1 << 51, *swapped, 0, 0, 0, 0, 0), (2, 0, 5, 1 << 51, *swapped, 1, 0, 0, 0, 0)]
+    sums = ScanSums(rows, {2: "a"}.get, 10)
+    assert sums.outside() == {1: 790}
+    assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
+    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0)  # eviction gives back none of it
+
+
+def test_what_has_a_limit_and_how_much_of_it_reclaim_cannot_give_back() -> None:
+    rows = [
+        (1, 0, 100, 1000, *NOT_SUMMED, 0, 0, 0, 0, 0),  # the node's limit is no pod's
+        (2, 1, 60, 90, *NOT_SUMMED, 10, 0, 1, 0, 0),
+        (3, 2, 50, 70, *NOT_SUMMED, 20, 1, 7, 4, 2),
+        (4, 2, 5, 1 << 51, *NOT_SUMMED, 5, 0, 0, 0, 0),
+    ]
+    found = ScanSums(rows, {2: "a", 3: "a", 4: "a"}.get, 10).limited({2})
+    assert found == [LimitedCgroup(2, "a", (60 - 12) * 10, 900), LimitedCgroup(3, "a", (50 - 11) * 10, 700)]

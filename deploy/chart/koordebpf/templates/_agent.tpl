@@ -1,0 +1,86 @@
+{{/*
+The agents of one mode, observe or enforce, and their configuration.
+*/}}
+{{- define "koordebpf.agent" -}}
+{{- $values := .root.Values -}}
+{{- $enforces := eq .mode "enforce" -}}
+{{- $daemonset := include "koordebpf.objects" (dict "root" .root "file" "base/agent/daemonset.yaml") | fromYamlArray | first -}}
+{{- $pod := $daemonset.spec.template.spec -}}
+{{- $container := first $pod.containers -}}
+{{- $_ := include "koordebpf.setImage" (dict "root" .root "pod" $pod) -}}
+{{- with $values.agent.resources -}}{{- $_ := set $container "resources" . -}}{{- end -}}
+
+{{- /* The pods: where they run, and in which mode. */ -}}
+{{- $selector := merge (deepCopy $values.agent.nodeSelector) $pod.nodeSelector -}}
+{{- if $enforces -}}
+  {{- $_ := set $daemonset.metadata "name" (printf "%s-enforce" $daemonset.metadata.name) -}}
+  {{- range list $daemonset.metadata.labels $daemonset.spec.selector.matchLabels $daemonset.spec.template.metadata.labels -}}
+    {{- $_ := set . "koordebpf.io/mode" "enforce" -}}
+  {{- end -}}
+  {{- $_ := set $container "args" (append $container.args "--enforce") -}}
+  {{- $selector = merge (deepCopy $values.enforce.nodeSelector) $selector -}}
+{{- else if $values.enforce.enabled -}}
+  {{- /* Not where all labels of the pool are: one alternative for each that may be missing. */ -}}
+  {{- $terms := list -}}
+  {{- range $key, $value := $values.enforce.nodeSelector -}}
+    {{- $expression := dict "key" $key "operator" "NotIn" "values" (list $value) -}}
+    {{- $terms = append $terms (dict "matchExpressions" (list $expression)) -}}
+  {{- end -}}
+  {{- $required := dict "nodeSelectorTerms" $terms -}}
+  {{- $_ := set $pod "affinity" (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $required)) -}}
+{{- end -}}
+{{- $_ := set $pod "nodeSelector" $selector -}}
+
+{{- /* As components/host-processes and components/privileged have it. */ -}}
+{{- if $values.agent.hostProcesses -}}
+  {{- $_ := set $pod "hostPID" true -}}
+  {{- $capabilities := $container.securityContext.capabilities -}}
+  {{- $_ := set $capabilities "add" (append $capabilities.add "KILL") -}}
+{{- end -}}
+{{- if $values.agent.privileged -}}
+  {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}
+{{- end -}}
+
+{{- /* The configuration: an edit rolls the agents. */ -}}
+{{- $overrides := list $values.agent.config -}}
+{{- if $enforces -}}{{- $overrides = append $overrides $values.enforce.config -}}{{- end -}}
+{{- $config := include "koordebpf.config" (dict "root" .root "overrides" $overrides) -}}
+{{- range $pod.volumes -}}
+  {{- with .configMap -}}{{- $_ := set . "name" $daemonset.metadata.name -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $daemonset.spec.template.metadata.annotations "checksum/config" (sha256sum $config) -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ $daemonset.metadata.name }}
+  namespace: {{ .root.Release.Namespace }}
+data:
+  config.yaml: |
+    {{- $config | nindent 4 }}
+---
+{{ toYaml $daemonset }}
+{{- end -}}
+
+{{/* The text of config.yaml: the file as it is, or with settings in place of its own. */}}
+{{- define "koordebpf.config" -}}
+{{- $text := .root.Files.Get "files/base/agent/config.yaml" -}}
+{{- $config := fromYaml $text -}}
+{{- range .overrides -}}
+  {{- $_ := include "koordebpf.override" (dict "config" $config "given" . "at" "") -}}
+{{- end -}}
+{{- if eq (toYaml $config) (toYaml (fromYaml $text)) -}}{{- $text -}}{{- else -}}{{- toYaml $config -}}{{- end -}}
+{{- end -}}
+
+{{/* Put what is given in the place of what is there. */}}
+{{- define "koordebpf.override" -}}
+{{- range $key, $value := .given -}}
+  {{- $at := printf "%s.%s" $.at $key -}}
+  {{- if not (hasKey $.config $key) -}}{{- fail (printf "config%s: no such setting; koordebpf config show lists them" $at) -}}{{- end -}}
+  {{- $held := get $.config $key -}}
+  {{- if and (kindIs "map" $held) (kindIs "map" $value) -}}
+    {{- $_ := include "koordebpf.override" (dict "config" $held "given" $value "at" $at) -}}
+  {{- else -}}
+    {{- $_ := set $.config $key $value -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,32 @@
+{{/*
+The objects of one of files/, in the release's namespace. Templates return text: `include … | fromYamlArray`.
+*/}}
+{{- define "koordebpf.objects" -}}
+{{- $objects := list -}}
+{{- range regexSplit "(?m)^---$" (.root.Files.Get (printf "files/%s" .file)) -1 -}}
+  {{- $object := fromYaml . -}}
+  {{- if not $object.kind -}}{{- fail (printf "files/%s has no objects: was the chart copied without what its links lead to?" $.file) -}}{{- end -}}
+  {{- if ne $object.kind "CustomResourceDefinition" -}}
+    {{- if or $object.metadata.namespace (eq $object.kind "DaemonSet") -}}
+      {{- $_ := set $object.metadata "namespace" $.root.Release.Namespace -}}
+    {{- end -}}
+    {{- range $object.subjects -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
+  {{- end -}}
+  {{- $objects = append $objects $object -}}
+{{- end -}}
+{{- toYaml $objects -}}
+{{- end -}}
+
+{{/* Whether the controller and what is its own is wanted: "true" or nothing. */}}
+{{- define "koordebpf.hasController" -}}
+{{- if and .Values.controller.enabled (not .Values.besideKoordinator) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Put into the spec of a pod what values say of its image. */}}
+{{- define "koordebpf.setImage" -}}
+{{- $image := .root.Values.image -}}
+{{- $container := first .pod.containers -}}
+{{- $_ := set $container "image" (printf "%s:%s" $image.repository (default .root.Chart.AppVersion $image.tag)) -}}
+{{- with $image.pullPolicy -}}{{- $_ := set $container "imagePullPolicy" . -}}{{- end -}}
+{{- with $image.pullSecrets -}}{{- $_ := set $.pod "imagePullSecrets" . -}}{{- end -}}
+{{- end -}}

@@ -1,0 +1,118 @@
+"""Evict by stopping a pod's containers through the container runtime, as Koordinator does by default."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+import msgspec
+
+from koordebpf.act.actuator import Actuator, OutcomeQueue
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Victim
+from koordebpf.errors import KubeError
+from koordebpf.kube.cri import RunningContainer, StopResult
+from koordebpf.units import NS_PER_S, format_ns
+
+_WORKERS = 2  # Why: as many victims side by side as the API executor sends
+_RETRY_NS = 5 * NS_PER_S  # Why: a runtime that failed once, under memory pressure, is given a few rounds
+
+
+class Stops(Protocol):
+    """The calls this executor makes; `kube.cri.Cri` has them."""
+
+    def running(self, pod_uid: str, timeout_s: float) -> tuple[RunningContainer, ...]:
+        """Return every container of the pod that runs."""
+
+    def stop(self, containers: Sequence[RunningContainer], *, grace_s: int, timeout_s: float) -> tuple[StopResult, ...]:
+        """Stop them side by side and wait for all."""
+
+    def close(self) -> None:
+        """Cut every call short."""
+
+
+class CriLimits(msgspec.Struct, frozen=True):
+    """Times of a container stop.
+
+    `grace_s`    between SIGTERM and SIGKILL. Why 0: Koordinator's; the node is short of memory now.
+    `timeout_s`  Why: a runtime answers within a second; a task in uninterruptible sleep keeps it waiting.
+    """
+
+    grace_s: int = 0
+    timeout_s: float = 10.0
+
+
+class CriExecutor(Actuator):
+    """Stops all running containers of a victim, init and sidecar containers as well.
+
+    The Pod object stays: where its restartPolicy says so the kubelet starts the containers again. Done is a victim of
+    which every container stopped; the sentence names each that did not.
+    """
+
+    name = "cri"
+
+    def __init__(
+        self, cri: Stops, outcomes: OutcomeQueue, *, limits: CriLimits | None = None, enforce: bool = False
+    ) -> None:
+        super().__init__(enforce=enforce)
+        self._cri = cri
+        self._outcomes = outcomes
+        self._limits = limits or CriLimits()
+        self._work: SimpleQueue[tuple[Victim, int] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._in_flight: set[str] = set()
+        self._threads = [
+            threading.Thread(target=self._stop_all, name=f"stopper-{n}", daemon=True)
+            for n in range(0 if self.is_dry_run else _WORKERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Cut the stops under way short, then end the threads; the runtime finishes what it was told."""
+        for _ in self._threads:
+            self._work.put(None)
+        self._cri.close()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _act(self, victim: Victim, decided_ns: int) -> Outcome:
+        with self._lock:
+            if victim.candidate.uid in self._in_flight:
+                return self._outcome(victim, decided_ns, Result.SENT, "already on its way")
+            self._in_flight.add(victim.candidate.uid)
+        self._work.put((victim, decided_ns))
+        return self._outcome(victim, decided_ns, Result.SENT, "handed to the container runtime")
+
+    def _stop_all(self) -> None:
+        while (work := self._work.get()) is not None:
+            victim, decided_ns = work
+            try:
+                outcome = self._stop(victim, decided_ns)
+            except Exception as error:  # a dead worker would leave every later victim running
+                detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
+                outcome = self._failed(victim, decided_ns, None, detail)
+            with self._lock:
+                self._in_flight.discard(victim.candidate.uid)
+            self._outcomes.put(outcome)
+
+    def _stop(self, victim: Victim, decided_ns: int) -> Outcome:
+        containers = self._cri.running(victim.candidate.uid, self._limits.timeout_s)
+        if not containers:
+            return self._outcome(victim, decided_ns, Result.GONE, "no container of it runs")
+        sent_ns = time.monotonic_ns()
+        results = self._cri.stop(containers, grace_s=self._limits.grace_s, timeout_s=self._limits.timeout_s)
+        stopped = ", ".join(each.container.name for each in results if each.problem is None)
+        if failed := [each for each in results if each.problem is not None]:
+            detail = "; ".join(f"{each.container.name} was not stopped: {each.problem}" for each in failed)
+            return self._failed(victim, decided_ns, sent_ns, f"{detail}; stopped: {stopped or 'none'}")
+        took = format_ns(time.monotonic_ns() - sent_ns)
+        return self._outcome(victim, decided_ns, Result.DONE, f"stopped {stopped} within {took}", sent_ns=sent_ns)
+
+    def _failed(self, victim: Victim, decided_ns: int, sent_ns: int | None, detail: str) -> Outcome:
+        retry_at_ns = time.monotonic_ns() + _RETRY_NS
+        return self._outcome(victim, decided_ns, Result.FAILED, detail, sent_ns=sent_ns, retry_at_ns=retry_at_ns)

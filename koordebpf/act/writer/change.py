@@ -1,0 +1,46 @@
+"""What became of writes: one value per change, which is also the audit's line."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class WriteResult(enum.Enum):
+    """How one write ended."""
+
+    WRITTEN = "written"
+    DRY_RUN = "dry_run"  # would have been written
+    GONE = "gone"  # the cgroup is no more, or is another one now
+    UNSUPPORTED = "unsupported"  # this kernel or cgroup version has no such file
+    REFUSED = "refused"  # the kernel does not take the value: EINVAL, ENOSPC, EACCES, …
+    BUSY = "busy"  # not now: a child has CPUs that the parent is to lose
+    BLOCKED = "blocked"  # not tried: the kernel would refuse it
+    YIELDED = "yielded"  # somebody else keeps writing the file: it is left to them for a while
+    HELD = "held"  # not tried: what the file held could not be put on record
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """One write, done or not. `old` and `new` are what the file held and was to hold, as on disk."""
+
+    path: str  # of the file
+    old: str | None  # None: it could not be read
+    new: str
+    result: WriteResult
+    reason: str  # why it was wanted
+    now_ns: int
+    detail: str = ""  # why it was not done, or what is remarkable
+    is_final: bool = True  # False: a step on the way, made exact by a later change
+    is_correction: bool = False  # the file had been changed by somebody else
+
+
+class WriteReport(msgspec.Struct, frozen=True):
+    """What one call changed, in order. Failures that only repeat themselves are counted and not listed."""
+
+    changes: tuple[FileChange, ...] = ()
+
+    @property
+    def writes(self) -> int:
+        """How many writes the kernel took."""
+        return sum(change.result is WriteResult.WRITTEN for change in self.changes)

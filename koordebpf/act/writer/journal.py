@@ -1,0 +1,230 @@
+"""What files held before the first write to them, on disk, so that it can be given back after a crash.
+
+Lines of JSON: a header with the boot's id, then an original for each file, or null for one that is done with. The last
+line of a file counts. A line is on disk before the file it speaks of is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from koordebpf.act.writer.places import Original
+from koordebpf.decide.reconcile.values import FileKey, is_below_mount
+from koordebpf.errors import ActuationError
+from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
+
+# A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.
+JOURNAL_PATH = Path("/run/koordebpf/machine/writes.journal")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SCHEMA: Literal["koordebpf.journal/v1"] = "koordebpf.journal/v1"
+_MAX_FILES = 20_000  # Why: 500 pods of 3 containers with 8 files each are 16,000
+_SPARE_LINES = 1000  # superseded lines that are carried along before the file is written anew
+
+
+class _Header(msgspec.Struct, frozen=True):
+    schema: Literal["koordebpf.journal/v1"]
+    boot_id: str
+
+
+class _Line(msgspec.Struct, frozen=True):
+    path: str
+    file: str
+    original: Original | None
+
+
+def read_journal(path: Path) -> tuple[dict[FileKey, Original], int]:
+    """Return the originals on disk, oldest first, and how many lines could not be read.
+
+    None of another boot, whose cgroups are gone.
+
+    Raises:  ActuationError: the file cannot be read, or is no journal.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ActuationError(f"{path}: {error.strerror}") from error
+    originals, _, _, lost_lines = _parse(path, data, this_boot())
+    return originals, lost_lines
+
+
+def this_boot() -> str:
+    """Return the id of this boot of the machine."""
+    return _BOOT_ID.read_text().strip()
+
+
+class Journal:
+    """The journal of one writer, locked against a second one. `lost_lines` could not be read when it was opened."""
+
+    def __init__(self, path: Path, boot_id: str | None = None) -> None:
+        self.path = path
+        self._boot_id = boot_id or this_boot()
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._fd = _open_locked(path)
+        except BlockingIOError as error:
+            raise ActuationError(f"{path}: an agent is using it. Stop the agent first") from error
+        except OSError as error:
+            raise ActuationError(f"{path}: {error.strerror}") from error
+        try:
+            data = path.read_bytes()
+            self._originals, self._lines, good_bytes, self.lost_lines = _parse(path, data, self._boot_id)
+            if good_bytes == 0:
+                self._rewrite()
+            elif good_bytes < len(data):
+                os.ftruncate(self._fd, good_bytes)  # a torn line: what it speaks of was never written
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def originals(self) -> Mapping[FileKey, Original]:
+        """What each file held that has been written since, oldest first."""
+        return self._originals
+
+    def record(self, originals: Mapping[FileKey, Original]) -> None:
+        """Put what files hold on disk, before they are written.
+
+        Raises:  OSError: it is not there. Nothing may be written then.
+        Cost:    one write and one fsync.
+        """
+        if not originals:
+            return
+        if len(self._originals) + len(originals) > _MAX_FILES:
+            raise OSError(errno.ENOSPC, f"{self.path}: {_MAX_FILES} files are on record, which is the most")
+        self._append(originals)
+        os.fsync(self._fd)
+        self._originals.update(originals)
+
+    def forget(self, keys: Iterable[FileKey]) -> None:
+        """Say that these files are done with: given back, gone, or somebody else's.
+
+        Not synchronised: once more what was there before is no harm.
+
+        Raises:  OSError: it could not be written.
+        """
+        known = [key for key in keys if key in self._originals]
+        if not known:
+            return
+        self._append(dict.fromkeys(known))
+        for key in known:
+            del self._originals[key]
+
+    def compact(self) -> None:
+        """Write the file anew once it has many lines that count no more.
+
+        Raises:  OSError: it could not be written; the old one stays.
+        """
+        if self._lines > 2 * len(self._originals) + _SPARE_LINES:
+            self._rewrite()
+
+    def close(self) -> None:
+        """Give the lock back; an empty journal is removed."""
+        if self._fd < 0:
+            return
+        if not self._originals:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, originals: Mapping[FileKey, Original | None]) -> None:
+        size = os.fstat(self._fd).st_size
+        try:
+            _write_all(self._fd, _encode(originals))
+        except OSError:
+            os.ftruncate(self._fd, size)  # half a line would hide the next one
+            raise
+        self._lines += len(originals)
+
+    # The new file is complete before it takes the old one's name.
+    def _rewrite(self) -> None:
+        new = self.path.with_name(f"{self.path.name}.new")
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            header = msgspec.json.encode(_Header(_SCHEMA, self._boot_id)) + b"\n"
+            _write_all(fd, header + _encode(self._originals))
+            os.fsync(fd)
+            new.replace(self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(self._fd)
+        self._fd = fd
+        self._lines = len(self._originals)
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _encode(originals: Mapping[FileKey, Original | None]) -> bytes:
+    return b"".join(
+        msgspec.json.encode(_Line(path, file.value, original)) + b"\n" for (path, file), original in originals.items()
+    )
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _open_locked(path: Path) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have put a new file in its place, or removed it, before it gave the lock back.
+            if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+# Originals, how many lines they took, how many bytes are whole lines (0: the file has to be made anew), lost lines.
+def _parse(path: Path, data: bytes, boot_id: str) -> tuple[dict[FileKey, Original], int, int, int]:
+    good_bytes = data.rfind(b"\n") + 1
+    head, *lines = data[:good_bytes].splitlines() or [b""]
+    originals: dict[FileKey, Original] = {}
+    if good_bytes == 0:
+        return originals, 0, 0, 0
+    try:
+        header = msgspec.json.decode(head, type=_Header)
+    except msgspec.DecodeError as error:
+        raise ActuationError(f"{path}: not a journal of koordebpf: {error}. Remove it or name another one") from error
+    if header.boot_id != boot_id:
+        return originals, 0, 0, 0
+    lost = 0
+    for raw in lines:
+        try:
+            line = msgspec.json.decode(raw, type=_Line)
+            key = (line.path, _file(line.file))
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            lost += 1
+            continue
+        if not is_below_mount(line.path):
+            lost += 1
+        elif line.original is None:
+            originals.pop(key, None)
+        else:
+            originals[key] = line.original
+    return originals, len(lines), good_bytes, lost
+
+
+def _file(name: str) -> CgroupFile | Sysctl:
+    return Sysctl(name) if name in Sysctl._value2member_map_ else CgroupFile(name)

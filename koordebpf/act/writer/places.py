@@ -1,0 +1,168 @@
+"""Where the files are on this host, and what they hold now."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.act.writer.change import WriteResult
+from koordebpf.decide.reconcile.values import FileKey
+from koordebpf.errors import CgroupGone, KernelFileError
+from koordebpf.kernel.cgroup_files import (
+    CgroupFile,
+    Sysctl,
+    Value,
+    Version,
+    file_name,
+    format_value,
+    parse_value,
+    settled,
+)
+from koordebpf.kernel.cgroupfs import ControllerMount
+from koordebpf.kernel.kernel_file import read_kernel_file, write_kernel_file
+
+_RESULTS = {
+    errno.EBUSY: WriteResult.BUSY,
+    errno.ENOENT: WriteResult.UNSUPPORTED,
+    errno.EOPNOTSUPP: WriteResult.UNSUPPORTED,
+}
+
+
+class Original(msgspec.Struct, frozen=True, gc=False):
+    """What a file held, to the byte, and the inode of the file that held it."""
+
+    text: str
+    inode: int
+
+
+class Places:
+    """Finds files by key, and speaks their version's format."""
+
+    def __init__(self, mounts: Mapping[str, ControllerMount], proc_sys: Path = Path("/proc/sys")) -> None:
+        self._mounts = dict(mounts)
+        if "freezer" not in mounts and "memory" in mounts and mounts["memory"].version == 2:
+            self._mounts["freezer"] = mounts["memory"]  # v2 freezes without a controller
+        self._proc_sys = proc_sys
+        self.versions: dict[str, Version] = {name: mount.version for name, mount in self._mounts.items()}
+
+    def locate(self, key: FileKey) -> Path | None:
+        """Return the file, None where this host cannot have it."""
+        path, file = key
+        if isinstance(file, Sysctl):
+            return self._proc_sys / file.path
+        mount = self._mounts.get(file.controller)
+        name = file_name(file, mount.version) if mount else None
+        return mount.mount_point / path / name if mount and name else None
+
+    def name(self, key: FileKey) -> str:
+        """Return the file's path for people, also where the host cannot have it."""
+        path, file = key
+        return str(self.locate(key) or Path(path) / file.value)
+
+    def parse(self, key: FileKey, text: str) -> Value:
+        """Return what a file that reads as `text` holds.
+
+        Raises: KernelFileError: not its format.
+        """
+        path, file = key
+        if isinstance(file, Sysctl):
+            try:
+                return int(text)
+            except ValueError:
+                raise KernelFileError(str(self.locate(key)), text, "must be a number") from None
+        return parse_value(file, self.versions[file.controller], text, f"{path}/{file}")
+
+    def format(self, key: FileKey, value: Value) -> str:
+        """Return what is written so that the file holds `value`."""
+        _, file = key
+        # A file that this host cannot have is shown as on v2.
+        return (
+            str(value) if isinstance(file, Sysctl) else format_value(file, self.versions.get(file.controller, 2), value)
+        )
+
+    def is_held(self, key: FileKey, held: Value, wanted: Value) -> bool:
+        """Tell whether a file that holds `held` is as it would be if `wanted` were written."""
+        _, file = key
+        if isinstance(file, Sysctl):
+            return held == wanted
+        return held == settled(file, self.versions[file.controller], wanted)
+
+    def is_there(self, key: FileKey, original: Original) -> bool:
+        """Tell whether the file is still the one whose content is on record."""
+        path = self.locate(key)
+        try:
+            return path is not None and path.stat().st_ino == original.inode
+        except OSError:
+            return False
+
+
+class Held(msgspec.Struct):
+    """What one file held when it was last looked at."""
+
+    path: Path
+    text: str
+    inode: int
+    value: Value
+    checked_ns: int
+    is_ours: bool = False  # the value is one that was written here
+    satisfies: tuple[Value, ...] = ()  # the desired value that it was found to hold; empty: not known
+
+
+class Unusable(Exception):
+    """A file could not be read or written; `result` is what becomes of the write."""
+
+    def __init__(self, result: WriteResult, detail: str) -> None:
+        super().__init__(detail)
+        self.result = result
+        self.detail = detail
+
+
+def look(places: Places, key: FileKey, now_ns: int) -> Held:
+    """Return what the file holds now.
+
+    Raises: Unusable: it is gone, not there on this kernel, or not readable.
+    """
+    path = places.locate(key)
+    if path is None:
+        raise Unusable(WriteResult.UNSUPPORTED, "this host has no such file")
+    try:
+        read = read_kernel_file(path)
+        return Held(path, read.text, read.inode, places.parse(key, read.text), now_ns)
+    except (CgroupGone, OSError, KernelFileError) as error:
+        raise Unusable(*_classify(error)) from None
+
+
+def written(places: Places, key: FileKey, held: Held, text: str, now_ns: int) -> Held:
+    """Write `text` to the file that was looked at, and return what it holds then.
+
+    Raises: Unusable: it was not written, or cannot be read any more.
+    """
+    try:
+        after = write_kernel_file(held.path, text, held.inode)
+        return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
+    except (CgroupGone, OSError, KernelFileError) as error:
+        raise Unusable(*_classify(error)) from error
+
+
+def _classify(error: Exception) -> tuple[WriteResult, str]:
+    if isinstance(error, CgroupGone):
+        return WriteResult.GONE, "the cgroup is gone"
+    if isinstance(error, OSError) and error.errno is not None:
+        return _RESULTS.get(error.errno, WriteResult.REFUSED), errno.errorcode.get(error.errno, str(error.errno))
+    return WriteResult.REFUSED, str(error)
+
+
+def beside(key: FileKey, versions: Mapping[str, Version]) -> FileKey | None:
+    """Return the file to be read beside one that is written: what the kernel looks at, or what it resets."""
+    path, file = key
+    match file:
+        case CgroupFile.CPUSET_CPUS if versions["cpuset"] == 1 and path:
+            return path.rpartition("/")[0], file
+        case CgroupFile.CPU_IDLE:
+            return path, CgroupFile.CPU_SHARES
+        case CgroupFile.CPU_SHARES:
+            return path, CgroupFile.CPU_IDLE
+    return None

@@ -1,0 +1,193 @@
+"""Give files back what they held before the first write to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.journal import Journal, read_journal
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.decide.reconcile.order import plan_writes
+from koordebpf.decide.reconcile.values import FileKey, PlannedWrite
+from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
+from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.kernel.kernel_file import read_kernel_file
+
+_REASON = "it held this before the first write"
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was given back. `done`: files that hold what they held at first, or are gone; `left`: those that do not."""
+
+    changes: tuple[FileChange, ...] = ()
+    done: tuple[FileKey, ...] = ()
+    left: tuple[FileKey, ...] = ()
+    lost_lines: int = 0  # of the journal, that could not be read
+
+
+def restore_journal(path: Path, places: Places, now_ns: int, *, dry_run: bool = False) -> RestoreReport:
+    """Restore what a journal has, and take what is done with off it; a journal that is not there has nothing.
+
+    Raises:  ActuationError: it cannot be read, or an agent is using it.
+    """
+    if not path.exists():
+        return RestoreReport()
+    if dry_run:
+        originals, lost_lines = read_journal(path)
+        return msgspec.structs.replace(restore(places, originals, now_ns), lost_lines=lost_lines)
+    with Journal(path) as journal:
+        report = restore(places, dict(journal.originals), now_ns, enforce=True)
+        try:
+            journal.forget(report.done)
+        except OSError as error:
+            raise ActuationError(f"{path}: {error.strerror}: everything is restored, and would be once more") from error
+        return msgspec.structs.replace(report, lost_lines=journal.lost_lines)
+
+
+def restore(
+    places: Places, originals: Mapping[FileKey, Original], now_ns: int, *, enforce: bool = False
+) -> RestoreReport:
+    """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
+
+    Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
+    with.
+    """
+    return _Restore(places, originals, now_ns, enforce).run()
+
+
+class _Restore:
+    def __init__(self, places: Places, originals: Mapping[FileKey, Original], now_ns: int, enforce: bool) -> None:
+        self._places = places
+        self._originals = originals
+        self._now_ns = now_ns
+        self._enforce = enforce
+        self._held: dict[FileKey, Held] = {}
+        self._left: set[FileKey] = set()
+        self._written: set[FileKey] = set()
+        self._kept: list[FileKey] = []
+        self._changes: list[FileChange] = []
+
+    def run(self) -> RestoreReport:
+        wanted: dict[FileKey, Value] = {}
+        for key, original in self._originals.items():
+            try:
+                held = look(self._places, key, self._now_ns)
+                wanted[key] = self._places.parse(key, original.text)
+            except Unusable as error:
+                self._tell(key, None, error.result, error.detail)
+            except KernelFileError as error:
+                self._tell(key, None, WriteResult.REFUSED, str(error))
+            else:
+                if held.inode == original.inode:
+                    self._held[key] = held
+                else:
+                    self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
+        plan = plan_writes(self._current(), {key: wanted[key] for key in self._held}, self._places.versions)
+        for block in plan.blocked:
+            self._tell(block.key, self._held[block.key].text, WriteResult.BLOCKED, block.why)
+        for step in plan.writes:
+            self._step(step)
+        self._fill_kept()
+        self._compare_bytes(wanted)
+        done = tuple(key for key in self._originals if key not in self._left)
+        return RestoreReport(tuple(self._changes), done, tuple(key for key in self._originals if key in self._left))
+
+    # The same value may be in other words: cpu.max has a period beside the quota.
+    def _compare_bytes(self, wanted: Mapping[FileKey, Value]) -> None:
+        for key in [key for key in self._held if key not in self._left and key not in self._written]:
+            try:
+                self._held[key] = look(self._places, key, self._now_ns)
+            except Unusable as error:
+                self._tell(key, None, error.result, error.detail)
+                continue
+            if self._held[key].text != self._originals[key].text:
+                self._step(PlannedWrite(key, wanted[key]))
+
+    def _current(self) -> dict[FileKey, Value]:
+        current: dict[FileKey, Value] = {}
+        for key in self._held:
+            other = beside(key, self._places.versions)
+            if other is not None and other not in self._held:
+                try:
+                    current[other] = look(self._places, other, self._now_ns).value
+                except Unusable:
+                    continue
+        return current | {key: held.value for key, held in self._held.items()}
+
+    def _step(self, step: PlannedWrite) -> None:
+        held = self._held.get(step.key)
+        if held is None or step.key in self._left:
+            return  # an earlier step failed
+        original = self._originals[step.key]
+        text = original.text if step.is_final else self._places.format(step.key, step.value)
+        if not self._enforce:
+            if step.is_final:
+                self._tell(step.key, held.text, WriteResult.DRY_RUN, "")
+            return
+        old = held.text
+        try:
+            held = written(self._places, step.key, held, text, self._now_ns)
+        except Unusable as error:
+            if self._is_kept(step.key, text, error):
+                self._kept.append(step.key)
+            else:
+                self._tell(step.key, old, error.result, error.detail)
+            return
+        self._held[step.key] = held
+        if step.is_final and held.text != original.text:
+            self._tell(step.key, old, WriteResult.REFUSED, f"the file holds {held.text.strip()!r}")
+        else:
+            self._tell(step.key, old, WriteResult.WRITTEN, "", new=text, is_final=step.is_final)
+
+    # Kernels differ in whether a v2 set that has tasks, or children with sets, may become empty again.
+    def _is_kept(self, key: FileKey, text: str, error: Unusable) -> bool:
+        is_empty = key[1] is CgroupFile.CPUSET_CPUS and not text.strip()
+        return is_empty and self._places.versions["cpuset"] == 2 and error.detail in ("ENOSPC", "EBUSY")
+
+    # Empty was "what the parent has": that is what they get, parents first.
+    def _fill_kept(self) -> None:
+        for key in sorted(self._kept, key=lambda key: key[0].count("/")):
+            held = self._held[key]
+            try:
+                effective = read_kernel_file(held.path.parent.parent / "cpuset.cpus.effective").text
+                self._held[key] = written(self._places, key, held, effective, self._now_ns)
+            except Unusable as error:
+                self._tell(key, held.text, error.result, error.detail)
+            except (CgroupGone, OSError) as error:
+                self._tell(key, held.text, WriteResult.REFUSED, str(error))
+            else:
+                detail = "what the parent has: the kernel keeps the set from being empty"
+                self._tell(key, held.text, WriteResult.WRITTEN, detail, new=effective)
+
+    def _tell(
+        self,
+        key: FileKey,
+        old: str | None,
+        result: WriteResult,
+        detail: str,
+        *,
+        new: str | None = None,
+        is_final: bool = True,
+    ) -> None:
+        if result is WriteResult.WRITTEN:
+            if is_final:
+                self._written.add(key)
+        elif result is not WriteResult.GONE:
+            self._left.add(key)
+        if result is WriteResult.GONE:
+            self._held.pop(key, None)
+        self._changes.append(
+            FileChange(
+                path=self._places.name(key),
+                old=None if old is None else old.strip(),
+                new=(self._originals[key].text if new is None else new).strip(),
+                result=result,
+                reason=_REASON,
+                now_ns=self._now_ns,
+                detail=detail,
+                is_final=is_final,
+            )
+        )

@@ -1,0 +1,375 @@
+"""The writer: desired values in, changes out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange, WriteReport, WriteResult
+from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.quotas import CutQuotas
+from koordebpf.act.writer.restore import RestoreReport, restore
+from koordebpf.decide.reconcile.order import plan_writes
+from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite, wanted_values
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.units import NS_PER_S
+
+# What may be over at the next call. The rest is tried again after the refresh interval.
+_TRANSIENT = frozenset({WriteResult.BUSY, WriteResult.BLOCKED, WriteResult.HELD, WriteResult.GONE})
+_DROP_NS = 60 * NS_PER_S
+
+
+class WriterSettings(msgspec.Struct, frozen=True):
+    """How often the writer looks at files that it has no reason to change, and what it does about others.
+
+    `refresh_ns`     a file is looked at again after so long. Why 10 s: Koordinator looks each 60 s, and a kubelet that
+                     resets a file has it for so long.
+    `looks_per_call` files that are only looked at again, at most so many at a time. Why 48: they are 2 ms; at one call
+                     a second 440 files are seen to within the 10 s.
+    """
+
+    refresh_ns: int = 10 * NS_PER_S
+    looks_per_call: int = 48
+    foreign: ForeignPolicy = ForeignPolicy()
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    value: Value
+    result: WriteResult
+    detail: str
+    until_ns: int
+
+
+# What one call of `apply` is about and has found.
+class _Call(msgspec.Struct):
+    reason: str
+    now_ns: int
+    wanted: dict[FileKey, Value]
+    changes: list[FileChange] = msgspec.field(default_factory=list)
+    beside: dict[FileKey, Held] = msgspec.field(default_factory=dict)  # files that are read and not written
+    corrected: set[FileKey] = msgspec.field(default_factory=set)
+    quota_refused: bool = False  # on v1, maybe for a larger one below
+    looks_below: bool = False  # for these
+
+
+class CgroupWriter:
+    """Makes files hold what is desired. Dry run is the default: nothing is written without `enforce`.
+
+    `journal` has the originals; each is on disk before its file is written for the first time. `audit` is told of each
+    change as it happens. `counts` has every attempt by file name and result since the start.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        journal: Journal | None,
+        settings: WriterSettings | None = None,
+        *,
+        enforce: bool = False,
+        audit: Callable[[FileChange], None] | None = None,
+    ) -> None:
+        if enforce and journal is None:
+            raise ConfigError("journal", None, "must be given where files are written, so that they can be given back")
+        self._places = places
+        self._journal = journal if enforce else None
+        self._settings = settings or WriterSettings()
+        self._audit = audit
+        self._held: dict[FileKey, Held] = {}
+        self._failures: dict[FileKey, _Failure] = {}
+        self._corrections = Corrections(self._settings.foreign)
+        is_nested = places.versions.get("cpu") == 1  # no quota may be more than its parent's
+        self._cut = CutQuotas(places, journal) if enforce and journal is not None and is_nested else None
+        self._dropped_ns: int | None = None
+        self._desired: DesiredState | None = None
+        self._wanted: dict[FileKey, Value] = {}
+        self.counts: Counter[tuple[str, WriteResult]] = Counter()
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing is ever written."""
+        return self._journal is None
+
+    @property
+    def yielded(self) -> Mapping[FileKey, int]:
+        """Files that are left to somebody else, and until when."""
+        return self._corrections.yielded
+
+    def apply(self, desired: DesiredState, now_ns: int) -> WriteReport:
+        """Make the files hold what is desired; say what was changed, and what could not be.
+
+        `desired` is all that is wanted now: other files are forgotten and stay as they are. What a file held at first
+        stays in the journal.
+
+        Raises:  ConfigError: a value that its file cannot hold.
+        """
+        self._take(desired)
+        self._drop_gone(now_ns)
+        call = _Call(desired.reason, now_ns, self._wanted)
+        due = self._due(now_ns)
+        for key in due:
+            self._look(call, key)
+        if due:
+            self._carry_out(call)
+        if call.quota_refused:
+            call.looks_below = True
+            self._carry_out(call)
+        return WriteReport(tuple(call.changes))
+
+    def give_back(self, now_ns: int, files: Collection[CgroupFile] | None = None) -> RestoreReport:
+        """Make every file that was ever written hold what it held before; in a dry run there is none.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            files: only these, of every cgroup.
+        Raises:  OSError: it is done and could not be put on record; it would be done once more.
+        """
+        self._held.clear()
+        self._failures.clear()
+        if self._journal is None:
+            return RestoreReport()
+        originals = {key: held for key, held in self._journal.originals.items() if files is None or key[1] in files}
+        report = restore(self._places, originals, now_ns, enforce=True)
+        for change in report.changes:
+            if self._audit is not None:
+                self._audit(change)
+        self._journal.forget(report.done)
+        return report
+
+    def _take(self, desired: DesiredState) -> None:
+        if self._desired is not None and (desired.writes, desired.sysctls) == (
+            self._desired.writes,
+            self._desired.sysctls,
+        ):
+            return
+        self._wanted = wanted_values(desired)
+        self._desired = desired
+        for known in (self._held, self._failures):
+            for key in [key for key in known if key not in self._wanted]:
+                del known[key]
+
+    # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
+    def _drop_gone(self, now_ns: int) -> None:
+        if self._journal is None or (self._dropped_ns is not None and now_ns - self._dropped_ns < _DROP_NS):
+            return
+        self._dropped_ns = now_ns
+        originals = self._journal.originals
+        gone = [key for key, original in originals.items() if not self._places.is_there(key, original)]
+        if self._cut is not None:
+            self._cut.forget(gone)
+        with contextlib.suppress(OSError):  # the next time
+            self._journal.forget(gone)
+            self._journal.compact()
+
+    # What differs, and of what was all right the part that has waited longest, so that no call takes long.
+    def _due(self, now_ns: int) -> list[FileKey]:
+        due, aged = [], []
+        old_ns = now_ns - self._settings.refresh_ns
+        for key, value in self._wanted.items():
+            held = self._held.get(key)
+            if held is not None and held.satisfies == (value,):
+                if held.checked_ns <= old_ns:
+                    aged.append((held.checked_ns, key))
+            elif not self._is_left_alone(key, value, now_ns):
+                due.append(key)
+        aged.sort(key=lambda entry: entry[0])
+        return due + [key for _, key in aged[: self._settings.looks_per_call]]
+
+    def _is_left_alone(self, key: FileKey, value: Value, now_ns: int) -> bool:
+        return self._corrections.is_yielded(key, now_ns) or self._is_given_up(key, value, now_ns)
+
+    def _is_given_up(self, key: FileKey, value: Value, now_ns: int) -> bool:
+        failure = self._failures.get(key)
+        return (
+            failure is not None
+            and failure.value == value
+            and failure.result not in _TRANSIENT
+            and now_ns < failure.until_ns
+        )
+
+    def _look(self, call: _Call, key: FileKey) -> None:
+        before = self._held.pop(key, None)
+        try:
+            held = look(self._places, key, call.now_ns)
+        except Unusable as error:
+            self._fail(call, key, None, error.result, error.detail)
+            return
+        if before is not None and before.is_ours and before.inode == held.inode:
+            held.is_ours = held.value == before.value
+            if not held.is_ours and not self._may_correct(call, key, held, before.value):
+                return
+        self._held[key] = held
+        if self._places.is_held(key, held.value, call.wanted[key]):
+            held.satisfies = (call.wanted[key],)
+            self._failures.pop(key, None)
+
+    # Somebody else has changed the file since it was written here.
+    def _may_correct(self, call: _Call, key: FileKey, held: Held, ours: Value) -> bool:
+        if self._places.is_held(key, held.value, call.wanted[key]):
+            return True
+        if self._corrections.may_correct(key, call.now_ns):
+            call.corrected.add(key)
+            # What they want is what they are to be given back. Fewer CPUs than were written are no wish: on v1 the
+            # kernel takes a CPU that goes offline out of every set.
+            is_less = isinstance(held.value, frozenset) and isinstance(ours, frozenset) and held.value < ours
+            return is_less or self._record(call, {key: held}, [key])
+        if self._journal is not None:
+            with contextlib.suppress(OSError):  # the original stays on record then
+                self._journal.forget([key])
+        self._fail(call, key, held, WriteResult.YIELDED, "somebody else keeps writing it: left to them for an hour")
+        return False
+
+    def _carry_out(self, call: _Call) -> None:
+        steps = self._plan(call)
+        if steps and self._put_on_record(call, steps):
+            for step in steps:
+                self._write(call, step)
+
+    def _plan(self, call: _Call) -> tuple[PlannedWrite, ...]:
+        differing = {
+            key: value
+            for key, value in call.wanted.items()
+            if key in self._held
+            and self._held[key].satisfies != (value,)
+            and not self._is_given_up(key, value, call.now_ns)
+        }
+        if not differing:
+            return ()
+        differing |= self._fit_quotas(call, differing)
+        for key in differing:
+            other = beside(key, self._places.versions)
+            if other is None or other in self._held:
+                continue
+            try:
+                call.beside[other] = look(self._places, other, call.now_ns)
+            except Unusable:
+                continue
+        current = {key: held.value for key, held in (call.beside | self._held).items()}
+        plan = plan_writes(current, differing, self._places.versions)
+        for block in plan.blocked:
+            self._fail(call, block.key, self._held[block.key], WriteResult.BLOCKED, block.why)
+        return plan.writes
+
+    def _fit_quotas(self, call: _Call, differing: Mapping[FileKey, Value]) -> dict[FileKey, Value]:
+        paths = [path for path, file in differing if file is CgroupFile.CPU_QUOTA]
+        if self._cut is None or not paths:
+            return {}
+        held, fitting = self._cut.fit(call.wanted, paths, call.now_ns, search=call.looks_below)
+        self._held |= held
+        call.wanted = call.wanted | fitting
+        return fitting
+
+    # Tells whether the files may be written now.
+    def _put_on_record(self, call: _Call, steps: tuple[PlannedWrite, ...]) -> bool:
+        if self._journal is None:
+            for step in steps:
+                if step.is_final:
+                    self._fail(call, step.key, self._held[step.key], WriteResult.DRY_RUN, "")
+            return False
+        originals: dict[FileKey, Held] = {}
+        for step in steps:
+            path, file = step.key
+            keys = [step.key]
+            if file is CgroupFile.CPU_IDLE:
+                keys.append((path, CgroupFile.CPU_SHARES))  # the kernel resets them
+            for key in keys:
+                held = self._held.get(key) or call.beside.get(key)
+                known = self._journal.originals.get(key)
+                if held is not None and (known is None or known.inode != held.inode):
+                    originals[key] = held
+        return self._record(call, originals, [step.key for step in steps if step.is_final])
+
+    def _record(self, call: _Call, originals: Mapping[FileKey, Held], keys: list[FileKey]) -> bool:
+        if self._journal is None:
+            return True
+        try:
+            self._journal.record({key: Original(held.text, held.inode) for key, held in originals.items()})
+        except OSError as error:
+            for key in keys:
+                detail = f"what it held could not be put on record: {error.strerror}"
+                self._fail(call, key, originals.get(key), WriteResult.HELD, detail)
+            return False
+        return True
+
+    def _write(self, call: _Call, step: PlannedWrite) -> None:
+        held = self._held.get(step.key)
+        if held is None:
+            return  # an earlier step failed
+        old, text = held.text, self._places.format(step.key, step.value)
+        try:
+            after = written(self._places, step.key, held, text, call.now_ns)
+        except Unusable as error:
+            is_quota = self._cut is not None and step.key[1] is CgroupFile.CPU_QUOTA
+            if is_quota and error.detail == "EINVAL" and not call.looks_below:
+                call.quota_refused = True
+                return
+            del self._held[step.key]
+            self._fail(call, step.key, held, error.result, error.detail, new=text)
+            return
+        self._held[step.key] = after
+        path, file = step.key
+        if file is CgroupFile.CPU_IDLE and (path, CgroupFile.CPU_SHARES) in self._held:
+            self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
+        if not self._places.is_held(step.key, after.value, step.value):
+            self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
+            return
+        if self._cut is not None and step.key not in self._wanted:
+            self._cut.note(step.key, after.value)
+        if step.is_final:
+            after.satisfies = (call.wanted[step.key],)
+            self._failures.pop(step.key, None)
+        change = FileChange(
+            path=str(held.path),
+            old=old.strip(),
+            new=text.strip(),
+            result=WriteResult.WRITTEN,
+            reason=call.reason,
+            now_ns=call.now_ns,
+            is_final=step.is_final,
+            is_correction=step.key in call.corrected,
+        )
+        self._tell(call, step.key, change)
+
+    def _look_again(self, key: FileKey, now_ns: int) -> None:
+        try:
+            self._held[key] = look(self._places, key, now_ns)
+        except Unusable:
+            del self._held[key]
+
+    def _fail(
+        self,
+        call: _Call,
+        key: FileKey,
+        held: Held | None,
+        result: WriteResult,
+        detail: str,
+        *,
+        new: str | None = None,
+    ) -> None:
+        value = call.wanted[key]
+        before = self._failures.get(key)
+        self._failures[key] = _Failure(value, result, detail, call.now_ns + self._settings.refresh_ns)
+        if before is not None and (before.value, before.result, before.detail) == (value, result, detail):
+            self.counts[key[1].value, result] += 1
+            return
+        change = FileChange(
+            path=self._places.name(key),
+            old=None if held is None else held.text.strip(),
+            new=(new if new is not None else self._places.format(key, value)).strip(),
+            result=result,
+            reason=call.reason,
+            now_ns=call.now_ns,
+            detail=detail,
+        )
+        self._tell(call, key, change)
+
+    def _tell(self, call: _Call, key: FileKey, change: FileChange) -> None:
+        self.counts[key[1].value, change.result] += 1
+        call.changes.append(change)
+        if self._audit is not None:
+            self._audit(change)

@@ -1,0 +1,165 @@
+"""Holds best-effort pods to the CPU that others leave: measures, lets `decide.suppress` choose, writes, remembers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
+from koordebpf.agent.known import Known
+from koordebpf.agent.scope import NodeScope
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.decide.suppress.amount import BeAmount
+from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.decide.suppress.state import KeptSuppression, adopted
+from koordebpf.decide.suppress.wake import woken
+from koordebpf.errors import CgroupGone, KoordebpfError
+from koordebpf.kernel.cgroupfs import find_controllers
+from koordebpf.slo.cpu_threshold_rules import cpu_window_s
+from koordebpf.state.be_cpu import be_request_millicpu
+from koordebpf.state.cpu import CpuMeasured
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+_KEPT = "suppression.json"
+_JOURNAL = "writes.journal"
+
+
+class Suppression:
+    """One node's suppression, from counters to files and back.
+
+    Args:
+        folder: of the one agent that acts on the node: what the files held before, and what a successor goes on from.
+            None: dry run, nothing is written.
+        tell: gets each change, done or not.
+        burst_window_ns: over which bursts of others are told; None: they are not.
+    Raises:  SupportError: no sysfs or procfs. ConfigError: another process holds the journal.
+    """
+
+    def __init__(
+        self,
+        scope: NodeScope,
+        index: CgroupIndex,
+        settings: SuppressSettings,
+        writer: WriterSettings,
+        folder: Path | None,
+        tell: Callable[[FileChange], None],
+        burst_window_ns: int | None = None,
+    ) -> None:
+        mounts = find_controllers()
+        self._settings = settings
+        self._index = index
+        self._seen_version: int | None = None
+        self._kept = folder / _KEPT if folder else None
+        self._collector = CpuCollector(mounts, node_path=scope.node_path, burst_window_ns=burst_window_ns)
+        self._journal = Journal(folder / _JOURNAL) if folder else None
+        self._writer = CgroupWriter(Places(mounts), self._journal, writer, enforce=folder is not None, audit=tell)
+        self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
+        self._is_absent = False
+        self._problems: tuple[str, ...] = ()
+        self.amount: BeAmount | None = None  # of the last round; None: it held nobody
+
+    def look(self, now_ns: int) -> BurstLook | None:
+        """Return who uses the CPUs now; None where none is measured."""
+        try:
+            return None if self._is_absent else self._collector.look(now_ns)
+        except KoordebpfError as error:
+            log.warning("the CPUs were not looked at: %s", error)
+            return None
+
+    def measure(self, now_ns: int, known: Known, view: NodeView | None) -> CpuMeasured | None:
+        """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            known: of the cluster.
+            view: the last one, for what best-effort pods ask for.
+        """
+        if self._is_absent:
+            return None
+        if self._index.version != self._seen_version:
+            self._seen_version = self._index.version
+            self._collector.watch(owner for each in self._index if (owner := self._index.owner(each)) is not None)
+        try:
+            return self._collector.sample(
+                now_ns,
+                be_request_millicpu=None if view is None else be_request_millicpu(view.pods),
+                evict_window_ns=cpu_window_s(known.strategy) * NS_PER_S,
+            )
+        except CgroupGone as gone:
+            self._is_absent = True
+            log.info("no CPU is measured or held: %s", gone)
+        except KoordebpfError as error:
+            log.warning("the CPUs were not measured: %s", error)
+        return None
+
+    def hold(self, view: NodeView, woken_by: str | None = None) -> SuppressPlan:
+        """Decide on this view and write what is wanted; return the decision.
+
+        Args:
+            view: the node.
+            woken_by: in words, where a burst has begun this round before its time.
+        """
+        self._tell_problems(view.cpu.placement.problems if view.cpu else ())
+        plan = plan_suppress(view, self._state, self._settings)
+        self.amount = plan.amount
+        if plan.skipped is None:
+            if woken_by is not None:
+                plan = woken(plan, woken_by, view.now_ns, self._settings)
+            if (plan.next.memory_hold is None) != (self._state.memory_hold is None):
+                log.info("%s", plan.reason)
+            self._writer.apply(plan.desired, view.now_ns)
+            self._state = plan.next
+        return plan
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Attempts to write since the start, by file and result."""
+        return {(file, result.value): count for (file, result), count in self._writer.counts.items()}
+
+    def close(self) -> None:
+        """Leave the files as configured: as if there had been no suppression, or to a successor."""
+        try:
+            if self._settings.at_exit == "keep":
+                self._keep()
+            else:
+                self._writer.give_back(time.monotonic_ns())
+        except (KoordebpfError, OSError) as error:
+            log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
+        finally:
+            self._collector.close()
+            if self._journal is not None:
+                self._journal.close()
+
+    def _tell_problems(self, problems: tuple[str, ...]) -> None:
+        for problem in set(problems).difference(self._problems):
+            log.warning("what cannot be read binds no CPU: %s", problem)
+        self._problems = problems
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            self._kept.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+
+
+def _read(path: Path | None) -> KeptSuppression | None:
+    # What cannot be read is as nothing: the first decision then writes everything anew.
+    if path is None:
+        return None
+    kept = None
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        kept = msgspec.json.decode(path.read_bytes(), type=KeptSuppression)
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return kept

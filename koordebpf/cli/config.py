@@ -1,0 +1,88 @@
+"""`koordebpf config`: the agent's configuration file, before an agent reads it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from koordebpf.cli.inputs import read_input
+
+
+@click.group()
+def config() -> None:
+    """Check and show the agent's configuration file.
+
+    What Koordinator configures comes from the NodeSLO: koordebpf slo.
+
+    \b
+    Examples:
+      koordebpf config check config.yaml
+      koordebpf config show > config.yaml
+      koordebpf config schema > config.schema.json
+    """
+
+
+@config.command()
+@click.argument("path", metavar="FILE")
+def check(path: str) -> None:
+    """Say what is wrong with the file, or what it changes of the defaults.
+
+    Everything that is wrong is said at once: unknown fields, types, ranges; then what contradicts itself. The exit code
+    is 0 where nothing is wrong and 2 otherwise. - is standard input.
+
+    \b
+    Examples:
+      koordebpf config check config.yaml
+    """
+    from koordebpf.agent.config_file import ConfigProblems, check_config, differences
+
+    try:
+        changes = differences(check_config(path, read_input(path)))
+    except ConfigProblems as error:
+        for problem in error.problems:
+            click.echo(str(problem))
+        sys.exit(error.exit_code)
+    for place, (default, value) in changes.items():
+        click.echo(f"{place}: {_text(value)} (default {_text(default)})")
+    number = f"{len(changes)} settings differ" if len(changes) != 1 else "1 setting differs"
+    click.echo(f"{path}: nothing wrong; {number} from the defaults")
+
+
+@config.command()
+@click.argument("path", metavar="[FILE]", required=False)
+def show(path: str | None) -> None:
+    """Print the configuration in force, every setting under its reason, as a file that says the same.
+
+    Without FILE it is that of the defaults. What options of koordebpf run say goes before any file.
+
+    \b
+    Examples:
+      koordebpf config show
+      koordebpf config show config.yaml
+    """
+    from koordebpf.agent.config import agent_config
+    from koordebpf.agent.config_file import check_config, config_text
+
+    click.echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
+
+
+@config.command()
+def schema() -> None:
+    """Print the file's JSON Schema, for editors and for checks before it is applied.
+
+    \b
+    Examples:
+      koordebpf config schema > config.schema.json
+    """
+    import msgspec
+
+    from koordebpf.agent.config_file import config_schema
+
+    click.echo(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2))
+
+
+def _text(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,79 @@
+"""`koordebpf controller`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, path_type=Path),
+    help="Credentials for the API server; default: the pod's ServiceAccount.",
+)
+@click.option(
+    "--lease-namespace",
+    metavar="NAMESPACE",
+    help="Where the Lease koordebpf-controller is. Default: the pod's own, outside a pod koordebpf-system.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9321",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="For /metrics, /healthz and /readyz; an empty text for none.",
+)
+@click.option("--adopt", is_flag=True, help="Take over NodeSLOs that another made, as a Koordinator manager.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing; takes no Lease.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def controller(log_format: str, listen: str, **given: Any) -> None:
+    """Give every Node the NodeSLO that slo-controller-config says.
+
+    For clusters without Koordinator's manager, whose part this is: the ConfigMap slo-controller-config in the namespace
+    koordinator-system is rendered for each Node (defaults, then the cluster's strategy, then the first strategy whose
+    selector matches) and written where the NodeSLO of the Node's name differs. Agents read these; without this they
+    read the ConfigMap themselves.
+
+    It writes without being asked twice: a NodeSLO evicts nobody, agents do, and only those that run with --enforce.
+    --dry-run tells instead, and needs no more than the right to read.
+
+    \b
+    What it writes, and what it leaves alone:
+      NodeSLOs with the label app.kubernetes.io/managed-by=koordebpf-controller
+      are its own. While there is any without it, a Koordinator manager may be
+      running: then it writes none, is not ready, and says so. --adopt takes
+      them over; stop the manager first, or the two write against each other.
+      A NodeSLO is owned by its Node: Kubernetes removes it with the Node.
+      What another changes in one is put right, later each time.
+
+    \b
+    An edit that is wrong:
+      A key of the ConfigMap that cannot be parsed, or holds a value out of its
+      range, stays as it was last good; the other keys are taken over. The log,
+      an Event on the ConfigMap and koordebpf_controller_configmap_problems
+      tell of it. After a restart NodeSLOs keep what they have of such a key.
+
+    Of several controllers one leads, by a Lease that it renews every 2 s; when it dies another takes over within 17 s,
+    when it is stopped within 2 s.
+
+    \b
+    Needs (deploy/base/rbac.yaml):
+      list, watch           nodes, nodeslos, configmap slo-controller-config
+      create, update        nodeslos
+      create                events
+      create, get, update   lease koordebpf-controller
+
+    \b
+    Examples:
+      koordebpf controller --dry-run --kubeconfig ~/.kube/config
+      koordebpf controller --listen 0.0.0.0:9321 --log-format json
+      kubectl get nodeslo NODE -o yaml
+    """
+    from koordebpf.controller.run import ControllerConfig, run_controller
+    from koordebpf.report.logs import set_up_logging
+
+    set_up_logging(json=log_format == "json")
+    run_controller(ControllerConfig(**given, listen=listen or None))

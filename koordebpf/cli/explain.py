@@ -1,0 +1,94 @@
+"""`koordebpf explain`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from koordebpf.cli.inputs import read_input
+from koordebpf.errors import ConfigError
+
+_TIMEOUT_S = 5
+
+
+@click.command()
+@click.argument("audit", required=False, metavar="[AUDIT.jsonl]")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:9320",
+    show_default=True,
+    help="Address of a running agent (its --listen), asked where no file is given.",
+)
+@click.option("--last", default=5, show_default=True, type=click.IntRange(min=1), help="So many decisions, the newest.")
+@click.option("--pod", help="Only decisions that speak of this pod: name, namespace/name or uid.")
+@click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
+@click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
+def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: bool, as_json: bool) -> None:
+    """Say why the last decisions were what they were, and what became of them.
+
+    From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
+    last 50 decisions and 2000 writes. A line that is not whole is told on standard error and left out.
+
+    With --writes it says which cgroup files were changed for what reason: what best-effort pods were left of the CPUs,
+    and what the milder rungs of the ladder did.
+
+    \b
+    Examples:
+      koordebpf explain                              the agent on this node
+      koordebpf explain --pod spark/be-7 audit.jsonl
+      koordebpf explain --writes --last 1
+      koordebpf explain --json --last 1 | jq .features[0].verdict
+    """
+    import msgspec
+
+    from koordebpf.report.explain import concerns, decode_audit, explained
+
+    if of_writes and pod:
+        raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
+    what = "writes" if of_writes else "decisions"
+    raw, path = (read_input(audit), audit) if audit else (_ask(f"{url.rstrip('/')}/{what}"), url)
+    if of_writes:
+        _tell_writes(raw, path, last, as_json=as_json)
+        return
+    records, problems = decode_audit(raw, path)
+    for problem in problems:
+        click.echo(f"left out: {problem}", err=True)
+    if pod:
+        records = tuple(record for record in records if concerns(record, pod))
+    for record in records[-last:]:
+        click.echo(msgspec.json.encode(record) if as_json else f"{explained(record)}\n")
+    if not records and not as_json:
+        click.echo(f"no decision{f' that speaks of {pod}' if pod else ''} in {path}")
+    if problems and not records:
+        sys.exit(ConfigError.exit_code)
+
+
+def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
+    import msgspec
+
+    from koordebpf.report.explain_writes import decode_writes, explained_writes, rounds_of
+
+    writes, problems = decode_writes(raw, path)
+    for problem in problems:
+        click.echo(f"left out: {problem}", err=True)
+    for made in rounds_of(writes)[-last:]:
+        click.echo(b"\n".join(map(msgspec.json.encode, made)) if as_json else f"{explained_writes(made)}\n")
+    if not writes and not as_json:
+        click.echo(f"no write in {path}")
+    if problems and not writes:
+        sys.exit(ConfigError.exit_code)
+
+
+def _ask(url: str) -> bytes:
+    import urllib.error
+    import urllib.request
+
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError("--url", url, "must begin with http:// or https://")
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read())
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ConfigError("--url", url, f"must be a running agent: {reason}; or name an audit file") from error

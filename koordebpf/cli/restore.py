@@ -1,0 +1,87 @@
+"""`koordebpf restore`: what cgroup files and sysctls held before the agent wrote them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from koordebpf.act.begun_kill import frozen_by
+from koordebpf.act.ladder import LADDER_JOURNAL_PATH
+from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.journal import JOURNAL_PATH
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.restore import restore_journal
+from koordebpf.kernel.cgroupfs import find_controllers
+from koordebpf.kernel.freezer import thaw
+from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
+
+
+@click.command()
+@click.option(
+    "--journal",
+    "journals",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    default=(LADDER_JOURNAL_PATH, JOURNAL_PATH),
+    show_default=True,
+    help="Where the agent put down what the files held; may be given several times.",
+)
+@click.option(
+    "--in-flight",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=IN_FLIGHT_PATH,
+    show_default=True,
+    help="Where the agent put down whom it was killing.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
+def restore(journals: tuple[Path, ...], in_flight: Path, dry_run: bool) -> None:
+    """Give back what cgroup files held before the agent wrote them.
+
+    For an agent that was killed and gets no successor. Byte for byte, in an order that the kernel takes; cgroups that
+    are gone are left out. A pod that it was killing and left frozen is thawed: what had its signal by then ends.
+    The exit code is 1 where something could not be given back; that stays in the journal.
+
+    \b
+    Examples:
+      koordebpf restore --dry-run
+      koordebpf restore
+    """
+    is_done = [_restored(journal, dry_run=dry_run) for journal in journals]
+    is_done.append(_thawed(in_flight, dry_run=dry_run))
+    if not all(is_done):
+        sys.exit(1)
+
+
+def _restored(journal: Path, *, dry_run: bool) -> bool:
+    report = restore_journal(journal, Places(find_controllers()), time.monotonic_ns(), dry_run=dry_run)
+    for change in report.changes:
+        click.echo(_line(change))
+    if report.lost_lines:
+        click.echo(f"{journal}: {report.lost_lines} lines could not be read", err=True)
+    if not report.changes and not report.done:
+        click.echo(f"{journal}: nothing to restore")
+    return not report.lost_lines and (dry_run or not report.left)
+
+
+# An agent that is at work holds a journal, so that this is not reached.
+def _thawed(in_flight: Path, *, dry_run: bool) -> bool:
+    is_done = True
+    for kill in read_left(in_flight.read_bytes() if in_flight.exists() else b"").kills:
+        if (frozen := frozen_by(kill)) is None:
+            continue
+        is_thawed = dry_run or thaw(frozen, kill.target.version)
+        click.echo(f"{frozen}: {'' if is_thawed else 'not '}thawed: {kill.namespace}/{kill.name} was being killed")
+        is_done &= is_thawed
+    return is_done
+
+
+def _line(change: FileChange) -> str:
+    match change.result:
+        case WriteResult.WRITTEN | WriteResult.DRY_RUN:
+            detail = f" ({change.detail})" if change.detail else ""
+            return f"{change.path}: {change.old or 'empty'} → {change.new or 'empty'}{detail}"
+        case _:
+            return f"{change.path}: not {change.new or 'empty'}: {change.detail}"

@@ -1,0 +1,110 @@
+"""`koordebpf slo`: the manager's part of Koordinator, for one node at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from koordebpf.cli.inputs import read_input
+from koordebpf.errors import ConfigError
+
+
+@click.group()
+def slo() -> None:
+    """Render and check the ConfigMap slo-controller-config.
+
+    \b
+    Examples:
+      koordebpf slo render --node node.json slo-controller-config.yaml
+      koordebpf slo check slo-controller-config.yaml
+    """
+
+
+@slo.command()
+@click.argument("configmap", metavar="CONFIGMAP.yaml")
+@click.option(
+    "--node", "node_path", required=True, metavar="NODE.json", help="The Node, for its labels and annotations."
+)
+@click.option("--object", "whole", is_flag=True, help="Print the whole NodeSLO object, ready to be applied.")
+def render(configmap: str, node_path: str, whole: bool) -> None:
+    """Print the NodeSLO spec a node gets from the ConfigMap, as JSON.
+
+    Defaults come first, then the cluster's strategy, then the first strategy whose selector matches the node.
+
+    \b
+    Examples:
+      kubectl get node worker-1 -o json > node.json
+      koordebpf slo render --node node.json slo-controller-config.yaml
+      koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
+    """
+    import msgspec
+
+    from koordebpf.kube.manifest import NODESLO_VERSION, parse_manifests
+    from koordebpf.slo.render import render_spec
+
+    found = parse_manifests({node_path: read_input(node_path)}).node
+    if found is None:
+        raise ConfigError(node_path, "no Node", "must hold a v1 Node")
+    meta = found.metadata
+    spec: Any = render_spec(_data(configmap), meta.labels or {}, meta.annotations)
+    if whole:
+        spec = {"apiVersion": NODESLO_VERSION, "kind": "NodeSLO", "metadata": {"name": meta.name}, "spec": spec}
+    click.echo(msgspec.json.format(msgspec.json.encode(spec), indent=2))
+
+
+@slo.command()
+@click.argument("configmap", metavar="CONFIGMAP.yaml")
+@click.option("--nodes", metavar="NODES.json", help="The Nodes there are: none may be selected twice.")
+@click.option("--strict", is_flag=True, help="Refuse what koordlet accepts but Koordinator's webhook refuses.")
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON array.")
+def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> None:
+    """Say what is wrong with the ConfigMap, as Koordinator's webhook would.
+
+    Ranges, pairs of a threshold and its lower mark, selectors that overlap, nodes that are selected twice. The exit
+    code is 0 where nothing is wrong and 2 otherwise.
+
+    \b
+    Examples:
+      koordebpf slo check slo-controller-config.yaml
+      kubectl get nodes -o json | koordebpf slo check --nodes - slo-controller-config.yaml
+    """
+    import msgspec
+
+    from koordebpf.kube.manifest import node_labels
+    from koordebpf.slo.webhook import check_configmap
+
+    data = _data(configmap)
+    problems = check_configmap(data, node_labels(nodes, read_input(nodes)) if nodes else None, strict=strict)
+    if as_json:
+        click.echo(msgspec.json.encode(problems))
+    else:
+        for problem in problems:
+            click.echo(f"{problem.reason}: {problem}")
+        if not problems:
+            click.echo(f"{configmap}: nothing wrong in {len(data)} keys")
+    if problems:
+        sys.exit(2)
+
+
+@slo.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition of NodeSLO, for a cluster without Koordinator.
+
+    \b
+    Examples:
+      koordebpf slo crd | kubectl apply --server-side -f -
+    """
+    from koordebpf.slo.crd import nodeslo_crd_json
+
+    click.echo(nodeslo_crd_json())
+
+
+def _data(path: str) -> dict[str, str]:
+    from koordebpf.kube.manifest import parse_manifests
+
+    data = parse_manifests({path: read_input(path)}, among_others=True).slo_controller_config
+    if data is None:
+        raise ConfigError(path, "no ConfigMap", "must hold the ConfigMap slo-controller-config")
+    return data

@@ -1,0 +1,43 @@
+"""The NodeSLO object that a Node should have. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from koordebpf.controller.settings import FIELDS, Settings
+from koordebpf.kube.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
+from koordebpf.slo.render import render_spec
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+OURS: Final = "koordebpf-controller"
+
+
+def is_ours(nodeslo: NodeSLO) -> bool:
+    """Tell whether this controller made the object; koord-manager's have no such label."""
+    return (nodeslo.metadata.labels or {}).get(MANAGED_BY) == OURS
+
+
+def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
+    """Return the object as it should be, made from `current` so that others' labels and annotations stay.
+
+    It is owned by its Node: when that goes, Kubernetes' garbage collector takes it away, also while no controller runs,
+    and a list of Nodes that is wrong can never delete anything.
+    """
+    spec = render_spec(settings.data, node.labels or {}, node.annotations)
+    for field in (FIELDS[key] for key in settings.held):
+        if current is not None and isinstance(current.spec, dict) and field in current.spec:
+            spec[field] = current.spec[field]
+    meta = current.metadata if current else NodeSLOMeta(name=node.name)
+    owner = Owner(apiVersion="v1", kind="Node", name=node.name, uid=node.uid)
+    others = tuple(each for each in meta.ownerReferences if each.kind != "Node")
+    meta = msgspec.structs.replace(
+        meta, labels={**(meta.labels or {}), MANAGED_BY: OURS}, ownerReferences=(owner, *others)
+    )
+    return NodeSLO(meta, _as_received(spec))
+
+
+# What a server sends back has lists where a value has tuples.
+def _as_received(spec: dict[str, Any]) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(spec))

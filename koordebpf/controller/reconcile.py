@@ -1,0 +1,191 @@
+"""Makes the NodeSLOs of a cluster what they should be, and writes only where they are not.
+
+One request at a time: an API server that is slow is not asked faster. What fails for one object waits on its own; what
+would fail for all ends the round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from koordebpf.controller.desired import is_ours
+from koordebpf.controller.keeper import Keeper
+from koordebpf.controller.settings import Settings
+from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
+from koordebpf.kube.backoff import Backoff
+from koordebpf.kube.nodeslos import ControllerState, NodeSLO
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger("koordebpf")
+
+_SLICE_NS: Final = 5 * NS_PER_S  # then the loop looks at what changed meanwhile
+_FIRST_S, _CAP_S = 0.5, 30.0
+# RBAC is mended by people; but an API server that has just started says 403 until it has read its roles.
+_DENIED_FIRST_S, _DENIED_CAP_S = 5.0, 60.0
+_BUSY_CAP_S: Final = 300.0  # the longest Retry-After that is believed
+_MAX_PROBLEMS: Final = 5  # sentences; a thousand objects may fail for the same reason
+
+
+class Writer(Protocol):
+    """The two requests that change NodeSLOs; kube.nodeslos.NodeSLOWriter has them."""
+
+    def create(self, nodeslo: NodeSLO) -> NodeSLO:
+        """Return the object as the server has it."""
+
+    def update(self, nodeslo: NodeSLO) -> NodeSLO:
+        """Put it in place of the version it was made from."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round found.
+
+    Attributes:
+        settled: Nodes whose NodeSLO is as it should be.
+        pending: Nodes whose NodeSLO is still to be written.
+        foreign: NodeSLOs that another made.
+        orphaned: ours without a Node, which Kubernetes' garbage collector takes away.
+        problems: why what is pending was not written.
+        due_ns: when to come back though nothing changes; None: never.
+    """
+
+    settled: int = 0
+    pending: int = 0
+    foreign: int = 0
+    orphaned: int = 0
+    problems: tuple[str, ...] = ()
+    due_ns: int | None = None
+
+
+class Tally(msgspec.Struct):
+    """Requests since the start, by their outcome."""
+
+    created: int = 0
+    updated: int = 0
+    conflicts: int = 0
+    failures: int = 0
+
+
+class Reconciler:
+    """Remembers what it wrote.
+
+    `adopts`: NodeSLOs that another made are taken over; else, while there is one, none is written, for a Koordinator
+    manager that runs writes them all. In a dry run (`writer` None) each write is told once, and not done.
+    """
+
+    def __init__(self, writer: Writer | None, *, adopts: bool, now_ns: Callable[[], int]) -> None:
+        self.tally = Tally()
+        self._writer = writer
+        self._adopts = adopts
+        self._now_ns = now_ns
+        self._keepers: dict[str, Keeper] = {}
+        self._told: dict[str, NodeSLO] = {}
+        self._backoff = Backoff(_FIRST_S, _CAP_S)
+        self._denials = Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
+        self._rests_until_ns = 0
+        self._rest_problem = ""
+        self._overwritten_gone = 0  # of Nodes that are gone
+
+    @property
+    def overwritten(self) -> int:
+        """How often another changed what was written."""
+        return self._overwritten_gone + sum(keeper.overwritten for keeper in self._keepers.values())
+
+    def round(self, state: ControllerState, settings: Settings, may_write: Callable[[], bool]) -> Round:
+        """Write what differs, as long as `may_write`; return what is left to do."""
+        nodeslos = {each.metadata.name: each for each in state.nodeslos}
+        names = {node.name for node in state.nodes}
+        self._forget_all_but(names)
+        foreign = [each.metadata.name for each in state.nodeslos if not is_ours(each)]
+        orphaned = sum(name not in names and is_ours(each) for name, each in nodeslos.items())
+        if foreign and not self._adopts:
+            sentence = (
+                f"{len(foreign)} of {len(nodeslos)} NodeSLOs, as {foreign[0]}, were made by another, perhaps a"
+                " Koordinator manager that runs: none is written. Stop it and start this with --adopt, or do without"
+            )
+            return Round(pending=len(names), foreign=len(foreign), orphaned=orphaned, problems=(sentence,))
+        now_ns = self._now_ns()
+        differing: list[tuple[Keeper, NodeSLO]] = []
+        for node in state.nodes:
+            keeper = self._keepers.get(node.name) or self._keepers.setdefault(node.name, Keeper())
+            wanted = keeper.wanted(node, nodeslos.get(node.name), settings, now_ns)
+            if wanted is not None:
+                differing.append((keeper, wanted))
+        # First what was not tried yet: what has failed, and may end the round again, comes last.
+        differing.sort(key=lambda each: each[0].due_ns)
+        pending = [keeper for keeper, wanted in differing if not self._is_written(keeper, wanted, now_ns, may_write)]
+        dues_ns = [max(keeper.due_ns, self._rests_until_ns) for keeper in pending]
+        return Round(
+            settled=len(state.nodes) - len(pending),
+            pending=len(pending),
+            foreign=len(foreign),
+            orphaned=orphaned,
+            problems=self._problems(pending),
+            due_ns=min(dues_ns) if dues_ns and self._writer else None,
+        )
+
+    def _is_written(self, keeper: Keeper, wanted: NodeSLO, began_ns: int, may_write: Callable[[], bool]) -> bool:
+        now_ns = self._now_ns()
+        is_time = max(keeper.due_ns, self._rests_until_ns) <= now_ns < began_ns + _SLICE_NS
+        return is_time and may_write() and self._write(keeper, wanted)
+
+    def _write(self, keeper: Keeper, wanted: NodeSLO) -> bool:
+        meta = wanted.metadata
+        verb = "update" if meta.resourceVersion else "create"
+        if self._writer is None:
+            if self._told.get(meta.name) != wanted:
+                self._told[meta.name] = wanted
+                spec = msgspec.json.encode(wanted.spec).decode()
+                log.info("would %s NodeSLO %s: %s", verb, meta.name, spec)
+            return False
+        try:
+            answer = self._writer.update(wanted) if verb == "update" else self._writer.create(wanted)
+        except KubeConflict as error:
+            # The watch brings what is newer, and the next try is made from that.
+            self.tally.conflicts += 1
+            keeper.failed(str(error), self._now_ns())
+            return False
+        except KubeError as error:
+            self.tally.failures += 1
+            self._after(error, keeper)
+            return False
+        self._backoff.reset()
+        self._denials.reset()
+        self._rest_problem = ""
+        if verb == "create":
+            self.tally.created += 1
+        else:
+            self.tally.updated += 1
+        if not keeper.wrote(wanted, answer, self._now_ns()):
+            log.warning("NodeSLO %s: the server keeps another spec than was written; its CRD is another", meta.name)
+        return True
+
+    def _after(self, error: KubeError, keeper: Keeper) -> None:
+        match error:
+            case KubeDenied():
+                wait_s = self._denials.next_s()
+            case KubeBusy():
+                wait_s = max(min(error.retry_after_s or 0.0, _BUSY_CAP_S), self._backoff.next_s())
+            case KubeError(retry=True):
+                # It may be this object alone, and then the others must not wait behind it.
+                keeper.failed(str(error), self._now_ns())
+                wait_s = self._backoff.next_s()
+            case _:
+                keeper.failed(str(error), self._now_ns())
+                return
+        self._rests_until_ns = self._now_ns() + int(wait_s * NS_PER_S)
+        self._rest_problem = str(error)
+
+    def _problems(self, pending: list[Keeper]) -> tuple[str, ...]:
+        every = (self._rest_problem, *(keeper.problem for keeper in pending)) if pending else ()
+        found = [problem for problem in dict.fromkeys(every) if problem]
+        more = len(found) - _MAX_PROBLEMS
+        return (*found[:_MAX_PROBLEMS], f"and {more} more like these") if more > 0 else tuple(found)
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        for name in self._keepers.keys() - names:
+            self._overwritten_gone += self._keepers.pop(name).overwritten
+            self._told.pop(name, None)

@@ -1,0 +1,114 @@
+"""Puts one controller together, runs its loop, and takes it apart again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from koordebpf.controller.election import Election
+from koordebpf.controller.reconcile import Reconciler
+from koordebpf.controller.tick import Controller
+from koordebpf.errors import SupportError
+from koordebpf.kernel.loop import Loop
+from koordebpf.kernel.self_usage import SelfUsageReader
+from koordebpf.kube.lease import LeaseClient
+from koordebpf.kube.nodeslos import ControllerSource, NodeSLOWriter
+from koordebpf.kube.transport import open_cluster
+from koordebpf.report.controller import ControllerMetrics
+from koordebpf.report.http import Health, ReportServer
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger("koordebpf")
+
+LEASE_NAME: Final = "koordebpf-controller"
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT_NAMESPACE: Final = "koordebpf-system"  # as in deploy/base/namespace.yaml
+_MAX_FAILED_TICKS: Final = 10  # in a row: fail loud, the kubelet starts a fresh one
+_FAILED_NS: Final = NS_PER_S
+# A round ends after 5 s and a request that it began after 5 s more; then ten for a loop that waits.
+_MAX_SILENCE_NS: Final = 30 * NS_PER_S
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one controller runs with."""
+
+    kubeconfig: Path | None = None
+    lease_namespace: str | None = None  # None: the pod's own
+    listen: str | None = "127.0.0.1:9321"
+    adopt: bool = False
+    dry_run: bool = False
+
+
+def run_controller(config: ControllerConfig) -> None:
+    """Run until SIGTERM or SIGINT; the Lease is given back afterwards.
+
+    Raises:  ConfigError: no API server to ask, or an address that cannot be bound.
+    """
+    identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(Loop())
+        loop.stop_on_signals()
+        source = ControllerSource(open_cluster(config.kubeconfig))
+        stack.callback(source.close)
+        metrics, health = ControllerMetrics(SelfUsageReader().read), Health(max_silence_ns=_MAX_SILENCE_NS)
+        metrics.is_dry_run = config.dry_run
+        writer, election = None, None
+        if not config.dry_run:
+            transport = open_cluster(config.kubeconfig)
+            stack.callback(transport.close)
+            writer = NodeSLOWriter(transport, identity)
+            namespace = config.lease_namespace or _own_namespace()
+            election = Election(LeaseClient(transport, namespace, LEASE_NAME), identity, loop.wake)
+            log.info("%s stands for election: lease %s/%s", identity, namespace, LEASE_NAME)
+        else:
+            log.info("dry run: nothing is written, and no lease is taken")
+        controller = Controller(
+            source,
+            writer,
+            Reconciler(writer, adopts=config.adopt, now_ns=time.monotonic_ns),
+            lambda: not loop.stopping and (election is None or election.is_leader()),
+            lambda: election.problem if election else "",
+            metrics,
+            health,
+        )
+        if config.listen:
+            stack.callback(ReportServer(config.listen, metrics, health).close)
+        if election:
+            stack.callback(election.close)
+            election.start()
+        source.start(loop.wake)
+        _loop(loop, controller, health)
+    log.info("stopped")
+
+
+def _loop(loop: Loop, controller: Controller, health: Health) -> None:
+    failed_in_a_row = 0
+    while not loop.stopping:
+        try:
+            due_ns = controller.tick()
+            failed_in_a_row = 0
+        except Exception as error:
+            failed_in_a_row += 1
+            log.exception("the tick ended unexpectedly")
+            health.failed(f"the last tick failed: {error}")
+            if failed_in_a_row >= _MAX_FAILED_TICKS:
+                reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
+                raise SupportError("controller", reason, "The log above tells of each.") from error
+            # Whatever woke the loop may wake it again at once: ten failures must not pass within a moment.
+            due_ns = time.monotonic_ns() + _FAILED_NS
+            time.sleep(_FAILED_NS / NS_PER_S)
+        loop.wait(due_ns)
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text("utf-8").strip() or _DEFAULT_NAMESPACE
+    except OSError:
+        return _DEFAULT_NAMESPACE

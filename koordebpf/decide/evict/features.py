@@ -1,0 +1,93 @@
+"""The features that evict for memory, in Koordinator's fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
+
+from koordebpf.decide.evict.by_priority import candidates_by_priority, priority_key, priority_order
+from koordebpf.decide.evict.candidates import candidates_of
+from koordebpf.decide.evict.credit import koordinator_credit_bytes
+from koordebpf.decide.evict.disruption import ALLOWED
+from koordebpf.decide.evict.preference import preferred
+from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order, with_cpu
+from koordebpf.decide.evict.round import Round
+from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.plan import Candidate, Excluded
+from koordebpf.detect import be_memory_evict, memory_allocatable_evict, memory_evict
+from koordebpf.detect.verdict import Verdict
+from koordebpf.slo.threshold_rules import allocatable_priority
+from koordebpf.state.view import NodeView, PodView
+
+Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """One feature: its condition, and who may go for it in which order."""
+
+    name: str
+    judge: Callable[[NodeView, EvictSettings], Verdict]
+    rank: Callable[[Round], Ranking]
+    whom: str  # in sentences: "no <whom> can be evicted"
+
+
+def _judge_be(view: NodeView, settings: EvictSettings) -> Verdict:
+    return be_memory_evict.be_memory_evict(view, settings.act_ahead_ns, by_percent=settings.strict_compat)
+
+
+def _judge_allocatable(view: NodeView, settings: EvictSettings) -> Verdict:
+    return memory_allocatable_evict.memory_allocatable_evict(view, unless_written=settings.strict_compat)
+
+
+def _judge_by_usage(view: NodeView, settings: EvictSettings) -> Verdict:
+    return memory_evict.memory_evict(view, settings.act_ahead_ns, by_percent=settings.strict_compat)
+
+
+def _rank_be(current: Round) -> Ranking:
+    pods, excluded = candidates_of(current, be_memory_evict.FEATURE)
+    return _in_order(current, be_order(pods), be_key, koordinator_credit_bytes), excluded
+
+
+def _rank_allocatable(current: Round) -> Ranking:
+    strategy = current.view.strategy
+    highest = allocatable_priority(strategy) if strategy else 0
+    name = memory_allocatable_evict.FEATURE
+    pods, excluded = candidates_by_priority(current, name, highest, needs_usage=current.settings.strict_compat)
+    return _in_order(current, priority_order(pods, _request_bytes), priority_key, _request_bytes), excluded
+
+
+def _rank_by_usage(current: Round) -> Ranking:
+    strategy = current.view.strategy
+    highest = (strategy.evictEnabledPriorityThreshold if strategy else None) or 0
+    pods, excluded = candidates_by_priority(current, memory_evict.FEATURE, highest, needs_usage=True)
+    order = priority_order(pods, koordinator_credit_bytes)
+    return _in_order(current, order, priority_key, koordinator_credit_bytes), excluded
+
+
+def _request_bytes(pod: PodView) -> int:
+    return pod.terms.memory_request_bytes
+
+
+def _in_order(
+    current: Round, order: Sequence[PodView], key: Callable[[PodView], Hashable], size: Callable[[PodView], int]
+) -> tuple[Candidate, ...]:
+    view, settings, caused = current.view, current.settings, current.caused
+    order = preferred(order, key, size, caused or {}, settings, current.victims)
+    candidates = as_candidates(
+        order, caused, with_tmpfs=settings.strict_compat, disruption=None if view.pdbs is None else ALLOWED
+    )
+    # What goes for memory gives CPU back too.
+    return candidates if view.cpu is None else with_cpu(candidates, order)
+
+
+MEMORY_FEATURES = (
+    Feature(be_memory_evict.FEATURE, _judge_be, _rank_be, "best-effort pod"),
+    Feature(
+        memory_allocatable_evict.FEATURE,
+        _judge_allocatable,
+        _rank_allocatable,
+        "pod in reach of the priority threshold",
+    ),
+    Feature(memory_evict.FEATURE, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"),
+)

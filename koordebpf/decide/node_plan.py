@@ -1,0 +1,31 @@
+"""Everything that is decided for one moment of a node: who goes, and what best-effort pods are left of its CPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.decide.plan import Plan
+from koordebpf.decide.rounds import decide
+from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_suppression
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.state.view import NodeView
+
+
+class NodePlan(Plan, frozen=True, kw_only=True):
+    """The plan with suppression beside the evictions: what `koordebpf plan` prints."""
+
+    suppression: ExplainedSuppression
+
+
+def decide_node(view: NodeView, eviction: EvictSettings, suppress: SuppressSettings) -> NodePlan:
+    """Return both decisions for this view; neither knows of the other, as in the agent."""
+    plan = decide(view, eviction)
+    return NodePlan(**msgspec.structs.asdict(plan), suppression=explained_suppression(view, suppress))
+
+
+def node_plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a plan."""
+    return msgspec.json.schema(NodePlan)

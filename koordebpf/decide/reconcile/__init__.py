@@ -1,0 +1,1 @@
+"""Desired values of cgroup files and sysctls, and the order in which they are written. Pure."""

@@ -1,0 +1,49 @@
+"""Quotas below one that is wanted, on v1: the kernel takes none that is more than its parent's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordebpf.decide.reconcile.values import FileKey
+from koordebpf.kernel.cgroup_files import MIN_QUOTA_US, CgroupFile, Value
+
+
+class OwnQuota(msgspec.Struct, frozen=True, gc=False):
+    """The quota that a cgroup has of its own account, and its period. Microseconds; None: no limit."""
+
+    quota_us: int | None
+    period_us: int
+
+
+def fitting_quotas(wanted: Mapping[FileKey, Value], own: Mapping[str, OwnQuota]) -> dict[FileKey, Value]:
+    """Return what the cgroups below the wanted quotas are to hold: their own, cut to what is wanted above them.
+
+    `own` has them by path, and those above them for the period. A pod with a limit of four CPUs below a best-effort
+    directory of two has two for as long; koordlet's write of the two is refused there. Nothing is cut on v2, where the
+    less of both counts.
+
+    Source:  kernel/sched/core.c, tg_cfs_schedulable_down.
+    """
+    fitting: dict[FileKey, Value] = {}
+    for path, quota in own.items():
+        key = (path, CgroupFile.CPU_QUOTA)
+        above = _nearest_wanted(path, wanted)
+        if key in wanted or above is None or above not in own:
+            continue
+        limit = wanted[above, CgroupFile.CPU_QUOTA]
+        if isinstance(limit, int) and quota.quota_us is not None:
+            cut = limit * quota.period_us // own[above].period_us
+            fitting[key] = min(quota.quota_us, max(cut, MIN_QUOTA_US))
+        else:
+            fitting[key] = quota.quota_us
+    return fitting
+
+
+def _nearest_wanted(path: str, wanted: Mapping[FileKey, Value]) -> str | None:
+    while path:
+        path = path.rpartition("/")[0]
+        if (path, CgroupFile.CPU_QUOTA) in wanted:
+            return path
+    return None

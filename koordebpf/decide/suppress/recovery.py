@@ -1,0 +1,72 @@
+"""The values as they would be without suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.decide.suppress.cpuset import recovered_cpuset
+from koordebpf.decide.suppress.pools import be_pools
+from koordebpf.decide.suppress.quota import quota_write
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.decide.suppress.state import SuppressState, Use
+from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.state.cpu import BeCgroup, CpuView
+
+
+def be_root(cpu: CpuView) -> BeCgroup | None:
+    """Return the best-effort directory, None where it is not there."""
+    return next((each for each in cpu.measured.be_cgroups if each.level == "root"), None)
+
+
+def recovered_quota(cpu: CpuView, state: SuppressState) -> Iterator[CgroupWrite]:
+    """Yield that the best-effort directory has no quota, until it is seen to have none; later it may get another's."""
+    root, quota = be_root(cpu), cpu.measured.be_quota
+    if root is not None and quota is not None and _is_due(state.quota, quota.quota_us is not None):
+        yield quota_write(root.path, None)
+
+
+def recovered_idle(cpu: CpuView, state: SuppressState) -> Iterator[CgroupWrite]:
+    """Yield the same of its being idle."""
+    root, idle = be_root(cpu), cpu.measured.be_idle
+    if root is not None and idle is not None and _is_due(state.idle, bool(idle)):
+        yield CgroupWrite(root.path, CgroupFile.CPU_IDLE, 0)
+
+
+# What suppression wrote is taken back whatever was measured: that may have been before it wrote.
+def _is_due(use: Use, is_set: bool) -> bool:
+    return use == "using" or (use == "unknown" and is_set)
+
+
+def recovery(cpu: CpuView, state: SuppressState, reason: str) -> DesiredState:
+    """Return what undoes suppression, without what is undone already.
+
+    From an unknown state everything is: a predecessor may have ended without a word. What others set there goes with
+    it, once, as with koordlet.
+    """
+    cpuset = recovered_cpuset(cpu, be_pools(cpu), state.cpuset) if state.cpuset != "recovered" else ()
+    return DesiredState(reason, (*cpuset, *recovered_quota(cpu, state), *recovered_idle(cpu, state)))
+
+
+def recovered_state(cpu: CpuView, state: SuppressState) -> SuppressState:
+    """Return the state with what is seen to be recovered: a write may fail, so only the kernel says that it is done."""
+    quota, pool = cpu.measured.be_quota, be_pools(cpu).cpus
+    has_pool = all(each.cpus is None or pool.issubset(each.cpus) for each in cpu.measured.be_cgroups)
+    return SuppressState(
+        cpuset="recovered" if has_pool else state.cpuset,
+        quota="recovered" if quota is None or quota.quota_us is None else state.quota,
+        idle="recovered" if not cpu.measured.be_idle else state.idle,
+        memory_rest_until_ns=state.memory_rest_until_ns,
+    )
+
+
+def at_exit(cpu: CpuView, settings: SuppressSettings, state: SuppressState) -> DesiredState:
+    """Return what is written when the agent ends: nothing where it keeps the values, else what undoes its own."""
+    if settings.at_exit == "keep":
+        return DesiredState(f"the agent ends; suppression stays for a successor within {settings.keep_s:g} s")
+    own = SuppressState(
+        cpuset="using" if state.cpuset == "using" else "recovered",
+        quota="using" if state.quota == "using" else "recovered",
+        idle="using" if state.idle == "using" else "recovered",
+    )
+    return recovery(cpu, own, "the agent ends")

@@ -1,0 +1,139 @@
+"""When what is seen between two rounds wakes suppression, and how much scheduler tracing may look at for it. Pure.
+
+A wake is two looks at what latency-sensitive pods used, `burst_window_ns` apart. Only where they use clearly more than
+the last round left them a round follows: pods that wait all the time cost some looks, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from koordebpf.decide.suppress.round import SuppressPlan
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+WakeSource = Literal["pressure", "scheduler"]
+
+MAX_SHIFT = 10  # one wake-up of 1,024 is sampled: what is left of the cost is the way into the programs
+_START_SHIFT = 4
+# Why 8: a quarter of a second of waiting that brings nothing. 20 looks a second take 1.1 % of a core, four 0.3 %.
+_EMPTY_LOOKS = 8
+_SHIFT_UP = 3
+# Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.
+_ROOM = 3
+
+
+class WakeSettings(msgspec.Struct, frozen=True):
+    """What wakes suppression before its second is over.
+
+    `pressure`     CPU pressure: triggers on the latency-sensitive side of a cgroup v2 node, else on the machine. Why
+                   true: they cost nothing while nobody waits, and a look each window while somebody does.
+    `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
+                   wake-up and switch of the machine.
+    `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
+                   where that is not enough. Why 1 %: what suppression gives back is a multiple of it.
+    `wait_ns`      of one latency-sensitive task that wakes; with pressure the time that any waited within 50 ms. Why
+                   2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
+    `burst_window_ns` between the two looks. Why 30 ms: where the first window had too little of the burst, the second
+                   one and the write are still within 100 ms of it; shorter ones take every timer for a burst.
+    `rise_ratio`   of the node's CPUs that latency-sensitive pods must use more than the last round left them. Why 5 %:
+                   half of a growth step; what is below waits for the next second.
+    `rest_ns`      two rounds are woken in such a time, growth waits twice as long after one. Why 1 s: koordlet's pace,
+                   and in all a file is then not written more often.
+    """
+
+    pressure: bool = True
+    scheduler: bool = False
+    budget_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    wait_ns: Annotated[int, Meta(ge=NS_PER_MS // 10, le=10 * NS_PER_S)] = 2 * NS_PER_MS
+    burst_window_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=10 * NS_PER_S)] = 30 * NS_PER_MS
+    rise_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    rest_ns: Annotated[int, Meta(ge=0)] = NS_PER_S
+
+
+class WakeState(msgspec.Struct, frozen=True):
+    """Where a wake is: `since_ns` is when the look before the next one was; None: nothing is awaited.
+
+    `by` is what woke first, `is_seen` whether anything was seen since then. `round_ns`: when the first of the rounds
+    was that count against `rest_ns`. `empty` looks in a row showed nothing, the last one at `looked_ns`.
+    """
+
+    since_ns: int | None = None
+    by: WakeSource | None = None
+    is_seen: bool = False
+    ready_ns: int = 0
+    round_ns: int | None = None
+    empty: int = 0
+    looked_ns: int = 0
+
+
+def begun(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSettings) -> WakeState:
+    """Return the state after something was seen: the first look is now, unless one is awaited or it rests."""
+    if state.since_ns is not None:
+        return replace(state, is_seen=True)
+    if now_ns < state.ready_ns:
+        return state
+    was_quiet = now_ns - state.looked_ns >= settings.rest_ns
+    return replace(state, since_ns=now_ns, by=by, is_seen=False, empty=0 if was_quiet else state.empty)
+
+
+def due_ns(state: WakeState, settings: WakeSettings) -> int | None:
+    """Return when the next look is due; None: none is."""
+    return None if state.since_ns is None else state.since_ns + settings.burst_window_ns
+
+
+def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, settings: WakeSettings) -> bool:
+    """Return whether latency-sensitive pods claim clearly more than the last round left them."""
+    return claimed_millicpu - left_millicpu >= max(settings.rise_ratio * capacity_millicpu, 1)
+
+
+def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:
+    """Return the state after a look that was due, and the round that followed where it was worth one.
+
+    It goes on looking while something is seen; pods that wait all the time, as those at their own limit, are looked at
+    less often after some looks that showed nothing. A burst that began in the middle of a window was seen in part: the
+    first round is followed by another look, the second by a rest.
+    """
+    was_seen = state.is_seen
+    state = replace(state, looked_ns=now_ns, is_seen=False, empty=0 if is_worth else state.empty + 1)
+    if is_worth:
+        if state.round_ns is None or now_ns - state.round_ns >= settings.rest_ns:
+            return replace(state, since_ns=now_ns, round_ns=now_ns)
+        return WakeState(looked_ns=now_ns, ready_ns=state.round_ns + settings.rest_ns)
+    if state.empty > _EMPTY_LOOKS:
+        return replace(state, since_ns=None, ready_ns=now_ns + settings.rest_ns // 4)
+    return replace(state, since_ns=now_ns if was_seen else None)
+
+
+def woken(plan: SuppressPlan, why: str, now_ns: int, settings: SuppressSettings) -> SuppressPlan:
+    """Return the plan of a round that a burst began: with the reason, and so that growth waits twice its time."""
+    grown_ns = now_ns + settings.grow_every_ns
+    reason = f"{plan.reason}; before its time: {why}"
+    after = replace(plan.next, quota_grown_ns=grown_ns, cpuset_grown_ns=grown_ns)
+    return replace(plan, reason=reason, desired=replace(plan.desired, reason=reason), next=after)
+
+
+class TracingPace(msgspec.Struct, frozen=True):
+    """How scheduler tracing goes on: one wake-up of 2^`shift`, None: it rests. `is_new`: otherwise than before."""
+
+    shift: int | None = _START_SHIFT
+    is_new: bool = True
+
+
+def paced(pace: TracingPace, cost_ratio: float, budget_ratio: float) -> TracingPace:
+    """Return the next pace, by what the programs took of all CPUs when it was last counted.
+
+    Above the budget fewer wake-ups are looked at, and with the fewest it rests. Far below it more are.
+    """
+    shift = pace.shift
+    if shift is None:
+        return TracingPace(MAX_SHIFT)
+    if cost_ratio > budget_ratio:
+        shift = None if shift == MAX_SHIFT else min(shift + _SHIFT_UP, MAX_SHIFT)
+    elif cost_ratio * _ROOM < budget_ratio:
+        shift = max(shift - 1, 0)
+    return TracingPace(shift, is_new=shift != pace.shift)

@@ -1,0 +1,246 @@
+"""The cgroup files and sysctls that are written: names and formats on cgroup v1 and v2, units, and what is valid.
+
+A file is named once for both versions, by its v1 name as in Koordinator, and so is its value. Refuses: reading and
+writing them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from koordebpf.errors import KernelFileError
+from koordebpf.units import PAGE_BYTES
+
+Version = Literal[1, 2]
+Value = frozenset[int] | int | None  # CPUs, a number, or no limit
+
+MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
+_MAX_BYTES = (1 << 63) - 1
+MIN_QUOTA_US = 1000  # kernel/sched/core.c, min_cfs_quota_period
+_MAX_QUOTA_US = (1 << 44) - 1  # kernel/sched: max_cfs_runtime, MAX_BW (44 bits) in µs
+# A v1 limit within the largest page size below 2^63 is none.
+_V1_NO_LIMIT_BYTES = (1 << 63) - (1 << 16)
+IDLE_SHARES = 3  # kernel/sched/sched.h: WEIGHT_IDLEPRIO; what cpu.shares shows while cpu.idle is 1
+
+
+class CgroupFile(enum.StrEnum):
+    """A file of a cgroup; the value is its name on cgroup v1."""
+
+    CPUSET_CPUS = "cpuset.cpus"
+    CPU_QUOTA = "cpu.cfs_quota_us"
+    CPU_PERIOD = "cpu.cfs_period_us"  # a part of cpu.max on v2
+    CPU_BURST = "cpu.cfs_burst_us"
+    CPU_SHARES = "cpu.shares"
+    CPU_IDLE = "cpu.idle"
+    MEMORY_LIMIT = "memory.limit_in_bytes"
+    MEMORY_MIN = "memory.min"
+    MEMORY_LOW = "memory.low"
+    MEMORY_HIGH = "memory.high"
+    MEMORY_OOM_GROUP = "memory.oom.group"
+    FREEZE = "freezer.state"
+
+    @property
+    def controller(self) -> str:
+        """The controller whose hierarchy has the file."""
+        return self.value.partition(".")[0]
+
+
+class Sysctl(enum.StrEnum):
+    """A file of /proc/sys; the value is its name for sysctl(8)."""
+
+    MIN_FREE_KBYTES = "vm.min_free_kbytes"
+    WATERMARK_SCALE_FACTOR = "vm.watermark_scale_factor"
+
+    @property
+    def path(self) -> str:
+        """The file below /proc/sys."""
+        return self.value.replace(".", "/")
+
+
+class Merge(enum.Enum):
+    """How two values of a file are joined to one that holds while the tree changes from the first to the second."""
+
+    UNION = "union"  # every CPU of either
+    LARGER = "larger"
+    NONE = "none"  # nothing depends on the parent's value
+
+
+class _Form(msgspec.Struct, frozen=True):
+    v1: str | None  # None: no such file
+    v2: str | None
+    minimum: int
+    maximum: int
+    merge: Merge = Merge.NONE
+    may_be_unlimited: bool = False
+    is_in_pages: bool = False
+
+
+_FORMS = {
+    CgroupFile.CPUSET_CPUS: _Form("cpuset.cpus", "cpuset.cpus", 0, MAX_CPUS - 1, Merge.UNION),
+    CgroupFile.CPU_QUOTA: _Form("cpu.cfs_quota_us", "cpu.max", MIN_QUOTA_US, _MAX_QUOTA_US, Merge.LARGER, True),
+    CgroupFile.CPU_PERIOD: _Form("cpu.cfs_period_us", None, 1000, 1_000_000),
+    CgroupFile.CPU_BURST: _Form("cpu.cfs_burst_us", "cpu.max.burst", 0, _MAX_QUOTA_US),
+    CgroupFile.CPU_SHARES: _Form("cpu.shares", "cpu.weight", 2, 1 << 18),
+    CgroupFile.CPU_IDLE: _Form("cpu.idle", "cpu.idle", 0, 1),
+    CgroupFile.MEMORY_LIMIT: _Form("memory.limit_in_bytes", "memory.max", 0, _MAX_BYTES, Merge.LARGER, True, True),
+    CgroupFile.MEMORY_MIN: _Form(None, "memory.min", 0, _MAX_BYTES, Merge.LARGER, True, True),
+    CgroupFile.MEMORY_LOW: _Form(None, "memory.low", 0, _MAX_BYTES, Merge.LARGER, True, True),
+    CgroupFile.MEMORY_HIGH: _Form(None, "memory.high", 0, _MAX_BYTES, Merge.LARGER, True, True),
+    CgroupFile.MEMORY_OOM_GROUP: _Form(None, "memory.oom.group", 0, 1),
+    CgroupFile.FREEZE: _Form("freezer.state", "cgroup.freeze", 0, 1),
+}
+# Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst. FREEZING: some task has not stopped yet.
+_FREEZER_STATES = {"THAWED": 0, "FREEZING": 1, "FROZEN": 1}
+# Koordinator's: 10 MiB to 10 GiB, 0.1 % to 4 % of memory.
+_SYSCTL_RANGES = {Sysctl.MIN_FREE_KBYTES: (10 << 10, 10 << 20), Sysctl.WATERMARK_SCALE_FACTOR: (10, 400)}
+
+
+def file_name(file: CgroupFile, version: Version) -> str | None:
+    """Return the file's name in a directory of this version; None: it has no such file."""
+    form = _FORMS[file]
+    return form.v1 if version == 1 else form.v2
+
+
+def merge_of(file: CgroupFile | Sysctl) -> Merge:
+    """Return how the file's values are joined."""
+    return Merge.NONE if isinstance(file, Sysctl) else _FORMS[file].merge
+
+
+def broken_rule(file: CgroupFile, value: Value) -> str | None:
+    """Return the rule that the value breaks, None where it may be written."""
+    form = _FORMS[file]
+    match value:
+        case frozenset():
+            if file is not CgroupFile.CPUSET_CPUS:
+                return "must be a number"
+            return None if all(0 <= cpu < MAX_CPUS for cpu in value) else f"CPUs must be 0 to {MAX_CPUS - 1}"
+        case None:
+            return None if form.may_be_unlimited else "must have a value"
+        case _:
+            if file is CgroupFile.CPUSET_CPUS:
+                return "must be a set of CPUs"
+            return None if form.minimum <= value <= form.maximum else f"must be {form.minimum} to {form.maximum}"
+
+
+def broken_sysctl_rule(sysctl: Sysctl, value: int) -> str | None:
+    """Return the rule that the value breaks, None where it may be written."""
+    low, high = _SYSCTL_RANGES[sysctl]
+    return None if low <= value <= high else f"must be {low} to {high}"
+
+
+def format_value(file: CgroupFile, version: Version, value: Value) -> str:
+    """Return what is written so that the file holds `value`.
+
+    cpu.max takes the quota alone and keeps its period. Nothing is written by an empty text: no CPUs are a newline.
+    """
+    match value:
+        case frozenset():
+            return format_cpu_list(value) or "\n"
+        case None:
+            return "-1" if version == 1 else "max"
+        case _ if file is CgroupFile.CPU_SHARES and version == 2:
+            return str(weight_of_shares(value))
+        case _ if file is CgroupFile.FREEZE and version == 1:
+            return "FROZEN" if value else "THAWED"
+        case _:
+            return str(value)
+
+
+def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Value:
+    """Return what a file that reads as `text` holds; `path` is for the error.
+
+    Raises:  KernelFileError: not the file's format.
+    """
+    if file is CgroupFile.CPUSET_CPUS:
+        return parse_cpu_list(text, path)
+    words = text.split()
+    word = words[0] if words else ""
+    if word == "max":
+        return None
+    if file is CgroupFile.FREEZE and version == 1 and word in _FREEZER_STATES:
+        return _FREEZER_STATES[word]
+    try:
+        number = int(word)
+    except ValueError:
+        raise KernelFileError(path, text, "must be a number or max") from None
+    match file:
+        case CgroupFile.CPU_QUOTA if number < 0:
+            return None
+        case CgroupFile.MEMORY_LIMIT if version == 1 and number >= _V1_NO_LIMIT_BYTES:
+            return None
+        case CgroupFile.CPU_SHARES if version == 2:
+            # Since 5.15 (commit 304000390f88, "sched: Cgroup SCHED_IDLE support") an idle cgroup shows the weight 0.
+            return shares_of_weight(number) if number else IDLE_SHARES
+    return number
+
+
+def settled(file: CgroupFile, version: Version, value: Value) -> Value:
+    """Return what is read back after `value` was written: whole pages, a weight's shares.
+
+    >>> settled(CgroupFile.CPU_SHARES, 2, 1024)
+    999
+    """
+    if isinstance(value, int):
+        if file is CgroupFile.CPU_SHARES and version == 2:
+            return shares_of_weight(weight_of_shares(value))
+        if _FORMS[file].is_in_pages:
+            return None if value >= _V1_NO_LIMIT_BYTES else value - value % PAGE_BYTES
+    return value
+
+
+def weight_of_shares(shares: int) -> int:
+    """Return the cpu.weight for cpu.shares, by the formula of Kubernetes, Koordinator and runc before 1.3.2.
+
+    >>> weight_of_shares(1024)
+    39
+    """
+    return 1 + (shares - 2) * 9999 // 262142
+
+
+def shares_of_weight(weight: int) -> int:
+    """Return the least cpu.shares that give this cpu.weight. Koordinator's is one less, which gives the weight below.
+
+    >>> weight_of_shares(shares_of_weight(39))
+    39
+    """
+    return 2 + -(-(weight - 1) * 262142 // 9999)  # rounded up
+
+
+def parse_cpu_list(text: str, path: str) -> frozenset[int]:
+    """Return the CPUs of a list such as 0-3,8; `path` is for the error.
+
+    Source:  Documentation/admin-guide/cputopology.rst; the cpulist format of cpuset and sysfs.
+    Raises:  KernelFileError: not such a list.
+    """
+    cpus: set[int] = set()
+    rule = f"must be a list of CPUs such as 0-3,8, each below {MAX_CPUS}"
+    for part in text.strip().split(","):
+        if not part:
+            continue
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise KernelFileError(path, text, rule)
+        low, high = int(first), int(last or first)
+        if not low <= high < MAX_CPUS:
+            raise KernelFileError(path, text, rule)
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """Return CPUs as the kernel prints them.
+
+    >>> format_cpu_list({0, 1, 2, 5})
+    '0-2,5'
+    """
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)

@@ -1,0 +1,73 @@
+"""Read and write one small file of cgroupfs or /proc/sys, as the same file that was read before."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import CgroupGone, KernelFileError
+
+_FILE_BYTES = 1 << 15  # the longest is every other one of 8,192 CPUs: 20 KB
+
+
+class KernelText(msgspec.Struct, frozen=True, gc=False):
+    """What a file holds, to the byte. A cgroup that is removed and made again has other inodes."""
+
+    text: str
+    inode: int
+
+
+def read_kernel_file(path: Path) -> KernelText:
+    """Return the file's text and inode.
+
+    Raises:  CgroupGone: its directory is gone. OSError: ENOENT where the directory has no such file. KernelFileError:
+             too long.
+    Cost:    15 µs.
+    """
+    fd = _open(path, os.O_RDONLY)
+    try:
+        return KernelText(_read(fd, path), os.fstat(fd).st_ino)
+    except OSError as error:
+        raise _gone_or(error, path) from None
+    finally:
+        os.close(fd)
+
+
+def write_kernel_file(path: Path, text: str, inode: int) -> str:
+    """Write `text` with one write(2) to the file that has this inode; return what it holds then.
+
+    Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
+    """
+    fd = _open(path, os.O_RDWR)
+    try:
+        if os.fstat(fd).st_ino != inode:
+            raise CgroupGone(str(path.parent))
+        os.write(fd, text.encode())
+        return _read(fd, path)
+    except OSError as error:
+        raise _gone_or(error, path) from None
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, path: Path) -> str:
+    text = os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
+    if len(text) >= _FILE_BYTES:
+        raise KernelFileError(str(path), text, f"must be under {_FILE_BYTES} bytes")
+    return text
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise _gone_or(error, path) from None
+
+
+def _gone_or(error: OSError, path: Path) -> Exception:
+    if error.errno == errno.ENODEV or (error.errno == errno.ENOENT and not path.parent.is_dir()):
+        return CgroupGone(str(path.parent))
+    return error

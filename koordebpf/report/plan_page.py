@@ -1,0 +1,193 @@
+"""A plan for people: what each feature needed, who goes by which rank, and why not the others. 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from koordebpf.decide.evict.credit import amount_text
+from koordebpf.decide.evict.disruption import ALLOWED
+from koordebpf.decide.evict.settings import Rung
+from koordebpf.decide.node_plan import NodePlan
+from koordebpf.decide.plan import Candidate, FeaturePlan, Plan
+from koordebpf.detect import be_memory_evict
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence
+from koordebpf.report.amounts import amounts_of
+from koordebpf.report.columns import WIDTH, filled, table_lines
+from koordebpf.report.suppression_page import suppression_blocks
+from koordebpf.units import format_bytes, format_millicpu, format_ns
+
+_Column = tuple[str, Callable[[Candidate], str]]
+
+
+def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:
+    """Return the sentence, then for each feature its numbers, the first `ranking` candidates, and who is none.
+
+    The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression stands at the end.
+    """
+    blocks = [[*textwrap.wrap(plan.sentence, WIDTH)]]
+    for feature in plan.features:
+        blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
+    if with_ladder or any(each.is_on and each.rung is not Rung.EVICT for each in plan.ladder):
+        blocks.append(_ladder(plan))
+    blocks += suppression_blocks(plan.suppression)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _numbers(feature: FeaturePlan, said: str) -> list[str]:
+    verdict, evidence, cpu = feature.verdict, feature.verdict.evidence, feature.verdict.cpu
+    lines = [verdict.feature if verdict.skipped is None else f"{verdict.feature}: skipped ({verdict.skipped})"]
+    if not verdict.fires and evidence is None and cpu is None and verdict.reason not in said:
+        lines += filled(verdict.reason, "  ")
+    if evidence is not None:
+        lines.append(_row("capacity", evidence.capacity_bytes))
+        lines.append(_row("used", evidence.used_bytes, f"{evidence.used_percent} %"))
+        if evidence.threshold_bytes is not None:
+            lines.append(_row("threshold", evidence.threshold_bytes, f"{evidence.threshold_percent} %"))
+        if evidence.lower_bytes is not None:
+            lines.append(_row("lower", evidence.lower_bytes, f"{evidence.lower_percent} %"))
+    if cpu is not None:
+        lines += _averages(cpu)
+    for need in verdict.needs:
+        if need.resource != USED:
+            lines += _requested(need.resource, need.need_bytes, need.now_bytes, need.of_bytes)
+    for of_cpu in verdict.cpu_needs:
+        if of_cpu.resource not in (USED_CPU, BE_REQUESTED_CPU):
+            lines += _requested(of_cpu.resource, of_cpu.need_millicpu, of_cpu.now_millicpu, of_cpu.of_millicpu)
+    return lines + (_round(feature, said) if verdict.fires else [])
+
+
+def _round(feature: FeaturePlan, said: str) -> list[str]:
+    sums = amounts_of(feature)
+    other = feature.verdict.koordinator_need_bytes
+    note = f"Koordinator: {format_bytes(other)}" if feature.cpu is None and other != feature.need_bytes else ""
+    lines = [_said("need", sums.text(sums.need), note), _said("coming back", sums.text(sums.pending))]
+    if sums.shared:
+        lines.append(_said("from others", sums.text(sums.shared), "victims of the features before"))
+    lines.append(_said("credit", sums.text(sums.credit), _victims(len(feature.victims))))
+    if sums.missing:
+        lines.append(_said("missing", sums.text(sums.missing)))
+    if (not feature.victims or sums.missing) and feature.reason not in said:
+        lines += filled(feature.reason, "  ")
+    return lines
+
+
+def _averages(cpu: CpuEvidence) -> list[str]:
+    window = f"average of {format_ns(cpu.window_ns)}"
+    lines = [_said("used", format_millicpu(cpu.used_millicpu), window), _said("of", format_millicpu(cpu.of_millicpu))]
+    if cpu.request_millicpu is not None:
+        lines.append(_said("requested", format_millicpu(cpu.request_millicpu), window))
+    marks = f"threshold {cpu.threshold_percent} %, lower {cpu.lower_percent} %"
+    return [*lines, f"  {marks}" + ("" if cpu.upper_percent is None else f", upper {cpu.upper_percent} %")]
+
+
+def _requested(resource: str, need: int, now: int, of: int) -> list[str]:
+    return [
+        f"  of {resource}",
+        _said("requested", amount_text(resource, now), f"{now * 100 // of} % of what is allocatable" if of > 0 else ""),
+        _said("allocatable", amount_text(resource, of)),
+        _said("too much", amount_text(resource, need)),
+    ]
+
+
+def _row(name: str, size_bytes: int, note: str = "") -> str:
+    return _said(name, format_bytes(size_bytes), note)
+
+
+def _said(name: str, amount: str, note: str = "") -> str:
+    return f"  {name:<12}{amount:>9}  {note}".rstrip()
+
+
+def _ranking(feature: FeaturePlan, count: int) -> list[str]:
+    shown = feature.candidates[:count]
+    if not shown:
+        return []
+    going = {victim.candidate.uid for victim in feature.victims}
+    columns = _columns(feature, shown)
+    rows = [
+        [f"{'*' if each.uid in going else ' '}{each.rank:>3}", *(cell(each) for _, cell in columns)] for each in shown
+    ]
+    lines = table_lines(["rank", *(heading for heading, _ in columns)], rows, left=1)
+    notes = ["* goes"] if going else []
+    if len(feature.candidates) > count:
+        notes.append(f"{len(feature.candidates) - count} more candidates")
+    if any(each.caused_ns for each in shown):
+        notes.append("caused: stalls of latency-sensitive pods on its account")
+    lines += filled("; ".join(notes))
+    for each in shown:
+        if each.disruption not in (None, ALLOWED):
+            lines += filled(f"rank {each.rank}: {each.disruption}", "  ")
+    for workload, ranks in _shared(shown).items():
+        lines += filled(f"ranks {', '.join(map(str, ranks))} are of {workload}", "  ")
+    return lines
+
+
+def _shared(shown: Sequence[Candidate]) -> dict[str, list[int]]:
+    ranks: dict[str, list[int]] = {}
+    for each in shown:
+        if each.workload is not None:
+            ranks.setdefault(each.workload, []).append(each.rank)
+    return {workload: found for workload, found in ranks.items() if len(found) > 1}
+
+
+# What every ranking shows, and of the rest what tells these candidates apart.
+def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
+    columns: list[_Column] = [("pod", lambda each: f"{each.namespace}/{each.name}")]
+    by_priority = feature.verdict.feature != be_memory_evict.FEATURE
+    if by_priority and any(each.own_priority for each in shown):
+        columns.append(("own", lambda each: str(each.own_priority)))
+    columns.append(("priority", lambda each: "-" if each.priority is None else str(each.priority)))
+    if by_priority and any(each.sub_priority not in (None, each.priority) for each in shown):
+        columns.append(("sub", lambda each: "-" if each.sub_priority is None else str(each.sub_priority)))
+    if feature.verdict.cpu_needs:
+        return [*columns, ("used", _used_cpu), ("asks", _asked_cpu), ("of", _asked_of)]
+    columns.append(("used", lambda each: "-" if each.used_bytes is None else format_bytes(each.used_bytes)))
+    if any(need.resource != USED for need in feature.verdict.needs):
+        columns.append(("asks", lambda each: format_bytes(each.request_bytes)))
+        columns.append(("of", lambda each: each.request_resource.removeprefix("kubernetes.io/")))
+        return columns
+    columns.append(("credit", lambda each: format_bytes(each.credit_bytes)))
+    columns.append(("growth/s", _growth))
+    if any(each.caused_ns for each in shown):
+        columns.append(("caused", lambda each: format_ns(each.caused_ns) if each.caused_ns else "-"))
+    if any(each.credit_bytes != each.koordinator_credit_bytes for each in shown):
+        columns.append(("Koordinator", lambda each: format_bytes(each.koordinator_credit_bytes)))
+    return columns
+
+
+def _used_cpu(each: Candidate) -> str:
+    used = each.cpu.used_millicpu if each.cpu else None
+    return "-" if used is None else format_millicpu(used)
+
+
+def _asked_cpu(each: Candidate) -> str:
+    return format_millicpu(each.cpu.request_millicpu) if each.cpu else "-"
+
+
+def _asked_of(each: Candidate) -> str:
+    return each.cpu.request_resource.removeprefix("kubernetes.io/") if each.cpu else "-"
+
+
+def _growth(each: Candidate) -> str:
+    return "-" if each.growth_bytes_per_s is None else format_bytes(int(each.growth_bytes_per_s))
+
+
+def _not_done(feature: FeaturePlan) -> list[str]:
+    if not feature.excluded:
+        return []
+    lines = ["no candidates:"]
+    for pod in feature.excluded:
+        lines += filled(f"{pod.namespace}/{pod.name}: {pod.why}", "  ")
+    return lines
+
+
+def _ladder(plan: Plan) -> list[str]:
+    lines = ["ladder, what each rung would do about the victims (* is used):"]
+    for each in plan.ladder:
+        undo = f"; undone by: {each.undo}" if each.undo else ""
+        lines += filled(f"{'*' if each.is_on else ' '} {each.rung.value:<8} {each.text}{undo}", "  ")
+    return lines if plan.ladder else [*lines, "  nobody is to go"]
+
+
+def _victims(count: int) -> str:
+    return "" if count == 0 else "1 victim" if count == 1 else f"{count} victims"

@@ -1,0 +1,52 @@
+"""What is told of changed files: a line of the audit, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange, WriteResult
+
+_SCHEMA: Literal["koordebpf.write/v1"] = "koordebpf.write/v1"
+WRITE_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it
+
+
+class AuditedWrite(msgspec.Struct, frozen=True):
+    """One changed file as a line of the audit log, beside the lines of evictions. `time` is RFC 3339 UTC."""
+
+    schema: Literal["koordebpf.write/v1"]
+    time: str
+    node: str
+    change: FileChange
+
+
+def audited_write(change: FileChange, node: str, wall_s: float) -> AuditedWrite:
+    """Return the line."""
+    time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return AuditedWrite(_SCHEMA, time, node, change)
+
+
+def alike(changes: Sequence[FileChange]) -> list[list[FileChange]]:
+    """Return changes of one round, those of one kind together: same file name, values and end. Steps are left out."""
+    kinds: dict[tuple[object, ...], list[FileChange]] = {}
+    for change in changes:
+        if change.is_final:
+            kind = (change.path.rpartition("/")[2], change.old, change.new, change.result, change.detail, change.reason)
+            kinds.setdefault(kind, []).append(change)
+    return list(kinds.values())
+
+
+def write_sentence(change: FileChange, more: int = 0) -> str:
+    """Return what became of one file, and of so many more that were changed alike, for people."""
+    files = f"{change.path} and {more} more" if more else change.path
+    step = f"{files}: {change.old or 'empty'} → {change.new or 'empty'}"
+    match change.result:
+        case WriteResult.WRITTEN:
+            return f"{step}: {change.reason}"
+        case WriteResult.DRY_RUN:
+            return f"{step} (dry run): {change.reason}"
+        case _:
+            return f"{step} was not written: {change.detail}"

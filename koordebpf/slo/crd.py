@@ -1,0 +1,90 @@
+"""The CustomResourceDefinition of NodeSLO, made from the types that read it: what is accepted is what is understood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from koordebpf.slo.spec import NodeSLOSpec
+
+GROUP = "slo.koordinator.sh"
+_PRESERVE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def nodeslo_crd() -> dict[str, Any]:
+    """Return the CRD, cluster scoped, as Koordinator's: group slo.koordinator.sh, version v1alpha1, with a status.
+
+    Shape:  structural (no $ref, no type that may be two, but int-or-string). Ranges are those that koordlet needs; of
+            resourceUsedThresholdWithBE it judges each feature's values when it uses them, so there are none.
+            Fields that a newer Koordinator adds to the spec are kept.
+    """
+    spec = _schema(inspect.type_info(NodeSLOSpec))
+    spec["x-kubernetes-preserve-unknown-fields"] = True
+    version = {
+        "name": "v1alpha1",
+        "served": True,
+        "storage": True,
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "description": "What a node promises its pods; read by the agent of the node it is named after.",
+                "properties": {
+                    "apiVersion": {"type": "string"},
+                    "kind": {"type": "string"},
+                    "metadata": {"type": "object"},
+                    "spec": spec,
+                    "status": dict(_PRESERVE),
+                },
+            }
+        },
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"nodeslos.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {"kind": "NodeSLO", "listKind": "NodeSLOList", "plural": "nodeslos", "singular": "nodeslo"},
+            "scope": "Cluster",
+            "versions": [version],
+        },
+    }
+
+
+def _schema(of: inspect.Type) -> dict[str, Any]:
+    match of:
+        case inspect.UnionType():
+            kinds = [each for each in of.types if not isinstance(each, inspect.NoneType)]
+            if len(kinds) == 1:
+                return _schema(kinds[0])
+            if {type(each) for each in kinds} == {inspect.IntType, inspect.StrType}:
+                return {"x-kubernetes-int-or-string": True}
+            raise TypeError(f"no structural schema says {of}")
+        case inspect.StructType():
+            properties = {field.encode_name: _schema(field.type) for field in of.fields}
+            required = [field.encode_name for field in of.fields if field.required]
+            return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+        case inspect.VarTupleType():
+            return {"type": "array", "items": _schema(of.item_type)}
+        case inspect.DictType():
+            if isinstance(of.value_type, inspect.AnyType):
+                return dict(_PRESERVE)
+            return {"type": "object", "additionalProperties": _schema(of.value_type)}
+        case inspect.LiteralType():
+            return {"type": "string", "enum": list(of.values)}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.StrType():
+            return {"type": "string"}
+        case inspect.IntType():
+            limits = {"minimum": of.ge if of.gt is None else of.gt + 1, "maximum": of.le}
+            return {"type": "integer", **{name: limit for name, limit in limits.items() if limit is not None}}
+    raise TypeError(f"no structural schema says {of}")
+
+
+def nodeslo_crd_json() -> bytes:
+    """Return the CRD as JSON text, which is YAML too."""
+    return msgspec.json.format(msgspec.json.encode(nodeslo_crd()), indent=2)

@@ -1,0 +1,50 @@
+"""Koordinator's feature gates: what koordlet's `--feature-gates` may name, and how it is read.
+
+Source: koordinator pkg/features/koordlet_features.go; k8s.io/component-base featuregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from koordebpf.errors import ConfigError
+
+# koordlet's gates and their defaults; those that are on are beta, the others alpha.
+_BETA = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport")
+_ALPHA = (
+    *("AuditEvents", "AuditEventsHTTPHandler", "BECPUManager", "BECPUEvict", "CPUEvict", "CPUAllocatableEvict"),
+    *("BEMemoryEvict", "MemoryEvict", "MemoryAllocatableEvict", "SystemConfig", "ResctrlCollector"),
+    *("CgroupReconcile", "Accelerators", "RDMADevices", "CPICollector", "Libpfm4", "PSICollector", "BlkIOReconcile"),
+    *("ColdPageCollector", "HugePageReport", "PodResourcesProxy", "HamiCoreVGPUMonitor", "PerCPUMetric"),
+    "NodeMetricPromMetrics",
+)
+KOORDLET_GATES: Mapping[str, bool] = {**dict.fromkeys(_BETA, True), **dict.fromkeys(_ALPHA, False)}
+_STAGES = {"AllAlpha": _ALPHA, "AllBeta": _BETA}
+
+# strconv.ParseBool
+_BOOLS = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+
+
+def parse_feature_gates(given: Sequence[str], path: str = "--feature-gates") -> dict[str, bool]:
+    """Return what `Name=true,Other=false` sets, the last of a name counting; each text may hold several.
+
+    AllAlpha and AllBeta stand for the gates of their stage that are not named themselves.
+
+    Raises:  ConfigError: koordlet has no such gate, or a value is no boolean.
+    """
+    named: dict[str, bool] = {}
+    for entry in (part.strip() for text in given for part in text.split(",")):
+        if not entry:
+            continue
+        name, _, value = (part.strip() for part in entry.partition("="))
+        if name not in KOORDLET_GATES and name not in _STAGES:
+            known = ", ".join((*KOORDLET_GATES, *_STAGES))
+            raise ConfigError(path, entry, f"no such gate; known are {known}")
+        if value not in _BOOLS:
+            raise ConfigError(path, entry, "must be NAME=true or NAME=false")
+        named[name] = _BOOLS[value]
+    staged = {name: named[stage] for stage, names in _STAGES.items() if stage in named for name in names}
+    return staged | {name: value for name, value in named.items() if name not in _STAGES}

@@ -1,0 +1,33 @@
+"""What best-effort pods ask for of the node's CPU, and what they may have at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from koordebpf.state.cpu import CpuMeasured
+from koordebpf.state.view import FINISHED_PHASES, PodView
+
+
+def be_request_millicpu(pods: Iterable[PodView]) -> int:
+    """Return the sum of batch-cpu that pods with the label BE ask for; those that have ended ask for nothing."""
+    return sum(
+        pod.terms.batch_cpu_millicpu for pod in pods if pod.koord_qos == "BE" and pod.phase not in FINISHED_PHASES
+    )
+
+
+def be_limit_millicpu(measured: CpuMeasured) -> int | None:
+    """Return what best-effort pods can use at most: the smallest of their cpusets, or the quota if that is less.
+
+    None: neither could be read.
+
+    Source:  koordinator pkg/koordlet/metricsadvisor/collectors/beresource.
+    """
+    online = frozenset(measured.topology.cpus)
+    limits = [
+        len(online.intersection(each.cpus)) * 1000
+        for each in measured.be_cgroups
+        if each.cpus and each.level != "pod"  # koordlet looks at containers and the directory itself
+    ]
+    if (quota := measured.be_quota) is not None and quota.quota_us is not None:
+        limits.append(quota.quota_us * 1000 // quota.period_us)
+    return min(limits, default=None)

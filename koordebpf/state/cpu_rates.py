@@ -1,0 +1,107 @@
+"""From counters of CPU time to rates, and from rates to the averages that CPU eviction judges."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from koordebpf.state.cpu import CpuWindow
+from koordebpf.state.series import GrowthTable
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+_NS_PER_S_PER_MILLICPU = NS_PER_S // 1000  # a CPU uses a second of time each second
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class CpuRates(Generic[Key]):
+    """The rates of CPU-time counters over the last `window_ns`: of the node, of pods, by any key.
+
+    Samples closer than a sixteenth of the window to the last one of their key are not kept, so that the memory of each
+    is bounded whatever the pace; their rate is that of the sample before.
+    """
+
+    def __init__(self, window_ns: int = NS_PER_S) -> None:
+        """Start without any sample; the first one of a key has no rate."""
+        self._apart_ns = window_ns // 16
+        self._table: GrowthTable[Key] = GrowthTable(window_ns, length=18)
+        self._last: dict[Key, tuple[int, int, int | None]] = {}  # now_ns, counter, rate
+
+    def millicpu(self, key: Key, now_ns: int, used_ns: int) -> int | None:
+        """Take a counter and return its rate; None for the first one, and after the counter ran backwards.
+
+        /proc/stat's iowait may run backwards, a cgroup that is made anew under its old name begins at 0.
+        """
+        last = self._last.get(key)
+        if last is not None and used_ns < last[1]:
+            self.forget(key)
+            last = None
+        if last is not None and now_ns - last[0] < self._apart_ns:
+            return last[2]
+        growth = self._table.push(key, now_ns, used_ns)
+        rate = None if growth is None else round(growth / _NS_PER_S_PER_MILLICPU)
+        self._last[key] = (now_ns, used_ns, rate)
+        return rate
+
+    def forget(self, key: Key) -> None:
+        """Drop one key."""
+        self.keep_only(self._last.keys() - {key})
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        """Drop every key that is not among `keys`."""
+        self._table.keep_only(keys)
+        for key in self._last.keys() - set(keys):
+            del self._last[key]
+
+
+class _Sample(msgspec.Struct, frozen=True, gc=False):
+    now_ns: int
+    node_used: int | None
+    be_used: int | None
+    be_request: int | None
+    be_limit: int | None
+
+
+class CpuWindows:
+    """The samples of the last minutes, from which the window of any strategy is averaged. One each second is kept."""
+
+    def __init__(self, longest_ns: int = 600 * NS_PER_S, every_ns: int = NS_PER_S) -> None:
+        """Start empty.
+
+        Args:
+            longest_ns: a longer window is averaged over this. Why 10 min: above it nobody would call it a reaction.
+            every_ns: samples that come sooner after the last kept one are left out; koordlet's interval.
+        """
+        self._longest_ns = longest_ns
+        self._every_ns = every_ns
+        self._samples: deque[_Sample] = deque(maxlen=longest_ns // every_ns + 1)
+
+    def push(
+        self, now_ns: int, *, node_used: int | None, be_used: int | None, be_request: int | None, be_limit: int | None
+    ) -> None:
+        """Keep one sample, in millicpu; None: not known."""
+        # A wake-up some milliseconds early must not halve the pace.
+        if self._samples and now_ns - self._samples[-1].now_ns < self._every_ns - 50 * NS_PER_MS:
+            return
+        self._samples.append(_Sample(now_ns, node_used, be_used, be_request, be_limit))
+
+    def window(self, now_ns: int, window_ns: int) -> CpuWindow:
+        """Return the averages of what was sampled within the window; each sample stands for `every_ns`."""
+        window_ns = min(max(window_ns, self._every_ns), self._longest_ns)
+        inside = [sample for sample in self._samples if now_ns - sample.now_ns < window_ns]
+        return CpuWindow(
+            window_ns=window_ns,
+            covered_ns=min(len(inside) * self._every_ns, window_ns),
+            node_used_millicpu=_average(sample.node_used for sample in inside),
+            be_used_millicpu=_average(sample.be_used for sample in inside),
+            be_request_millicpu=_average(sample.be_request for sample in inside),
+            be_limit_millicpu=_average(sample.be_limit for sample in inside),
+        )
+
+
+def _average(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if known else None

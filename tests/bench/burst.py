@@ -1,0 +1,116 @@
+"""A burst of latency-sensitive work until the agent holds best-effort pods to less: by each thing that wakes it."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.psi import NODE_CPU_PRESSURE, PsiTrigger
+from koordebpf.report.writes import WRITE_LINE, AuditedWrite
+from tests.bench.figure import figure
+from tests.bench.report import CannotMeasure, Report
+from tests.host.burst_node import BurstNode
+from tests.host.live_agent import LiveAgent
+from tests.nodes import MIB, NodeCgroup
+
+_BLOCKS = 2  # of each in turn, so that a machine that gets busier favours none
+_BURST_S = 1.5
+_CALM_S = 2.5  # the burst is over and out of every window
+_BEFORE_S = 0.5  # best-effort pods are at work before the burst
+_GIVE_UP_S = 5.0
+_MIN_PERCENT = 40  # of the node that best-effort pods keep, so that they soon have all again
+_CALM_US = 120_000  # of 130,000 that are theirs in peace on two CPUs, for each two CPUs
+
+# What wakes → the setting, and what is promised.
+_WAYS: dict[str, tuple[dict[str, object], float | None]] = {
+    "poll each second": ({"pressure": False, "scheduler": False}, None),
+    "pressure trigger": ({"pressure": True, "scheduler": False}, None),
+    "scheduler events": ({"pressure": False, "scheduler": True}, 100),
+}
+
+
+def burst(report: Report) -> None:
+    """Begin to work beside best-effort pods again and again, with agents that are woken by different things."""
+    n = 2 if report.quick else 10
+    hierarchy = find_memory_hierarchy()
+    samples: dict[str, list[float]] = {way: [] for way in _WAYS}
+    try:
+        with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as cgroup:
+            node = BurstNode(cgroup)
+            weight = node.outweigh()
+            try:
+                for _ in range(_BLOCKS):
+                    for way, (wake, _) in _WAYS.items():
+                        found = _block(node, wake, n)
+                        report.say(f"{way}: {' '.join(f'{each:.0f}' for each in found)} ms")
+                        samples[way] += found
+            finally:
+                node.close()
+    except (KeyError, OSError) as error:
+        raise CannotMeasure(f"no cpu hierarchy that can be written: {error}") from None
+    for way, (_, reach) in _WAYS.items():
+        how = f"{_granted()}; " if way == "pressure trigger" else ""
+        method = f"{how}from telling a sleeper to work to the quota's write; {weight}"
+        report.add(figure(f"LS burst → BE held, {way}", "ms", samples[way], method, reach_p99=reach))
+
+
+def _block(node: BurstNode, wake: dict[str, object], n: int) -> list[float]:
+    with TemporaryDirectory() as folder:
+        arguments = node.arguments(Path(folder), min_percent=_MIN_PERCENT, **wake)
+        with LiveAgent(Path(folder), *arguments) as agent:
+            samples = []
+            for _ in range(n):
+                samples.append(_once(node, agent))
+                time.sleep(_CALM_S)
+            agent.stop()
+    return samples
+
+
+def _once(node: BurstNode, agent: LiveAgent) -> float:
+    deadline = time.monotonic() + 30
+    while node.quota_us() < _CALM_US * len(node.workers) // 2:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"best-effort pods do not get their CPU back:\n{agent.log}")
+        time.sleep(0.05)
+    time.sleep(0.5 + random.random())  # any moment of the agent's second
+    for worker in node.best_effort:
+        worker.work(_BEFORE_S + _BURST_S)
+    time.sleep(_BEFORE_S)
+    begun_s = time.time()
+    for worker in node.workers:
+        worker.work(_BURST_S)
+    while time.time() - begun_s < _GIVE_UP_S:
+        time.sleep(0.05)
+        # By the agent's own clock: who waits for it here is kept from the CPU by the burst.
+        for line in agent.audit.read_bytes().splitlines():
+            if WRITE_LINE in line and (wrote_s := _cut_at_s(line)) is not None and wrote_s > begun_s:
+                return (wrote_s - begun_s) * 1000
+    return _GIVE_UP_S * 1000  # not at all: it counts as the longest
+
+
+def _cut_at_s(line: bytes) -> float | None:
+    written = msgspec.json.decode(line, type=AuditedWrite)
+    change = written.change
+    is_cut = change.old is not None and change.new is not None and _quota_us(change.new) < _quota_us(change.old)
+    return datetime.fromisoformat(written.time).timestamp() if is_cut else None
+
+
+def _quota_us(text: str) -> float:
+    number = text.split(maxsplit=1)[0]
+    return math.inf if number in ("-1", "max") else int(number)
+
+
+def _granted() -> str:
+    try:
+        with PsiTrigger(NODE_CPU_PRESSURE, stall_us=2000) as trigger:
+            return f"the machine's, the kernel grants a window of {trigger.window_us // 1000} ms"
+    except SupportError as error:
+        return f"none is granted ({error.reason}), so it polls"

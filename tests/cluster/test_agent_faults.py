@@ -1,0 +1,96 @@
+"""The whole agent on a real node, where the API server says no, goes away, or comes back."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.cluster.accounts import account_that_lacks, refused_requests
+from tests.cluster.api import Object
+from tests.cluster.objects import budget, reasons
+from tests.cluster.story import Story
+
+
+def add_two(story: Story) -> None:
+    """Add `low`, which has to go before `high`; either is enough."""
+    story.hold("low", 400)
+    story.hold("high", 400, priority="koord-batch-high")
+
+
+def cross(story: Story) -> None:
+    used = story.used_percent()
+    story.threshold(memoryEvictThresholdPercent=used - 2, memoryEvictLowerPercent=used - 6)
+
+
+def protect(story: Story, app: str) -> dict[str, object]:
+    made = story.api.create(budget(app, app, 1, story.namespace))
+
+    def is_counted() -> bool:
+        return (story.api.get(made) or {}).get("status", {}).get("expectedPods") == 1
+
+    story.until(is_counted, "the budget is counted")
+    return made
+
+
+def test_a_disruption_budget_sends_the_next_one_and_lets_go_later(story: Story) -> None:
+    add_two(story)
+    agent = story.agent()
+    protect(story, "low")
+    kept = protect(story, "high")
+    cross(story)
+    agent.said("refused: ")
+    story.until(lambda: len(story.events("low")) and len(story.events("high")), "both are refused")
+    story.still_run("low", "high")
+    story.api.delete(kept)
+    story.is_gone("high")
+    story.still_run("low")
+    assert reasons(story.events("high"))[-1] == ("high", "evictPodSuccess")
+    (refusal, *_) = story.events("low")
+    assert refusal["reason"] == "evictPodFail"
+    assert "disruption budget" in refusal["message"]
+
+
+def test_without_the_verb_it_says_so_and_asks_less_and_less_often(story: Story) -> None:
+    add_two(story)
+    agent = story.agent(kubeconfig=account_that_lacks(story.cluster, story.namespace, "pods/eviction"))
+    cross(story)
+    agent.said("needs RBAC verb create on pods/eviction")
+    story.until(lambda: refused_requests(story.cluster, story.namespace, "pods/eviction") >= 2, "both are refused")
+    # A round is due each 100 ms: of 60 each pod gets a second request at most, after 5 to 10 s.
+    ticks = agent.metric("koordebpf_ticks_total") + 60
+    story.until(lambda: agent.metric("koordebpf_ticks_total") >= ticks, "more rounds")
+    assert refused_requests(story.cluster, story.namespace, "pods/eviction") <= 2 * 2
+    story.still_run("low", "high")
+
+
+def test_a_server_that_dies_with_the_eviction_in_its_hands_is_asked_again(story: Story) -> None:
+    story.hold("web", 300, qos="LS", priority="koord-prod", requests={"memory": "300Mi"})
+    agent = story.agent()
+    low = story.add("low", 1500, rate_mib_s=60)
+    low.wait_for("running")
+    # About 3 s ahead: 60 MiB are 2 % of the node.
+    used = story.used_percent()
+    story.threshold(memoryEvictThresholdPercent=used + 6, memoryEvictLowerPercent=used + 2)
+    time.sleep(0.5)  # the agent has heard of it
+    story.cluster.stop_api_server(signal.SIGSTOP)
+    agent.said(f"evicting {story.namespace}/low")
+    time.sleep(0.3)  # the request is with a server that answers nobody
+    story.cluster.stop_api_server()
+    story.cluster.start_api_server()
+    story.is_gone("low")
+    story.still_run("web")
+
+    def done() -> int:
+        return [outcome["result"] for line in agent.plans() for outcome in line["outcomes"]].count("done")
+
+    story.until(done, "the audit line")
+    assert done() == 1
+    assert len(evictions(story, 201)) == 1
+    story.until(lambda: ("low", "evictPodSuccess") in reasons(story.events("low")), "the Event")
+
+
+def evictions(story: Story, code: int) -> list[Object]:
+    """Return the evictions in this namespace that the API server has answered with `code`."""
+    asked = [each for each in story.cluster.requests() if each["objectRef"].get("subresource") == "eviction"]
+    mine = [each for each in asked if each["objectRef"]["namespace"] == story.namespace]
+    return [each for each in mine if each["responseStatus"]["code"] == code]

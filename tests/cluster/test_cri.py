@@ -1,0 +1,46 @@
+"""Eviction through the real container runtime: containerd's socket, as the kubelet uses it."""
+
+from __future__ import annotations
+
+from koordebpf.kube.cri import Cri
+from tests.cluster.story import Story
+
+
+def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Story) -> None:
+    story.hold("low", 350)
+    story.hold("high", 700, priority="koord-batch-high")
+    agent = story.agent("--executor", "cri", "--cri-socket", story.node.socket)
+    used = story.used_percent()
+    story.threshold(memoryEvictThresholdPercent=used - 2, memoryEvictLowerPercent=used - 6)
+    line = story.evicted("low")
+    (outcome,) = line["outcomes"]
+    assert outcome["executor"] == "cri"
+    assert outcome["detail"].startswith("stopped load within ")
+
+    def state() -> dict[str, object] | None:
+        found = story.api.get(story.pods["low"].pod) or {}
+        statuses = found.get("status", {}).get("containerStatuses", [{}])
+        return statuses[0].get("state", {}).get("terminated") or statuses[0].get("lastState", {}).get("terminated")
+
+    terminated = story.until(state, "the kubelet saw it end")
+    assert terminated["exitCode"] == 137
+    story.still_run("high")
+    assert (story.api.get(story.pods["low"].pod) or {})["metadata"].get("deletionTimestamp") is None
+    agent.said("back below the threshold")
+
+
+def test_what_runs_is_what_the_runtime_says(story: Story) -> None:
+    follower = story.hold("two", 50)
+    uid = str((story.api.get(follower.pod) or {})["metadata"]["uid"])
+    cri = Cri(story.node.socket)
+    try:
+        assert cri.version().startswith("containerd ")
+        (container,) = cri.running(uid, 5)
+        assert cri.running("00000000-0000-0000-0000-000000000000", 5) == ()
+        (result,) = cri.stop([container], grace_s=0, timeout_s=10)
+        assert result.problem is None
+        assert cri.running(uid, 5) == () or cri.running(uid, 5)[0].id != container.id
+        (again,) = cri.stop([container], grace_s=0, timeout_s=10)
+        assert again.problem is None  # it is stopped already
+    finally:
+        cri.close()

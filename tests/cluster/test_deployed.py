@@ -1,0 +1,303 @@
+"""deploy/ on a real node, as an operator walks through its README: one story, in the order of these tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from koordebpf.units import MIB
+from tests.cluster.agent_image import IMAGE, ROOT, obtain_image
+from tests.cluster.api import Object
+from tests.cluster.binaries import Binaries, say_line
+from tests.cluster.control_plane import control_plane
+from tests.cluster.deployment import Deployment
+from tests.cluster.node import hierarchies
+from tests.cluster.objects import NAMESPACE, pod, reasons
+from tests.cluster.processes import ServerProcess, wait_for
+from tests.contract.apiserver import until
+
+USERS = "users"
+USER_PODS = ("web", "batch")
+WRITTEN = (
+    "cpu.cfs_*_us",
+    "cpu.shares",
+    "cpu.idle",
+    "cpuset.cpus",
+    "memory.limit_in_bytes",
+    "memory.soft_limit_in_bytes",
+)
+SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}  # until who holds 17 % is gone
+NOBODY = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
+NO_QUOTA = "-1"
+HOLD_S = 600
+
+
+class Followed:
+    """Reads a file again and again, and keeps what it held, each value once in a row."""
+
+    def __init__(self, path: Path) -> None:
+        self.values: list[str] = []
+        self._path = path
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._follow)
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(0.005):
+            value = self._path.read_text().strip()
+            if self.values[-1:] != [value]:
+                self.values.append(value)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def untouched(deployment: Deployment) -> dict[Path, bytes]:
+    """What the files held before there was an agent."""
+    return files_of(deployment)
+
+
+@pytest.fixture(scope="module")
+def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes cgroups, namespaces and an image")
+    if not hierarchies():
+        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    image = obtain_image(say_line)
+    with control_plane(binaries.kubernetes, controllers="*") as cluster:
+        deployment = Deployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
+        try:
+            cluster.add_namespace(USERS)
+            user_pod(deployment, "web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
+            user_pod(deployment, "batch", 50)
+            yield deployment
+        finally:
+            deployment.close()
+
+
+def user_pod(deployment: Deployment, name: str, mib: int, **more: object) -> Object:
+    """Create a pod that holds so much memory; return it once it does."""
+    command = ("/bin/hog", "--mib", mib, "--hold", HOLD_S)
+    made = deployment.api.create(pod(name, deployment.node.name, *command, namespace=USERS, **more))  # type: ignore[arg-type]
+
+    def holds() -> bool:
+        found = deployment.node.pod_cgroup(made)
+        return found is not None and int((found / "memory.usage_in_bytes").read_text()) >= mib * MIB
+
+    until(holds, f"{name} holds {mib} MiB", 60)
+    return made
+
+
+def files_of(deployment: Deployment) -> dict[Path, bytes]:
+    """Return what every file holds that an agent may write: of best-effort pods, and of all that live through it."""
+    level = deployment.node.directory("cpu") / "kubepods/besteffort"
+    assert level.is_dir()
+    found = {}
+    for controller in ("cpu", "cpuset", "memory"):
+        pods = deployment.node.directory(controller) / "kubepods"
+        levels = [pods / "besteffort"]
+        levels += [found for one in USER_PODS for found in pods.rglob(f"pod{uid_of(deployment, one)}")]
+        for path in (path for each in levels for pattern in WRITTEN for path in each.rglob(pattern)):
+            found[path] = path.read_bytes()
+    return found
+
+
+def uid_of(deployment: Deployment, name: str) -> str:
+    found = deployment.api.get(named(name))
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+def quota_of(deployment: Deployment) -> Path:
+    """Return the file by which all best-effort pods of the node are held."""
+    return deployment.node.directory("cpu") / "kubepods/besteffort/cpu.cfs_quota_us"
+
+
+def is_there(deployment: Deployment, one: Object) -> bool:
+    found = deployment.api.get(one)
+    return found is not None and found["metadata"]["uid"] == one["metadata"]["uid"]
+
+
+def decided(deployment: Deployment, agent: str) -> list[Object]:
+    """Return the plans of an agent's audit that chose somebody."""
+    return [line for line in deployment.logs(agent) if line.get("outcomes")]
+
+
+def test_the_overlay_is_applied_and_the_agent_becomes_ready(
+    deployment: Deployment, untouched: dict[Path, bytes]
+) -> None:
+    assert len(untouched) > 20
+    deployment.apply("observe")
+    deployment.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
+    agent = deployment.rolled_out("observe")
+    deployment.said(agent, "dry run: nothing is evicted")
+    deployment.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/koordebpf-controller", "--timeout=60s")
+    until(lambda: deployment.node.name in deployment.kubectl("get", "nodeslo", "-o", "name"), "the node's NodeSLO")
+
+
+def test_a_second_apply_changes_nothing(deployment: Deployment) -> None:
+    before = deployment.kubectl("-n", NAMESPACE, "get", "daemonset,deployment,configmap", "-o", "json")
+    deployment.apply("observe")
+    after = deployment.kubectl("-n", NAMESPACE, "get", "daemonset,deployment,configmap", "-o", "json")
+    generations = [
+        {each["metadata"]["name"]: each["metadata"].get("generation") for each in json.loads(text)["items"]}
+        for text in (before, after)
+    ]
+    assert generations[0] == generations[1]
+
+
+def test_its_capabilities_and_mounts_are_enough(deployment: Deployment) -> None:
+    """In the pod works what works for root on the host, each in the same way."""
+    agent = deployment.rolled_out("observe")
+    doctor = ["koordebpf", "doctor", "--json"]
+    inside = deployment.kubectl("-n", NAMESPACE, "exec", agent, "--", "sh", "-c", " ".join(doctor) + " || true")
+    command = [sys.executable, "-m", *doctor]
+    outside = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    found = [{each["signal"]: (each["works"], each["how"]) for each in sources(text)} for text in (inside, outside)]
+    assert found[0] == found[1]
+    assert json.loads(inside)["backends"][0] == json.loads(outside)["backends"][0]
+
+
+def sources(text: str) -> list[Object]:
+    listed: list[Object] = json.loads(text)["sources"]
+    return listed
+
+
+def test_it_is_scraped_over_http(deployment: Deployment) -> None:
+    metrics = deployment.metrics(deployment.rolled_out("observe"))
+    assert "koordebpf_dry_run 1.0" in metrics
+    assert 'koordebpf_signals_info{backend="co-re"' in metrics
+
+
+@pytest.fixture(scope="module")
+def prometheus(deployment: Deployment) -> Iterator[ServerProcess]:
+    server = deployment.prometheus()
+    wait_for(lambda: targets(deployment), "Prometheus has no target", [server])
+    yield server
+    server.stop()
+
+
+def targets(deployment: Deployment) -> list[Object]:
+    """Return what Prometheus scrapes; none: it is not there yet."""
+    try:
+        found: list[Object] = deployment.ask_prometheus("targets")["activeTargets"]
+    except AssertionError:
+        return []
+    return found
+
+
+def firing(deployment: Deployment) -> dict[str, Object]:
+    """Return the labels of the alerts that fire, by name."""
+    alerts = deployment.ask_prometheus("alerts")["alerts"]
+    return {each["labels"]["alertname"]: each["labels"] for each in alerts if each["state"] == "firing"}
+
+
+def test_prometheus_finds_the_agent_and_both_controllers(deployment: Deployment, prometheus: ServerProcess) -> None:
+    def scraped() -> list[str]:
+        return sorted(each["labels"]["component"] for each in targets(deployment) if each["health"] == "up")
+
+    wait_for(lambda: scraped() == ["agent", "controller", "controller"], "not all are scraped", [prometheus])
+    assert firing(deployment) == {}
+
+
+def test_who_observes_tells_and_evicts_nobody(deployment: Deployment, prometheus: ServerProcess) -> None:
+    agent = deployment.rolled_out("observe")
+    low = user_pod(deployment, "low", 500)
+    deployment.configure(**SHORT)
+    (plan, *_) = until(lambda: decided(deployment, agent), "a plan", 60)
+    assert [(each["name"], each["result"]) for each in plan["outcomes"]] == [("low", "dry_run")]
+    wait_for(lambda: "KoordebpfWouldEvict" in firing(deployment), "no alert", [prometheus])
+    alert = firing(deployment)["KoordebpfWouldEvict"]
+    assert (alert["node"], alert["feature"]) == (deployment.node.name, "BEMemoryEvict")
+    assert is_there(deployment, low)
+    deployment.configure(**NOBODY)
+    wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
+
+
+def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
+    deployment.apply("enforce")
+    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode=enforce")
+    agent = deployment.rolled_out("enforce")
+    low, web = (deployment.api.get(named(name)) for name in ("low", "web"))
+    assert low is not None and web is not None
+    deployment.configure(**SHORT)
+    deployment.api.wait_gone(low)
+    assert is_there(deployment, web)
+    (plan, *_) = until(lambda: decided(deployment, agent), "a plan", 60)
+    assert [(each["name"], each["result"]) for each in plan["outcomes"]] == [("low", "done")]
+    query = {"fieldSelector": "source=koordebpf"}
+    events = until(lambda: deployment.api.items("v1", "Event", USERS, **query), "an Event")
+    assert reasons(events) == [("low", "evictPodSuccess")]
+    deployment.configure(**NOBODY)
+
+
+def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
+    """Apply another image while best-effort pods are held; nobody may be let loose meanwhile."""
+    before = deployment.rolled_out("enforce")
+    with Followed(quota_of(deployment)) as quota:
+        give(deployment, old, new)
+        after = deployment.rolled_out("enforce")
+        assert after != before
+        deployment.said(after, "watching ")
+    assert quota.values
+    assert NO_QUOTA not in quota.values
+
+
+def test_an_upgrade_lets_nobody_loose(deployment: Deployment) -> None:
+    deployment.edit("base/agent/config.yaml", "\n  atExit: restore\n", "\n  atExit: keep\n")
+    deployment.apply("enforce")
+    deployment.rolled_out("enforce")
+    deployment.configure(**NOBODY, cpuSuppressThresholdPercent=40, cpuSuppressPolicy="cfsQuota")
+    held_by_quota(deployment)
+    deployment.node.tag_image(IMAGE, IMAGE + ".next")
+    replace_while_held(deployment, "0.1.0", "0.1.0.next")
+
+
+def give(deployment: Deployment, old: str, new: str) -> None:
+    """Apply the same with another image."""
+    deployment.edit("overlays/enforce/kustomization.yaml", f"newTag: {old}\n", f"newTag: {new}\n")
+    deployment.apply("enforce")
+
+
+def held_by_quota(deployment: Deployment) -> None:
+    until(lambda: quota_of(deployment).read_text().strip() != NO_QUOTA, "best-effort pods are held", 60)
+
+
+def test_and_neither_does_its_roll_back(deployment: Deployment) -> None:
+    replace_while_held(deployment, "0.1.0.next", "0.1.0")
+
+
+def test_without_the_label_everything_is_given_back(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
+    deployment.edit("base/agent/config.yaml", "\n  atExit: keep\n", "\n  atExit: restore\n")
+    deployment.apply("enforce")
+    deployment.rolled_out("enforce")
+    held_by_quota(deployment)
+    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode-")
+    deployment.rolled_out("observe")
+    assert files_of(deployment) == untouched
+
+
+def test_after_its_removal_every_cgroup_is_as_before(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
+    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode=enforce")
+    deployment.rolled_out("enforce")
+    held_by_quota(deployment)
+    deployment.kubectl("delete", "-k", "deploy/overlays/enforce")
+    assert deployment.api.items("v1", "Pod", NAMESPACE) == []
+    assert files_of(deployment) == untouched
+
+
+def named(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": USERS}}

@@ -1,0 +1,139 @@
+"""What an operator applies, rolls back and removes, by kubectl and by Helm: a real API server without nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.binaries import Binaries
+from tests.cluster.control_plane import ControlPlane, control_plane
+from tests.deploy.programs import helm, operator_definitions
+from tests.deploy.rendered import CHART, DEPLOY, NAMESPACE, built, overlay_with, templated
+
+EVICTION = ["pods/eviction"]
+# Those that change the same object are apart.
+COMPONENTS = [["beside-koordinator", "node-mark", "prometheus-operator"], ["host-processes"], ["privileged"]]
+
+
+class Operator:
+    """Who types: the programs with an administrator's credentials, at the root of a checkout."""
+
+    def __init__(self, cluster: ControlPlane, binaries: Binaries, home: Path) -> None:
+        self._kubectl = [str(binaries.kubernetes), "kubectl", f"--kubeconfig={cluster.admin_kubeconfig}"]
+        self._helm = [str(helm()), f"--kubeconfig={cluster.admin_kubeconfig}"]
+        self._environment = os.environ | {f"HELM_{name}_HOME": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        return self._run([*self._kubectl, *arguments], given)
+
+    def helm(self, *arguments: str) -> str:
+        return self._run([*self._helm, *arguments, "-n", NAMESPACE])
+
+    def get(self, *what: str) -> Any:
+        return json.loads(self.kubectl("-n", NAMESPACE, "get", *what, "-o", "json"))
+
+    def evicting_roles(self) -> list[str]:
+        """Return who has been given the right to evict, of ours."""
+        roles = self.get("clusterroles", "-l", "app.kubernetes.io/name=koordebpf")["items"]
+        return [role["metadata"]["name"] for role in roles if EVICTION in [rule["resources"] for rule in role["rules"]]]
+
+    def daemonsets(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.get("daemonsets")["items"]]
+
+    def what_is_left(self) -> list[str]:
+        kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
+        cluster_wide = "clusterroles,clusterrolebindings"
+        ours = ["-l", "app.kubernetes.io/name=koordebpf"]
+        found = self.get(kinds, *ours)["items"] + self.get(cluster_wide, *ours)["items"]
+        found += [each for each in self.get("crds")["items"] if "koordinator" in each["metadata"]["name"]]
+        return [f"{each['kind']} {each['metadata']['name']}" for each in found]
+
+    def _run(self, command: list[str], given: str = "") -> str:
+        done = subprocess.run(
+            command,
+            input=given,
+            cwd=DEPLOY.parent,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(command[1:])}: {done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def operator(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """A cluster of its own: nothing of deploy/ is in it but the namespace."""
+    with control_plane(binaries.kubernetes) as cluster:
+        operator = Operator(cluster, binaries, tmp_path_factory.mktemp("helm"))
+        definitions = [operator_definitions()[kind] for kind in ("PodMonitor", "PrometheusRule")]
+        operator.kubectl("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all(definitions))
+        operator.kubectl("apply", "--server-side", "-f", "deploy/base/namespace.yaml")
+        operator.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        yield operator
+
+
+@pytest.mark.parametrize("components", COMPONENTS, ids="+".join)
+def test_the_api_server_takes_every_field(components: Sequence[str], operator: Operator, tmp_path: Path) -> None:
+    objects = built(overlay_with(tmp_path, "enforce", components))
+    applied = operator.kubectl(
+        *("apply", "--server-side", "--validate=strict", "--dry-run=server", "-o", "name", "-f", "-"),
+        given=yaml.safe_dump_all(objects),
+    )
+    assert len(applied.splitlines()) == len(objects)
+
+
+def test_every_component_was_taken() -> None:
+    assert {name for names in COMPONENTS for name in names} == {path.name for path in (DEPLOY / "components").iterdir()}
+
+
+def test_a_field_that_is_not_known_is_refused(operator: Operator) -> None:
+    (policy,) = [one for one in templated() if one["kind"] == "NetworkPolicy"]
+    policy["spec"]["podSelektor"] = {}
+    with pytest.raises(AssertionError, match="podSelektor"):
+        operator.kubectl(
+            *("apply", "--server-side", "--validate=strict", "--dry-run=server", "-f", "-"),
+            given=yaml.safe_dump(policy),
+        )
+
+
+def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> None:
+    apply = ("apply", "--server-side", "-k")
+    operator.kubectl(*apply, "deploy/overlays/observe")
+    watching = operator.get("daemonset", "koordebpf-agent")["spec"]
+    assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
+    operator.kubectl(*apply, "deploy/overlays/enforce")
+    assert operator.daemonsets() == ["koordebpf-agent", "koordebpf-agent-enforce"]
+    assert operator.evicting_roles() == ["koordebpf-agent"]
+    operator.kubectl(*apply, "deploy/overlays/observe")
+    assert operator.get("daemonset", "koordebpf-agent")["spec"] == watching
+    assert operator.evicting_roles() == []
+    operator.kubectl("delete", "-k", "deploy/overlays/enforce")
+    assert operator.what_is_left() == []
+
+
+def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
+    operator.kubectl("apply", "--server-side", "-f", "deploy/base/namespace.yaml")
+    told = operator.helm("install", "koordebpf", str(CHART))
+    assert "koordebpf watches every node and evicts nobody." in told
+    # The namespace has the label already.
+    assert "Pod Security Standard" not in told
+    watching = operator.get("daemonset", "koordebpf-agent")["spec"]
+    assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
+    told = operator.helm("upgrade", "koordebpf", str(CHART), "--set", "enforce.enabled=true")
+    assert "acts on those with koordebpf.io/mode=enforce" in told
+    assert operator.daemonsets() == ["koordebpf-agent", "koordebpf-agent-enforce"]
+    assert operator.evicting_roles() == ["koordebpf-agent"]
+    operator.helm("rollback", "koordebpf")
+    assert operator.get("daemonset", "koordebpf-agent")["spec"] == watching
+    assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
+    operator.helm("uninstall", "koordebpf")
+    assert operator.what_is_left() == []

@@ -1,0 +1,11 @@
+"""How the tests open an api source: with waits short enough for them; nothing asserts how long anything took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koordebpf.kube.api import ApiSource
+from koordebpf.kube.watch import Pace
+
+PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)
+Open = Callable[..., ApiSource]

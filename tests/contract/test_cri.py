@@ -1,0 +1,201 @@
+"""Stopping containers over a real gRPC connection to a runtime of our own making."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from apiserver import until
+
+from koordebpf.act.actuator import OutcomeQueue
+from koordebpf.act.cri import CriExecutor, CriLimits
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.errors import ConfigError
+from koordebpf.kube.cri import _SERVICE, Cri, _message_classes
+
+RUNNING, EXITED = 1, 2
+
+
+def victim(uid: str) -> Victim:
+    candidate = Candidate(
+        rank=1, uid=uid, namespace="be", name=uid, cgroup_id=1, priority=5000,
+        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+    )  # fmt: skip
+    return Victim(candidate=candidate, reason="evicted", message="m")
+
+
+class Runtime:
+    """A container runtime: what it was asked, and what it holds, pod uid → name → state."""
+
+    def __init__(self, socket: Path) -> None:
+        self.messages = _message_classes()
+        self.pods: dict[str, dict[str, int]] = {}
+        self.stopped: list[tuple[str, int]] = []
+        self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}
+        self.filters = True
+        self.hold = threading.Event()
+        self.hold.set()
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers((self._handler(),))
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def _handler(self) -> grpc.GenericRpcHandler:
+        answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+            "Version": lambda *_: self.messages["VersionResponse"](runtime_name="own", runtime_version="1.0"),
+            "ListContainers": self._list,
+            "StopContainer": self._stop,
+        }
+        return grpc.method_handlers_generic_handler(
+            _SERVICE.lstrip("/"),
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    answer,
+                    request_deserializer=self.messages[f"{name}Request"].FromString,
+                    response_serializer=lambda message: message.SerializeToString(),
+                )
+                for name, answer in answers.items()
+            },
+        )
+
+    def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        wanted = {label.key: label.value for label in request.filter.label_selector}
+        label = self.messages["Label"]
+        containers = [
+            self.messages["Container"](
+                id=f"{uid}-{name}",
+                state=state,
+                labels=[
+                    label(key="io.kubernetes.pod.uid", value=uid),
+                    label(key="io.kubernetes.container.name", value=name),
+                ],
+            )
+            for uid, names in self.pods.items()
+            for name, state in names.items()
+            if not self.filters or (wanted["io.kubernetes.pod.uid"] == uid and state == request.filter.state.state)
+        ]
+        return self.messages["ListContainersResponse"](containers=containers)
+
+    def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.hold.wait(10)
+        if failure := self.fails.get(request.container_id):
+            context.abort(*failure)
+        self.stopped.append((request.container_id, request.timeout))
+        return self.messages["StopContainerResponse"]()
+
+    def close(self) -> None:
+        self.hold.set()
+        self._server.stop(None).wait()
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    runtime = Runtime(tmp_path / "cri.sock")
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def cri(runtime: Runtime, tmp_path: Path) -> Iterator[Cri]:
+    cri = Cri(tmp_path / "cri.sock")
+    yield cri
+    cri.close()
+
+
+@pytest.fixture
+def evict(cri: Cri) -> Iterator[Callable[[str], Outcome]]:
+    """Evict one pod; return the outcome that comes by the queue."""
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=1.0), enforce=True)
+
+    def _evict(uid: str) -> Outcome:
+        sent = executor.submit(victim(uid), 1)
+        assert (sent.result, sent.executor) == (Result.SENT, "cri")
+        (outcome,) = until(outcomes.drain, "the outcome")
+        return outcome
+
+    yield _evict
+    executor.close()
+
+
+def test_every_running_container_is_stopped_at_once(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    runtime.pods = {"a": {"main": RUNNING, "sidecar": RUNNING, "init": EXITED}, "b": {"main": RUNNING}}
+    outcome = evict("a")
+    assert outcome.result is Result.DONE
+    assert outcome.detail.startswith("stopped main, sidecar within ")
+    assert sorted(runtime.stopped) == [("a-main", 0), ("a-sidecar", 0)]
+    assert outcome.sent_ns and outcome.answered_ns and outcome.sent_ns <= outcome.answered_ns
+
+
+def test_other_pods_are_left_alone_by_a_runtime_that_ignores_the_filter(
+    evict: Callable[[str], Outcome], runtime: Runtime
+) -> None:
+    runtime.filters = False
+    runtime.pods = {"a": {"main": RUNNING, "old": EXITED}, "b": {"main": RUNNING}}
+    assert evict("a").result is Result.DONE
+    assert runtime.stopped == [("a-main", 0)]
+
+
+def test_each_container_that_was_not_stopped_is_named(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    runtime.pods = {"a": {"main": RUNNING, "sidecar": RUNNING}}
+    runtime.fails = {"a-main": (grpc.StatusCode.INTERNAL, "shim died")}
+    outcome = evict("a")
+    assert outcome.result is Result.FAILED
+    assert outcome.detail == (
+        "main was not stopped: StopContainer: the container runtime says INTERNAL: shim died; stopped: sidecar"
+    )
+    assert outcome.retry_at_ns is not None
+
+
+def test_a_container_that_is_gone_counts_as_stopped(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    runtime.pods = {"a": {"main": RUNNING}}
+    runtime.fails = {"a-main": (grpc.StatusCode.NOT_FOUND, "no such container")}
+    assert evict("a").result is Result.DONE
+
+
+def test_a_pod_without_a_running_container_is_gone(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    runtime.pods = {"a": {"main": EXITED}}
+    outcome = evict("a")
+    assert (outcome.result, outcome.detail, outcome.sent_ns) == (Result.GONE, "no container of it runs", None)
+
+
+def test_a_runtime_that_hangs_fails_the_victim_and_not_the_executor(
+    evict: Callable[[str], Outcome], runtime: Runtime
+) -> None:
+    runtime.pods = {"a": {"main": RUNNING}, "b": {"main": RUNNING}}
+    runtime.hold.clear()
+    outcome = evict("a")
+    assert outcome.result is Result.FAILED
+    assert "DEADLINE_EXCEEDED" in outcome.detail
+    runtime.hold.set()
+    assert evict("b").result is Result.DONE
+
+
+def test_a_runtime_that_is_away_is_said(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    runtime.close()
+    outcome = evict("a")
+    assert outcome.result is Result.FAILED
+    assert outcome.detail.startswith("ListContainers: the container runtime says UNAVAILABLE")
+
+
+def test_dry_run_asks_nothing(cri: Cri, runtime: Runtime) -> None:
+    runtime.pods = {"a": {"main": RUNNING}}
+    executor = CriExecutor(cri, OutcomeQueue(lambda: None))
+    assert executor.submit(victim("a"), 1).result is Result.DRY_RUN
+    executor.close()
+    assert runtime.stopped == []
+
+
+def test_version(cri: Cri) -> None:
+    assert cri.version() == "own 1.0"
+
+
+def test_a_path_that_is_no_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be the socket of a container runtime"):
+        Cri(tmp_path / "nothing.sock")

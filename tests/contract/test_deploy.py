@@ -1,0 +1,196 @@
+"""The manifests of deploy/ against the code: nothing is asked for that no code needs, and nothing is missing."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.rbac import RBAC, Rules
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
+# Who asks the API server, by module of koordebpf/kube.
+ASKING = {
+    "koordebpf-agent": ("api.py", "actions.py"),
+    "koordebpf-controller": ("nodeslos.py", "lease.py"),
+}
+ASKING_OTHERS = {"kubelet.py"}  # not the API server
+NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
+ASKING_WITH_A_COMPONENT = {"node_marks.py": NODE_MARK}
+_METHODS = {"post": "create", "put": "update", "patch": "patch"}
+
+
+def requests_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (resource, verb) of each request in a module's text."""
+    for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+        words = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
+        match call.func:
+            case ast.Name(id="Resource"):
+                name = call.args[0]
+                assert isinstance(name, ast.Constant), f"{path.name}: a Resource whose name is no literal"
+                yield str(name.value), "list"
+                yield str(name.value), "watch"
+            case ast.Attribute(attr="get") if {"verb", "resource"} <= words.keys():
+                yield str(words["resource"]), str(words["verb"])
+            case ast.Attribute(attr=method) if method in _METHODS and "resource" in words:
+                yield str(words["resource"]), _METHODS[method]
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+def defines(place: str, name: str) -> bool:
+    """Tell whether the file defines a class, function or method of that dotted name."""
+    scope: list[ast.stmt] = ast.parse((ROOT / place).read_text()).body
+    for part in name.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        found = next((each for each in scope if isinstance(each, kinds) and each.name == part), None)
+        if found is None:
+            return False
+        scope = found.body
+    return True
+
+
+class TestRights:
+    @pytest.mark.parametrize("account", ASKING)
+    def test_they_are_those_that_the_code_asks_for(self, account: str) -> None:
+        asked = {pair for name in ASKING[account] for pair in requests_of(ROOT / "koordebpf/kube" / name)}
+        assert asked
+        assert Rules(account).granted() == asked
+
+    @pytest.mark.parametrize(("module", "path"), ASKING_WITH_A_COMPONENT.items())
+    def test_a_component_gives_what_its_code_asks_for(self, module: str, path: Path) -> None:
+        asked = set(requests_of(ROOT / "koordebpf/kube" / module))
+        assert asked
+        assert Rules("koordebpf-agent", path=path).granted() == asked
+
+    def test_no_other_module_asks(self) -> None:
+        known = {name for names in ASKING.values() for name in names} | ASKING_OTHERS | set(ASKING_WITH_A_COMPONENT)
+        asking = {path.name for path in (ROOT / "koordebpf/kube").glob("*.py") if set(requests_of(path))}
+        assert asking == known
+
+    def test_requests_are_made_in_kube_only(self) -> None:
+        elsewhere = [path for path in (ROOT / "koordebpf").rglob("*.py") if path.parent.name != "kube"]
+        assert [path for path in elsewhere if set(requests_of(path))] == []
+
+    def test_no_role_has_wildcards_or_secrets(self) -> None:
+        for rule in (rule for path in (RBAC, NODE_MARK) for each in objects(path) for rule in each.get("rules", ())):
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}
+
+    def test_every_binding_is_of_a_role_and_an_account_that_are_there(self) -> None:
+        both = objects(RBAC) + objects(NODE_MARK)
+        roles = {(each["kind"], each["metadata"]["name"]) for each in both if "rules" in each}
+        accounts = {each["metadata"]["name"] for each in objects(DEPLOY / "base/serviceaccount.yaml")}
+        for binding in (each for each in both if "roleRef" in each):
+            assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
+            assert {subject["name"] for subject in binding["subjects"]} <= accounts
+
+
+class TestReasons:
+    """`# path Name` beside a line, more than one parted by a semicolon."""
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+    def test_the_code_that_is_named_is_there(self, path: Path) -> None:
+        for place, name in re.findall(r"(koordebpf/\S+\.py) ([A-Za-z_.]+)", path.read_text()):
+            assert defines(place, name), f"{path.name}: {place} {name}"
+
+    def test_every_rule_has_one(self) -> None:
+        for path in (RBAC, NODE_MARK):
+            lines = [line for line in path.read_text().splitlines() if line.strip().startswith("verbs:")]
+            assert len(lines) == sum(len(each.get("rules", ())) for each in objects(path))
+            assert [line for line in lines if not re.search(r"# koordebpf/\S+\.py \S+", line)] == []
+
+    def test_every_capability_and_host_path_has_one(self) -> None:
+        wanting = []
+        for path in [DEPLOY / "base/agent/daemonset.yaml", *(DEPLOY / "components").glob("*/kustomization.yaml")]:
+            lines = path.read_text().splitlines()
+            asks = r"\s*(- [A-Z]+(_[A-Z]+)*\b(?!:)|value: [A-Z]+$|value: KILL|(value|privileged|hostPID): true)"
+            wanting += [line for line in lines if re.match(asks, line)]
+            wanting += [after for line, after in itertools.pairwise(lines) if line.strip() == "hostPath:"]
+        assert len(wanting) >= 10
+        assert [line for line in wanting if not re.search(r"# koordebpf/\S+\.py \S+", line)] == []
+
+    def test_every_port_of_the_network_policy_has_one(self) -> None:
+        path = DEPLOY / "base/networkpolicy.yaml"
+        lines = [line for line in path.read_text().splitlines() if line.strip().startswith("- port:")]
+        assert len(lines) == 6
+        assert [line for line in lines if " # " not in line] == []
+
+    def test_capabilities_are_those_that_the_kernel_layer_names(self) -> None:
+        (daemonset,) = objects(DEPLOY / "base/agent/daemonset.yaml")
+        security = daemonset["spec"]["template"]["spec"]["containers"][0]["securityContext"]
+        named = {
+            name
+            for path in (ROOT / "koordebpf/kernel").glob("*.py")
+            for name in re.findall(r"[Gg]ive (?:the agent memory, )?CAP_(\w+)(?: and CAP_(\w+))?", path.read_text())
+            for name in name
+            if name
+        }
+        assert set(security["capabilities"]["add"]) == named
+        assert security["capabilities"]["drop"] == ["ALL"]
+
+
+class TestNodeSLODefinition:
+    def test_it_is_what_the_command_prints(self) -> None:
+        command = [sys.executable, "-m", "koordebpf", "slo", "crd"]
+        printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+        (kept,) = objects(DEPLOY / "base/nodeslo-crd.yaml")
+        assert kept == json.loads(printed)
+
+    def test_it_is_structural(self) -> None:
+        # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources: a type at every node, nothing that may
+        # not stand there; int-or-string and preserve-unknown-fields stand for a type.
+        (definition,) = objects(DEPLOY / "base/nodeslo-crd.yaml")
+        (version,) = definition["spec"]["versions"]
+        seen = 0
+
+        def walk(schema: dict[str, Any], at: str) -> None:
+            nonlocal seen
+            seen += 1
+            assert not schema.keys() & {"$ref", "definitions", "uniqueItems", "patternProperties", "oneOf"}, at
+            assert "type" in schema or schema.get("x-kubernetes-int-or-string"), at
+            assert not ("properties" in schema and "additionalProperties" in schema), at
+            for name, below in schema.get("properties", {}).items():
+                walk(below, f"{at}.{name}")
+            for name in ("items", "additionalProperties"):
+                if name in schema:
+                    walk(schema[name], f"{at}.{name}")
+
+        walk(version["schema"]["openAPIV3Schema"], "")
+        assert seen > 100
+
+
+class TestAgentConfiguration:
+    PATH = DEPLOY / "base/agent/config.yaml"
+
+    def test_it_says_every_setting_as_the_command_prints_it(self) -> None:
+        # Where it does not: koordebpf config show deploy/base/agent/config.yaml, and write that into it.
+        command = [sys.executable, "-m", "koordebpf", "config", "show", str(self.PATH)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        assert self.PATH.read_text() == shown
+
+
+def test_the_example_of_a_configmap_is_right() -> None:
+    _, config_map = objects(DEPLOY / "examples/slo-controller-config.yaml")
+    done = subprocess.run(
+        [sys.executable, "-m", "koordebpf", "slo", "check", "--strict", "-"],
+        input=json.dumps(config_map),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout) == (0, "-: nothing wrong in 1 keys\n")

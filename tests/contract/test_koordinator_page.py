@@ -1,0 +1,61 @@
+"""The page on Koordinator: each row is whole, and the tests that show it exist."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "deploy" / "koordinator.md"
+STRICT = ("tests/scenarios/test_strict_compat.py", "tests/scenarios/test_strict_cpu_compat.py")
+COLUMNS = ["documented", "the original", "koordebpf", "`compat: strict`", "shown by"]
+
+
+def rows() -> list[list[str]]:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row != COLUMNS and not set("".join(row)) <= set("-")]
+
+
+@functools.cache
+def cases_of(path: Path) -> frozenset[str]:
+    names = []
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.ClassDef):
+            names += [f"{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)]
+        elif isinstance(node, ast.FunctionDef):
+            names.append(node.name)
+    return frozenset(name for name in names if name.rpartition("::")[2].startswith("test_"))
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[1][:60])
+class TestRow:
+    def test_it_is_whole(self, row: list[str]) -> None:
+        assert len(row) == len(COLUMNS)
+        assert all(row[1:])
+
+    def test_the_tests_that_show_it_exist(self, row: list[str]) -> None:
+        named = re.findall(r"`([^`]*)`", row[-1])
+        assert named
+        for name in named:
+            path, _, test = name.partition("::")
+            assert test in cases_of(ROOT / path), name
+
+    def test_what_strict_restores_is_shown_by_a_test_of_it(self, row: list[str]) -> None:
+        if not row[3].startswith("As without"):
+            assert any(f"{path}::" in row[-1] for path in STRICT)
+
+
+@pytest.mark.parametrize("path", STRICT)
+def test_every_test_of_strict_compatibility_stands_on_the_page(path: str) -> None:
+    text = PAGE.read_text()
+    assert cases_of(ROOT / path)
+    assert [name for name in cases_of(ROOT / path) if f"`{path}::{name}`" not in text] == []
+
+
+def test_every_table_was_read() -> None:
+    assert len(rows()) > 30

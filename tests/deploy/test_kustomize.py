@@ -1,0 +1,173 @@
+"""What kustomize builds of the overlays, alone and with each component."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import koordebpf.kube.transport
+from tests.contract.rbac import Rules
+from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
+
+
+class TestKustomize:
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_everything_is_there(self, overlay: str) -> None:
+        applied = built(DEPLOY / "overlays" / overlay)
+        assert {
+            ("Namespace", "koordebpf-system"),
+            ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
+            ("DaemonSet", "koordebpf-agent"),
+            ("Deployment", "koordebpf-controller"),
+        } <= set(by_name(applied))
+        images = {container["image"] for spec in pod_specs(applied).values() for container in spec["containers"]}
+        assert images == {"koordebpf:0.1.0"}
+
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_the_configuration_that_is_mounted_is_there(self, overlay: str) -> None:
+        applied = built(DEPLOY / "overlays" / overlay)
+        for each in applied:
+            if each["kind"] == "DaemonSet":
+                volumes = each["spec"]["template"]["spec"]["volumes"]
+                mounted = next(volume["configMap"]["name"] for volume in volumes if "configMap" in volume)
+                assert ("ConfigMap", mounted) in set(by_name(applied))
+
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_nothing_is_mounted_twice(self, overlay: str) -> None:
+        for pod in pod_specs(built(DEPLOY / "overlays" / overlay)).values():
+            mounts = [mount["mountPath"] for mount in pod["containers"][0].get("volumeMounts", [])]
+            names = [volume["name"] for volume in pod.get("volumes", [])]
+            assert sorted(mounts) == sorted(set(mounts))
+            assert sorted(names) == sorted(set(names))
+
+    def test_observers_could_not_evict(self) -> None:
+        applied = built(DEPLOY / "overlays/observe")
+        role = next(e for e in applied if (e["kind"], e["metadata"]["name"]) == ("ClusterRole", "koordebpf-agent"))
+        granted = {
+            (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+        }
+        assert granted == Rules("koordebpf-agent").granted() - {("pods/eviction", "create")}
+        agents = [e["spec"]["template"]["spec"]["containers"][0] for e in applied if e["kind"] == "DaemonSet"]
+        assert ["--enforce" in agent["args"] for agent in agents] == [False]
+
+    def test_no_pod_may_more_than_it_says_why(self) -> None:
+        for name, pod in pod_specs(built(DEPLOY / "overlays/enforce")).items():
+            (container,) = pod["containers"]
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert security["capabilities"]["drop"] == ["ALL"]
+            assert pod["nodeSelector"]["kubernetes.io/os"] == "linux"
+            assert not pod.keys() & {"hostPID", "hostNetwork", "hostIPC"}, name
+            # Who is to be quick is not throttled; who leaks is ended.
+            assert container["resources"]["limits"].keys() == {"memory"}
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+            # A kubelet on a node in trouble is slow.
+            for probe in ("livenessProbe", "readinessProbe"):
+                assert container[probe]["timeoutSeconds"] >= 5
+
+    def test_only_the_cgroups_and_the_agents_own_folder_may_be_written_to(self) -> None:
+        for name, pod in pod_specs(built(DEPLOY / "overlays/enforce")).items():
+            mounts = pod["containers"][0].get("volumeMounts", [])
+            writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
+            assert writable == ({"/sys/fs/cgroup", "/run/koordebpf"} if "agent" in name else set())
+
+    def test_agents_are_on_every_node_and_updated_few_at_a_time(self) -> None:
+        for one in built(DEPLOY / "overlays/enforce"):
+            if one["kind"] == "DaemonSet":
+                assert one["spec"]["updateStrategy"] == {"rollingUpdate": {"maxUnavailable": "10%"}}
+                pod = one["spec"]["template"]["spec"]
+                assert pod["tolerations"] == [{"operator": "Exists"}]
+                assert pod["priorityClassName"] == "system-node-critical"
+
+    def test_every_node_has_one_agent(self) -> None:
+        applied = built(DEPLOY / "overlays/enforce")
+        specs = {e["metadata"]["name"]: e["spec"] for e in applied if e["kind"] == "DaemonSet"}
+        watching, acting = specs["koordebpf-agent"], specs["koordebpf-agent-enforce"]
+        affinity = watching["template"]["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [{"key": "koordebpf.io/mode", "operator": "NotIn", "values": ["enforce"]}]
+        everywhere = watching["template"]["spec"]["nodeSelector"]
+        assert acting["template"]["spec"]["nodeSelector"] == everywhere | {"koordebpf.io/mode": "enforce"}
+        assert "affinity" not in acting["template"]["spec"]
+        assert watching["selector"] != acting["selector"]
+        for spec, enforces in ((watching, False), (acting, True)):
+            assert ("--enforce" in spec["template"]["spec"]["containers"][0]["args"]) is enforces
+            assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+    def test_marking_the_node_is_a_right_of_its_own(self, tmp_path: Path) -> None:
+        whole = set(by_name(built(DEPLOY / "overlays/enforce")))
+        marking = set(by_name(built(overlay_with(tmp_path, "enforce", ["node-mark"]))))
+        assert marking - whole == {(kind, "koordebpf-node-mark") for kind in ("ClusterRole", "ClusterRoleBinding")}
+        assert whole <= marking
+
+    def test_agents_that_kill_see_the_processes_of_the_host_and_may_signal_them(self, tmp_path: Path) -> None:
+        usual = pod_specs(built(DEPLOY / "overlays/enforce"))
+        killing = pod_specs(built(overlay_with(tmp_path, "enforce", ["host-processes"])))
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            assert "hostPID" not in usual[name]
+            assert killing[name].pop("hostPID") is True
+            added = killing[name]["containers"][0]["securityContext"]["capabilities"]["add"]
+            assert added.pop() == "KILL"
+        assert killing == usual
+
+    @pytest.mark.parametrize("components", [["privileged"], ["host-processes", "privileged"]])
+    def test_privileged_stands_for_every_capability(self, components: list[str], tmp_path: Path) -> None:
+        specs = pod_specs(built(overlay_with(tmp_path, "enforce", components)))
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            security = specs[name]["containers"][0]["securityContext"]
+            # The API server refuses allowPrivilegeEscalation: false beside it.
+            assert security == {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True}
+        assert "privileged" not in specs["koordebpf-controller"]["containers"][0]["securityContext"]
+
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_what_koordinator_brings_is_left_out(self, overlay: str, tmp_path: Path) -> None:
+        whole = set(by_name(built(DEPLOY / "overlays" / overlay)))
+        beside = set(by_name(built(overlay_with(tmp_path, overlay, ["beside-koordinator"]))))
+        assert whole - beside == {
+            ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
+            *((kind, "koordebpf-controller") for kind in ("Deployment", "ServiceAccount", "Role", "RoleBinding")),
+            *((kind, "koordebpf-controller") for kind in ("ClusterRole", "ClusterRoleBinding")),
+        }
+
+    def test_options_are_those_of_the_commands(self) -> None:
+        for pod in pod_specs(built(DEPLOY / "overlays/enforce")).values():
+            (container,) = pod["containers"]
+            command, *options = container["args"]
+            help_text = subprocess.run(
+                [sys.executable, "-m", "koordebpf", command, "--help"], capture_output=True, text=True, check=True
+            ).stdout
+            assert [o for o in options if o.partition("=")[0] not in help_text] == []
+
+
+class TestNetworkPolicy:
+    def test_it_lets_in_to_the_ports_that_are_listened_on_and_to_nothing_else(self) -> None:
+        applied = built(DEPLOY / "overlays/enforce")
+        (policy,) = [one["spec"] for one in applied if one["kind"] == "NetworkPolicy"]
+        listening = {
+            port["containerPort"]
+            for pod in pod_specs(applied).values()
+            for container in pod["containers"]
+            for port in container["ports"]
+        }
+        (ingress,) = policy["ingress"]
+        assert {port["port"] for port in ingress["ports"]} == listening
+        assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+
+    def test_it_is_about_every_pod_of_ours(self) -> None:
+        applied = built(DEPLOY / "overlays/enforce")
+        (policy,) = [one for one in applied if one["kind"] == "NetworkPolicy"]
+        for one in applied:
+            if one["kind"] in ("DaemonSet", "Deployment"):
+                assert one["metadata"]["namespace"] == policy["metadata"]["namespace"]
+                labels = one["spec"]["template"]["metadata"]["labels"]
+                assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+
+    def test_nobody_needs_a_name_server(self) -> None:
+        # Within a pod the API server's address is an environment variable: port 53 is not needed.
+        assert '"KUBERNETES_SERVICE_HOST"' in inspect.getsource(koordebpf.kube.transport)

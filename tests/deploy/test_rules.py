@@ -1,0 +1,401 @@
+"""The alerts of deploy/monitoring, judged by Prometheus' own promtool: what each fires on, and what it nearly does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from koordebpf.act.outcome import Result
+from koordebpf.act.writer.change import WriteResult
+from tests.deploy.programs import promtool
+from tests.deploy.rendered import DEPLOY
+
+MONITORING = DEPLOY / "monitoring"
+RULES = MONITORING / "rules.yaml"
+ROOT = DEPLOY.parent
+AGENT = 'job="koordebpf",instance="10.0.0.7:9320",node="n1",namespace="koordebpf-system",pod="agent-x"'
+CONTROLLER = 'job="koordebpf",instance="10.0.0.9:9321",node="n2",namespace="koordebpf-system",pod="controller-x"'
+
+
+def agent(name: str, **labels: str) -> str:
+    return _series(name, AGENT, labels)
+
+
+def controller(name: str, **labels: str) -> str:
+    return _series(name, CONTROLLER, labels)
+
+
+# A metric's own label goes before the target's: honor_labels.
+def _series(name: str, target: str, labels: Mapping[str, str]) -> str:
+    own = {**dict(re.findall(r'(\w+)="([^"]*)"', target)), **labels}
+    return name + "{" + ",".join(f'{label}="{value}"' for label, value in own.items()) + "}"
+
+
+# One sample a minute, as promtool writes them: begin+step×times.
+HEALTHY = {
+    agent("up"): "1x120",
+    controller("up"): "1x120",
+    agent("koordebpf_dry_run"): "0x120",
+    agent("koordlet_start_time"): "1000x120",
+    agent("koordebpf_failed_ticks_total"): "1x120",
+    agent("koordebpf_lost_signals"): "0x120",
+    agent("koordebpf_records_total"): "0+1000x120",
+    agent("koordebpf_lost_records_total"): "0x120",
+    agent("koordebpf_audit_dropped_total"): "0x120",
+    agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x120",
+    agent("koordebpf_released_bytes_total"): "0x120",
+    agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x120",
+    agent("koordebpf_file_writes_total", file="cpu.cfs_quota_us", result="written"): "0+9x120",
+    agent("koordebpf_pod_stall_seconds_total", namespace="default", pod="web", scope="limit"): "0+60x120",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.005"): "0+1x120",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.25"): "0+1x120",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="+Inf"): "0+1x120",
+    controller("koordebpf_controller_leader"): "1x120",
+    controller("koordebpf_controller_nodeslos", state="settled"): "3x120",
+    controller("koordebpf_controller_nodeslos", state="pending"): "0x120",
+    controller("koordebpf_controller_overwritten_total"): "0x120",
+}
+_EVICTED = {"reason": "BEMemoryEvict", "executor": "api"}
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Series in place of healthy ones, and what then fires after so many minutes."""
+
+    series: dict[str, str]
+    minutes: int
+    fires: dict[str, dict[str, str]] = {}  # alert → some of its labels
+    without: str = "nothing"  # series whose name begins so are not there
+
+
+CASES = {
+    "all is well": Case({}, 60),
+    "an agent is down": Case({agent("up"): "0x120"}, 6, {"KoordebpfDown": {"node": "n1"}}),
+    "an agent was down": Case({agent("up"): "0x3 1x100"}, 6),
+    "no agent is there": Case({}, 11, {"KoordebpfAbsent": {}}, without="koordebpf_dry_run"),
+    "no agent was there": Case({agent("koordebpf_dry_run"): "_x8 0x100"}, 11),
+    "an agent ends again and again": Case(
+        {agent("koordlet_start_time"): "1000x5 1300x5 1600x5 1900x9"}, 20, {"KoordebpfRestarts": {"node": "n1"}}
+    ),
+    "an agent was updated": Case({agent("koordlet_start_time"): "1000x5 1300x100"}, 20),
+    "ticks fail": Case(
+        {agent("koordebpf_failed_ticks_total"): "1x5 2+1x100"}, 12, {"KoordebpfTicksFail": {"node": "n1"}}
+    ),
+    "a tick failed": Case({agent("koordebpf_failed_ticks_total"): "1x5 2x100"}, 12),
+    "a guard is closed": Case(
+        {agent("koordebpf_guard_closed", reason="pods_stale"): "1x100"},
+        6,
+        {"KoordebpfGuardClosed": {"node": "n1", "reason": "pods_stale"}},
+    ),
+    "a guard was closed": Case({agent("koordebpf_guard_closed", reason="pods_stale"): "1x3 stale"}, 6),
+    "a signal is lost": Case({agent("koordebpf_lost_signals"): "2x100"}, 6, {"KoordebpfSignalsLost": {"node": "n1"}}),
+    "a signal was lost": Case({agent("koordebpf_lost_signals"): "2x2 0x100"}, 6),
+    "2 % of the records are lost": Case(
+        {agent("koordebpf_lost_records_total"): "0+21x120"}, 12, {"KoordebpfRecordsLost": {"node": "n1"}}
+    ),
+    "0.9 % of the records are lost": Case({agent("koordebpf_lost_records_total"): "0+9x120"}, 12),
+    "nothing is recorded and nothing lost": Case({agent("koordebpf_records_total"): "5x120"}, 12),
+    "decisions take more than 100 ms": Case(
+        {agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.005"): "0x120"},
+        60,
+        {"KoordebpfDecidesLate": {"node": "n1"}},
+    ),
+    "audit lines are lost": Case(
+        {agent("koordebpf_audit_dropped_total"): "0x10 5x100"}, 15, {"KoordebpfAuditLost": {"node": "n1"}}
+    ),
+    # The guard of a minute, seen by one scrape, is told for five.
+    "evictions do not help": Case(
+        {agent("koordebpf_guard_closed", reason="evictions_useless"): "_x9 1 stale"},
+        13,
+        {"KoordebpfEvictionsUseless": {"node": "n1"}},
+    ),
+    "evictions did not help, long ago": Case(
+        {agent("koordebpf_guard_closed", reason="evictions_useless"): "_x9 1 stale"}, 20
+    ),
+    "a first eviction frees nothing": Case(
+        {agent("koordebpf_evictions_total", result="done", **_EVICTED): "_x10 1x100"},
+        17,
+        {"KoordebpfNothingFreed": {"node": "n1"}},
+    ),
+    "the next eviction frees nothing": Case(
+        {agent("koordebpf_evictions_total", result="done", **_EVICTED): "4x30 5x100"},
+        37,
+        {"KoordebpfNothingFreed": {"node": "n1"}},
+    ),
+    "an eviction frees memory after its grace period": Case(
+        {
+            agent("koordebpf_evictions_total", result="done", **_EVICTED): "_x10 1x100",
+            agent("koordebpf_released_bytes_total"): "0x13 900000000x100",
+        },
+        17,
+    ),
+    "an eviction for CPU frees no memory": Case(
+        {agent("koordebpf_evictions_total", result="done", reason="BECPUEvict", executor="api"): "_x10 1x100"}, 17
+    ),
+    "an agent began anew after evictions": Case(
+        {agent("koordebpf_evictions_total", result="done", **_EVICTED): "4x30 1x100"}, 37
+    ),
+    "a budget refuses each eviction": Case(
+        {agent("koordebpf_evictions_total", result="refused", **_EVICTED): "0+2x100"},
+        15,
+        {"KoordebpfEvictionsRefused": {"node": "n1"}},
+    ),
+    "a budget refuses some evictions": Case(
+        {agent("koordebpf_evictions_total", result="refused", **_EVICTED): "0x10 3x100"}, 15
+    ),
+    "a pod stalls while the agent only watches": Case(
+        {
+            agent("koordebpf_dry_run"): "1x100",
+            agent("koordebpf_pod_stall_seconds_total", namespace="shop", pod="web", scope="global"): "0+12x100",
+        },
+        12,
+        {"KoordebpfPodStallsWhileWatching": {"namespace": "shop", "pod": "web", "node": "n1"}},
+    ),
+    "a pod stalls while the agent acts": Case(
+        {agent("koordebpf_pod_stall_seconds_total", namespace="shop", pod="web", scope="global"): "0+12x100"}, 12
+    ),
+    "a pod stalls at its own limit": Case(
+        {
+            agent("koordebpf_dry_run"): "1x100",
+            agent("koordebpf_pod_stall_seconds_total", namespace="shop", pod="web", scope="limit"): "0+12x100",
+        },
+        12,
+    ),
+    "a watching agent would evict": Case(
+        {
+            agent("koordebpf_dry_run"): "1x100",
+            agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "3000000000x100",
+        },
+        3,
+        {"KoordebpfWouldEvict": {"feature": "BEMemoryEvict"}},
+    ),
+    "an acting agent evicts": Case({agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "3000000000x100"}, 3),
+    "a NodeSLO is unusable": Case(
+        {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="invalid_config"): "0+60x100"},
+        8,
+        {"KoordebpfNodeSLOInvalid": {"feature": "BEMemoryEvict", "node": "n1"}},
+    ),
+    "a NodeSLO was unusable": Case(
+        {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="invalid_config"): "0+60x2 120x100"}, 9
+    ),
+    "a node has no NodeSLO": Case(
+        {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="no_strategy"): "0+60x100"},
+        32,
+        {"KoordebpfNodeSLOMissing": {"feature": "BEMemoryEvict", "node": "n1"}},
+    ),
+    "a new node has no NodeSLO yet": Case(
+        {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="no_strategy"): "0+60x5 300x100"}, 32
+    ),
+    "the kernel refuses a value": Case(
+        {agent("koordebpf_file_writes_total", file="cpuset.cpus", result="refused"): "0+6x100"},
+        12,
+        {"KoordebpfSuppressionRefused": {"file": "cpuset.cpus", "result": "refused", "node": "n1"}},
+    ),
+    "a child had to lose its CPUs first": Case(
+        {agent("koordebpf_file_writes_total", file="cpuset.cpus", result="busy"): "0+6x100"}, 12
+    ),
+    "nobody leads": Case(
+        {controller("koordebpf_controller_leader"): "0x100"}, 6, {"KoordebpfControllerLeaderless": {}}
+    ),
+    "another leads": Case(
+        {
+            controller("koordebpf_controller_leader"): "0x100",
+            controller("koordebpf_controller_leader", instance="10.0.0.10:9321"): "1x100",
+        },
+        6,
+    ),
+    "beside Koordinator there is no controller": Case({}, 60, without="koordebpf_controller"),
+    "a key of the ConfigMap is unusable": Case(
+        {controller("koordebpf_controller_configmap_key_stale", key="resource-threshold-config"): "1x100"},
+        6,
+        {"KoordebpfConfigMapUnusable": {"key": "resource-threshold-config"}},
+    ),
+    "NodeSLOs are not written": Case(
+        {controller("koordebpf_controller_nodeslos", state="pending"): "2x100"}, 16, {"KoordebpfNodeSLOsPending": {}}
+    ),
+    "NodeSLOs are on their way": Case({controller("koordebpf_controller_nodeslos", state="pending"): "2x99"}, 12),
+    "somebody else writes NodeSLOs": Case(
+        {controller("koordebpf_controller_overwritten_total"): "0+1x100"}, 10, {"KoordebpfNodeSLOsOverwritten": {}}
+    ),
+    "somebody wrote a NodeSLO by hand": Case({controller("koordebpf_controller_overwritten_total"): "0x5 1x100"}, 30),
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def promtool_says(*arguments: object) -> str:
+    done = subprocess.run([promtool(), *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def group_of(name: str, case: Case) -> dict[str, Any]:
+    """The case as promtool's own file has it."""
+    series = HEALTHY | case.series
+    firing = 'ALERTS{alertstate="firing"}'
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in rules()}
+    # All that fires, by name; then each with the labels that are said of it.
+    wanted = [("alertname", [f'{{alertname="{alert}"}}' for alert in case.fires])]
+    for alert, labels in case.fires.items():
+        of = {**labels, "severity": severities[alert]}
+        wanted.append((",".join(of), [_series("", "", of)]))
+    return {
+        "name": name,
+        "interval": "1m",
+        "input_series": [
+            {"series": name, "values": values} for name, values in series.items() if not name.startswith(case.without)
+        ],
+        "promql_expr_test": [
+            {
+                # promtool says of a failure which expression it was.
+                "expr": f"count by ({by}) ({firing}) # {name}.",
+                "eval_time": f"{case.minutes}m",
+                "exp_samples": [{"labels": labels, "value": 1} for labels in samples],
+            }
+            for by, samples in wanted
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What promtool says of all cases at once: SUCCESS, or each expression that is not so."""
+    path = tmp_path_factory.mktemp("rules") / "test.yaml"
+    groups = [group_of(name, case) for name, case in CASES.items()]
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": groups}))
+    done = subprocess.run([promtool(), "test", "rules", path], capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert ("SUCCESS" in said) is (done.returncode == 0), said
+    return said
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_fires(name: str, judged: str) -> None:
+    wrong = [failure for failure in judged.split("expr: ") if f"# {name}." in failure]
+    assert wrong == []
+
+
+def test_nothing_else_is_wrong(judged: str) -> None:
+    assert judged.endswith("SUCCESS\n\n")
+
+
+class TestRules:
+    def test_promtool_takes_them(self) -> None:
+        assert f"SUCCESS: {len(rules())} rules found" in promtool_says("check", "rules", RULES)
+
+    def test_each_has_a_case_in_which_it_fires(self) -> None:
+        assert {alert for case in CASES.values() for alert in case.fires} == {rule["alert"] for rule in rules()}
+
+    def test_each_says_what_it_is_and_what_to_do(self) -> None:
+        for rule in rules():
+            assert rule["labels"].keys() == {"severity"}, rule["alert"]
+            assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+            assert rule["annotations"].keys() == {"summary", "description"}
+            # A line of a notification.
+            assert len(re.sub(r"{{.*?}}", "", rule["annotations"]["summary"])) < 80
+
+    def test_they_are_about_metrics_and_labels_that_there_are(self) -> None:
+        known = dict(metrics())
+        used = {name for rule in rules() for name, _ in selectors(rule["expr"])} - {"up"}
+        assert used
+        assert used <= known.keys()
+        for rule in rules():
+            for name, labels in selectors(rule["expr"]):
+                of_target = {"job", "instance", "node", "namespace", "pod", "component"}
+                assert labels <= known.get(name, set()) | of_target, (rule["alert"], name)
+
+    def test_words_that_they_look_for_are_those_of_the_code(self) -> None:
+        said = {
+            word
+            for rule in rules()
+            for label, values in re.findall(r'(\w+)=~?"([^"]*)"', rule["expr"])
+            if label in {"reason", "result"} and "*" not in values
+            for word in values.split("|")
+        }
+        of_results = {each.value for kind in (Result, WriteResult) for each in kind}
+        code = "".join(path.read_text() for path in (ROOT / "koordebpf").rglob("*.py"))
+        assert said
+        assert {word for word in said - of_results if f'"{word}"' not in code} == set()
+
+    def test_the_operators_object_is_made_of_them(self) -> None:
+        # Where it is not: what stands above `spec:` stays, and below it come the groups of rules.yaml, indented.
+        kept = yaml.safe_load((DEPLOY / "components/prometheus-operator/prometheusrule.yaml").read_text())
+        assert kept["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_prometheus_takes_what_is_to_be_scraped(tmp_path: Path) -> None:
+    config = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
+    (scrape,) = config["scrape_configs"]
+    # Debian builds its Prometheus without Kubernetes: the rest is judged.
+    assert scrape.pop("kubernetes_sd_configs")
+    path = tmp_path / "prometheus.yaml"
+    path.write_text(yaml.safe_dump(config))
+    (tmp_path / "rules.yaml").write_text(RULES.read_text())
+    assert "SUCCESS" in promtool_says("check", "config", path)
+
+
+def test_both_ways_to_scrape_give_the_same_labels() -> None:
+    (by_hand,) = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())["scrape_configs"]
+    operator = yaml.safe_load((DEPLOY / "components/prometheus-operator/podmonitor.yaml").read_text())["spec"]
+    (endpoint,) = operator["podMetricsEndpoints"]
+    assert by_hand["honor_labels"] is endpoint["honorLabels"] is True
+    assert by_hand["scrape_interval"] == endpoint["interval"]
+    relabelled = {
+        rule["target_label"]: rule["source_labels"] for rule in by_hand["relabel_configs"] if "target_label" in rule
+    }
+    for rule in endpoint["relabelings"]:
+        assert relabelled[rule["targetLabel"]] == rule["sourceLabels"]
+    # What the operator adds by itself.
+    assert relabelled.keys() == {rule["targetLabel"] for rule in endpoint["relabelings"]} | {"namespace", "pod"}
+
+
+def metrics() -> Iterator[tuple[str, set[str]]]:
+    """Yield each metric of deploy/metrics.md with its labels; the buckets of a histogram by their own name."""
+    for name, kind, labels in re.findall(
+        r"^\| `(\w+)` \| (\w+) \| (.*?) \|", (DEPLOY / "metrics.md").read_text(), re.M
+    ):
+        own = set(re.findall(r"`(\w+)`", labels))
+        yield (f"{name}_bucket", own | {"le"}) if kind == "histogram" else (name, own)
+
+
+def selectors(expr: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield each metric of an expression with the labels that it is chosen by."""
+    for name, _, matchers in re.findall(r"\b((?:koordebpf|koordlet)_\w+|up\b)({([^}]*)})?", expr):
+        yield name, set(re.findall(r"(\w+)[=!]~?", matchers)) - {""}
+
+
+class TestDashboard:
+    DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+
+    def expressions(self) -> list[str]:
+        return [target["expr"] for panel in self.DASHBOARD["panels"] for target in panel["targets"]]
+
+    def test_prometheus_takes_each_expression(self, tmp_path: Path) -> None:
+        recorded = [
+            {"record": f"panel:{number}", "expr": expr.replace("$__rate_interval", "1m").replace("$node", ".*")}
+            for number, expr in enumerate(self.expressions())
+        ]
+        path = tmp_path / "panels.yaml"
+        path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+        assert f"SUCCESS: {len(recorded)} rules found" in promtool_says("check", "rules", path)
+
+    def test_it_shows_metrics_and_labels_that_there_are(self) -> None:
+        known = dict(metrics())
+        for expr in self.expressions():
+            for name, labels in selectors(expr):
+                assert labels <= known[name] | {"job", "node"}, (expr, name)
+
+    def test_no_panel_hides_another_and_each_says_what_it_shows(self) -> None:
+        panels = self.DASHBOARD["panels"]
+        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+        assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
+        assert all(panel["title"] and panel["description"] for panel in panels)

@@ -1,0 +1,75 @@
+"""The steps of suppression in a row, for tests and benchmarks that want to stand between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.agent.cpu_collector import CpuCollector
+from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.decide.suppress.state import SuppressState
+from koordebpf.kernel.cgroupfs import find_controllers
+from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.state.build import build_view
+from koordebpf.state.view import Measured, NodeMeasure, NodeView
+from koordebpf.units import NS_PER_S
+from tests.host.cpu_cgroups import CpuNode
+from tests.patience import patience
+
+BY_QUOTA = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")
+
+
+class SuppressionLoop:
+    """What the agent does each round: measure, decide, write, adopt."""
+
+    def __init__(
+        self,
+        node: CpuNode,
+        journal: Path,
+        settings: SuppressSettings | None = None,
+        *,
+        writer: WriterSettings | None = None,
+        window_ns: int = NS_PER_S // 2,
+        burst_window_ns: int | None = None,
+    ) -> None:
+        self.node = node
+        self.settings = settings or SuppressSettings()
+        self.collector = CpuCollector(
+            find_controllers(), node_path=node.name, window_ns=window_ns, burst_window_ns=burst_window_ns
+        )
+        self.collector.watch(node.owners())
+        self.writer = CgroupWriter(node.places, Journal(journal), writer, enforce=True)
+        self.state = SuppressState()
+        self.changes: list[FileChange] = []
+
+    def view(self, strategy: ResourceThresholdStrategy) -> NodeView:
+        now_ns = time.monotonic_ns()
+        measured = Measured(
+            now_ns=now_ns, since_ns=now_ns, node=NodeMeasure("cgroup", 1, 0), cpu=self.collector.sample(now_ns)
+        )
+        return build_view(pods=(), node=None, strategy=strategy, measured=measured, feature_gates={})
+
+    def round(self, strategy: ResourceThresholdStrategy) -> SuppressPlan:
+        plan = plan_suppress(self.view(strategy), self.state, self.settings)
+        report = self.writer.apply(plan.desired, time.monotonic_ns())
+        self.changes += report.changes
+        self.state = plan.next
+        return plan
+
+    def until(self, strategy: ResourceThresholdStrategy, reached: Callable[[SuppressPlan], bool]) -> SuppressPlan:
+        deadline = time.monotonic() + patience(20)
+        while True:
+            plan = self.round(strategy)
+            if reached(plan):
+                return plan
+            assert time.monotonic() < deadline, plan.reason
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self.writer.give_back(time.monotonic_ns())
+        self.collector.close()

@@ -1,0 +1,103 @@
+"""The scenarios of vagrant/, played as a person plays them: each is told as expected, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from tests.conftest import OTHER_MACHINE
+from tests.host.overlay import ROOT, RootCopy, own_swap, root_copy
+from tests.patience import patience
+from vagrant.scenarios import play
+from vagrant.scenarios.scenario import Expected, Scenario, load, names
+
+__all__ = ["own_swap", "root_copy"]
+pytestmark = pytest.mark.usefixtures("require_root")
+
+RUN = ROOT / "vagrant/scenarios/run"
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def played(name: str) -> tuple[int, str]:
+    with started(name) as process:
+        out, _ = process.communicate(timeout=patience(120))
+    assert left_of(process.pid) == []
+    return process.returncode, out
+
+
+def left_of(pid: int) -> list[str]:
+    """Return the cgroup, the files and the processes that are left of a run."""
+    name = f"koordebpf-demo-{pid}"
+    paths = (find_memory_hierarchy().mount_point / name, Path("/tmp") / name)
+    left = [str(path) for path in paths if path.exists()]
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and name.encode() in (entry / "environ").read_bytes():
+                left.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it ended
+    return left
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not load(name).needs_swap])
+def test_it_is_told_as_expected(name: str) -> None:
+    code, out = played(name)
+    assert code == 0, out
+    assert out.splitlines()[-2] == f"{name}: as expected"
+    assert out.count("  said by koordebpf ") == len(load(name).expects)
+
+
+def test_swap_death(root_copy: RootCopy, own_swap: str) -> None:
+    root_copy.run(ROOT / "vagrant/provision/swap.sh", "768", own_swap)
+    code, out = played("swap-death")
+    assert code == 0, out
+
+
+def test_without_swap_it_says_what_gives_it() -> None:
+    if len(Path("/proc/swaps").read_text().splitlines()) > 1:
+        pytest.skip(f"{OTHER_MACHINE}it has swap")
+    code, out = played("swap-death")
+    assert (code, out.count("vagrant/provision/swap.sh")) == (2, 1)
+
+
+class TestWhatIsNotAsExpected:
+    def told(self, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[str]]:
+        monkeypatch.setattr(play, "_SAID_S", 0.5)
+        lines: list[str] = []
+        return play.play("limit-thrash", scenario, lines.append), [line.strip() for line in lines]
+
+    def test_a_sentence_that_is_not_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        expects = (Expected("run", "evicting default/tight"), Expected("plan", "evicting default/web"))
+        is_well, lines = self.told(msgspec.structs.replace(load("limit-thrash"), expects=expects), monkeypatch)
+        assert not is_well
+        assert [f"NOT SAID by koordebpf {each.by}: {each.says}" in lines for each in expects] == [True, True]
+
+    def test_a_sentence_that_may_not_be_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        changed = msgspec.structs.replace(load("limit-thrash"), expects=(), never=("watching the node cgroup",))
+        is_well, lines = self.told(changed, monkeypatch)
+        assert not is_well
+        assert [line for line in lines if line.startswith("SAID, and not to be: ") and "watching" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_scenario_leaves_nothing(number: signal.Signals) -> None:
+    with started("slow-leak") as process:  # one that takes its time
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "leak begins" in line:
+                break
+        time.sleep(0.3)
+        os.kill(process.pid, number)
+        out, _ = process.communicate(timeout=patience(30))
+    assert (process.returncode, left_of(process.pid)) == (130, [])
+    assert out.endswith("interrupted: the pods and cgroups are removed\n")

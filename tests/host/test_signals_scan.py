@@ -1,0 +1,149 @@
+"""One pass over all memory cgroups, beside the files of the same cgroups."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.events.layout import decode_memcg_nodes, decode_memcgs
+from koordebpf.events.records import MemcgNodeSample, MemcgSample
+from koordebpf.kernel.backend import Backend
+from koordebpf.kernel.cgroupfs import CgroupMemory, CgroupMemoryStat, cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.signals import KernelSignals
+from koordebpf.units import NS_PER_S, PAGE_BYTES
+from tests.conftest import OTHER_MACHINE
+from tests.host.conftest import MakeSignals, make_child
+from tests.host.provoke import MIB, N, holder, in_cgroup, set_limit
+from tests.patience import patience
+
+
+@pytest.fixture
+def signals(make_signals: MakeSignals) -> KernelSignals:
+    """Give programs that scan below the test's cgroup."""
+    made = make_signals(measures=True)
+    if not isinstance(made, KernelSignals):
+        pytest.skip(f"{OTHER_MACHINE}bcc builds no cgroup iterator")
+    if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
+        pytest.skip(f"{OTHER_MACHINE}its kernel has no cgroup iterator (since 6.1)")
+    assert made.can_scan, made.sources
+    return made
+
+
+def scan(signals: Backend) -> dict[int, MemcgSample]:
+    with signals.scan() as rows:
+        return {sample.cgroup_id: sample for sample in decode_memcgs(rows, PAGE_BYTES)}
+
+
+def tries(seconds: float) -> Iterator[None]:
+    """Come back until the time is over: memory.stat is behind by some pages of each CPU until they are added up."""
+    deadline_ns = time.monotonic_ns() + int(patience(seconds) * NS_PER_S)
+    while time.monotonic_ns() < deadline_ns:
+        yield
+        time.sleep(0.1)
+
+
+def same_memory(sample: MemcgSample, stat: CgroupMemoryStat) -> bool:
+    fields = ("usage", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
+    return all(getattr(sample, f"{field}_bytes") == getattr(stat, f"{field}_bytes") for field in fields)
+
+
+def test_one_scan_equals_the_files(memory_cgroup: Path, signals: KernelSignals) -> None:
+    child = make_child(memory_cgroup, "container")
+    own = cgroup_id(child)
+    with holder(child, 32 * MIB), CgroupMemory(child, find_memory_hierarchy().version) as files:
+        for _ in tries(10):
+            samples, stat = scan(signals), files.read()
+            if same_memory(samples[own], stat):
+                break
+    sample = samples[own]
+    assert same_memory(sample, stat), (sample, stat)
+    assert sample.parent_id == cgroup_id(memory_cgroup)
+    # The last few pages of each CPU wait in a batch before they reach the LRU lists.
+    assert sample.inactive_anon_bytes + sample.active_anon_bytes >= 31 * MIB
+    assert signals.scan_missed() == 0
+    assert len(samples) == 2
+
+
+def swap_bytes(cgroup: Path) -> int | None:
+    """Return what a cgroup has in swap, by its files; None: they do not tell."""
+    if (cgroup / "memory.swap.current").exists():
+        return int((cgroup / "memory.swap.current").read_text())
+    both = cgroup / "memory.memsw.usage_in_bytes"
+    if not both.exists():
+        return None
+    return int(both.read_text()) - int((cgroup / "memory.usage_in_bytes").read_text())
+
+
+def test_swap_equals_the_files(memory_cgroup: Path, signals: KernelSignals) -> None:
+    if len(Path("/proc/swaps").read_text().splitlines()) < 2:
+        pytest.skip(f"{OTHER_MACHINE}it has no swap")
+    set_limit(memory_cgroup, 16 * MIB)
+    own = cgroup_id(memory_cgroup)
+    with holder(memory_cgroup, 32 * MIB):
+        for _ in tries(10):
+            scanned, by_files = scan(signals)[own].swap_bytes, swap_bytes(memory_cgroup)
+            if scanned == by_files:
+                break
+    assert scanned == by_files
+    assert scanned >= 8 * MIB
+
+
+def events_of(cgroup: Path) -> dict[str, int]:
+    """Return what a cgroup's files tell of its events; cgroup v1 counts only the kills in the open."""
+    name = "memory.events" if (cgroup / "memory.events").exists() else "memory.oom_control"
+    rows = dict(line.split() for line in (cgroup / name).read_text().splitlines())
+    return {key: int(rows[key]) for key in ("high", "max", "oom", "oom_kill") if key in rows}
+
+
+def test_events_equal_the_files(memory_cgroup: Path, signals: KernelSignals) -> None:
+    child = make_child(memory_cgroup, "container")
+    set_limit(child, 8 * MIB)
+    for _ in range(N):
+        in_cgroup(child, lambda: bytearray(32 * MIB))
+    told = events_of(child)
+    sample = scan(signals)[cgroup_id(child)]
+    assert told["oom_kill"] == N
+    assert {key: getattr(sample, f"{key}_events") for key in told} == told
+    assert sample.oom_events >= N
+    assert sample.max_events > 0
+    assert sample.max_bytes == 8 * MIB
+
+
+def nodes_of(cgroup: Path) -> dict[int, int]:
+    """Return the pages on a cgroup's LRU lists by NUMA node, as memory.numa_stat tells them: in bytes."""
+    version = find_memory_hierarchy().version
+    lists = ("file", "anon", "unevictable")
+    if version == 2:
+        lists = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
+    pages: dict[int, int] = {}
+    for line in (cgroup / "memory.numa_stat").read_text().splitlines():
+        name, *values = line.replace("=", " ", 1).split() if version == 1 else line.split()
+        for node, _, value in (each.partition("=") for each in values if each.startswith("N") and name in lists):
+            pages[int(node[1:])] = pages.get(int(node[1:]), 0) + int(value) * (PAGE_BYTES if version == 1 else 1)
+    return pages
+
+
+def lru_bytes(sample: MemcgSample | MemcgNodeSample) -> int:
+    lists = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
+    return sum(int(getattr(sample, f"{each}_bytes")) for each in lists)
+
+
+def test_numa_nodes_equal_the_files(memory_cgroup: Path, signals: KernelSignals) -> None:
+    child = make_child(memory_cgroup, "container")
+    own = cgroup_id(child)
+    with holder(child, 32 * MIB):
+        for _ in tries(10):
+            by_files = nodes_of(child)
+            rows, node_rows = signals.scan_nodes()
+            with rows, node_rows:
+                sample = next(each for each in decode_memcgs(rows, PAGE_BYTES) if each.cgroup_id == own)
+                nodes = [each for each in decode_memcg_nodes(node_rows, PAGE_BYTES) if each.cgroup_id == own]
+            scanned = {each.nid: lru_bytes(each) for each in nodes}
+            if scanned == by_files:
+                break
+    assert scanned == by_files
+    assert sum(scanned.values()) == lru_bytes(sample) >= 31 * MIB

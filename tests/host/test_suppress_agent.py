@@ -1,0 +1,207 @@
+"""`koordebpf run` holds best-effort pods to what others leave of the CPUs, and gives back what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.units import NS_PER_S
+from tests.contract.apiserver import until
+from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
+from tests.host.live_agent import ROOT, LiveAgent
+from tests.nodes import NodeCgroup
+
+
+class HeldNode:
+    """A node with a best-effort pod that uses all CPU it gets, and one that is not best-effort."""
+
+    def __init__(self, node: NodeCgroup) -> None:
+        self.node = node
+        (self.container,) = node.add_pod("be")
+        node.add_pod("ls", be=False)
+        self.files = CpuFiles(node)
+        self.quota_file = self.files.quota_file
+        self.process = burner()
+        self.files.join(self.container, self.process.pid)
+
+    def arguments(
+        self, folder: Path, policy: str = "cfsQuota", more: Iterable[dict[str, Any]] = ()
+    ) -> tuple[object, ...]:
+        """Return what the agent needs to hold it by a policy, in a dry run; `more` are objects beside its pods."""
+        manifest = folder / "pods.json"
+        self.node.write_manifest(manifest)
+        with_strategy(manifest, {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": policy}, more)
+        return "--pods", manifest, "--node-cgroup", self.node.path
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.files.close()
+
+
+@pytest.fixture
+def held(node: NodeCgroup) -> Iterator[HeldNode]:
+    made = or_skipped(lambda: HeldNode(node))
+    yield made
+    made.close()
+
+
+def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
+    lines = [json.loads(line) for line in agent.audit.read_bytes().splitlines()] if agent.audit.exists() else []
+    return [line for line in lines if line["schema"] == "koordebpf.write/v1"]
+
+
+def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
+        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        change = until(lambda: lines_of(agent), "the audit's line")[0]["change"]
+        assert change["path"] == str(held.quota_file)
+        assert (change["old"], change["result"]) == (before.decode().strip(), "written")
+        assert "best-effort" in change["reason"] or "BE" in change["reason"], change
+        agent.said(str(held.quota_file))
+        command = [sys.executable, "-m", "koordebpf", "explain", "--writes", "--url", f"http://127.0.0.1:{agent.port}"]
+        explained = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f"{held.quota_file.name} {change['old']} → {change['new']}: " in " ".join(explained.split())
+        assert agent.metric('koordebpf_file_writes_total{file="cpu.cfs_quota_us",result="written"}') >= 1
+        cores = agent.metric("koordebpf_be_cpu_cores")
+        assert 0 < cores <= (os.cpu_count() or 1) * 0.65
+        assert agent.stop() == 0
+    assert held.quota_file.read_bytes() == before
+    assert not list(tmp_path.glob("run/*/writes.journal"))
+
+
+def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN a latency-sensitive pod that works, too, on a machine whose other load is not the same for two seconds
+    (container,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())
+    other = burner()
+    held.files.join(container, other.pid)
+    try:
+        with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
+            agent.said(str(held.quota_file))
+            time.sleep(5)
+            changes = [line["change"] for line in lines_of(agent)]
+    finally:
+        other.kill()
+        other.wait()
+    woken = [change for change in changes if "before its time" in change["reason"]]
+    elapsed_ns = changes[-1]["now_ns"] - changes[0]["now_ns"]
+    assert len(changes) - len(woken) <= elapsed_ns / (0.9 * NS_PER_S) + 1
+    print(f"{len(changes)} writes in {elapsed_ns / NS_PER_S:.1f} s, {len(woken)} of them at a burst")
+
+
+def test_what_a_killed_agent_wrote_is_given_back_by_the_command(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
+        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        agent.stop(signal.SIGKILL)
+    assert held.quota_file.read_bytes() != before
+    (journal,) = tmp_path.glob("run/*/writes.journal")
+    command = [sys.executable, "-m", "koordebpf", "restore", "--journal", journal]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert str(held.quota_file) in said
+    assert held.quota_file.read_bytes() == before
+
+
+def test_a_dry_run_says_what_it_would_write(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with LiveAgent(tmp_path, *held.arguments(tmp_path)) as agent:
+        assert "(dry run)" in agent.said(str(held.quota_file))
+        assert held.quota_file.read_bytes() == before
+        assert lines_of(agent) == []
+
+
+def leave_for_a_successor(held: HeldNode, folder: Path) -> None:
+    """Run an agent that holds the node and ends, and keeps what it wrote."""
+    before = held.quota_file.read_bytes()
+    config = folder / "config.yaml"
+    whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "suppress": {"atExit": "keep"}}
+    config.write_text(json.dumps(whole))
+    with LiveAgent(folder, "--config", config, *held.arguments(folder), "--enforce") as agent:
+        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        assert agent.stop() == 0
+
+
+def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at_first(
+    held: HeldNode, tmp_path: Path
+) -> None:
+    before = held.quota_file.read_bytes()
+    leave_for_a_successor(held, tmp_path)
+    kept = held.quota_file.read_bytes()
+    assert kept != before
+    (left,) = tmp_path.glob("run/*/suppression.json")
+    seen = set()
+    with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
+
+        def is_held_anew() -> bool:
+            seen.add(held.quota_file.read_bytes())
+            return agent.metric("koordebpf_be_cpu_cores") > 0
+
+        until(is_held_anew, f"the successor's own decision, but: {agent.log}")
+        assert before not in seen  # nobody was let go in between
+        assert not left.exists()
+        assert agent.stop() == 0
+    assert held.quota_file.read_bytes() == before
+
+
+def test_what_was_kept_too_long_ago_is_not_gone_on_from(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN a quota that a predecessor left WHEN its successor suppresses no more THEN it goes, whoever set it
+    before = held.quota_file.read_bytes()
+    leave_for_a_successor(held, tmp_path)
+    (left,) = tmp_path.glob("run/*/suppression.json")
+    kept = json.loads(left.read_text())
+    left.write_text(json.dumps(kept | {"left_s": kept["left_s"] - 3600}))
+    gates = ("--feature-gates", "BECPUSuppress=false")
+    with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce", *gates) as agent:
+        until(lambda: held.quota_file.read_bytes() == before, f"no quota any more, but: {agent.log}")
+        assert agent.stop() == 0
+    assert held.quota_file.read_bytes() == before
+
+
+def test_cpus_that_kubelet_bound_are_not_for_best_effort_pods(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN a NodeResourceTopology by which all CPUs but one belong to a pod, and an annotation that makes no sense
+    _, *others = sorted(os.sched_getaffinity(0))
+    bound = {"namespace": "default", "name": "db", "uid": "db", "cpuset": ",".join(map(str, others))}
+    annotations = {
+        "node.koordinator.sh/pod-cpu-allocs": json.dumps([bound | {"managedByKubelet": True}]),
+        "node.koordinator.sh/system-qos-resource": "all",
+    }
+    topology = {"apiVersion": "topology.node.k8s.io/v1alpha1", "kind": "NodeResourceTopology"}
+    topology |= {"metadata": {"name": "node", "annotations": annotations}}
+    # THEN one is left, which cannot be shared out: best-effort pods are held by quota
+    with LiveAgent(tmp_path, *held.arguments(tmp_path, "cpuset", [topology]), "--enforce") as agent:
+        said = agent.said(str(held.quota_file))
+        assert "fewer than two CPUs are free to choose from: quota " in said
+        assert "what cannot be read binds no CPU: annotation node.koordinator.sh/system-qos-resource" in agent.log
+        assert agent.stop() == 0
+
+
+def test_top_shows_who_uses_the_cpus(held: HeldNode, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "koordebpf", "top", "--once", *map(str, held.arguments(tmp_path))]
+    page = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^CPUs: best-effort ([\d.]+) of at most ([\d.]+), node ([\d.]+) of (\d+)$", page, re.MULTILINE)
+    assert found, page
+    used, limit, of_node, online = map(float, found.groups())
+    assert 0 < used <= of_node + 0.1
+    assert (limit, online) == (len(os.sched_getaffinity(0)), os.cpu_count())
+
+
+def test_a_frame_of_the_node_shows_what_would_be_held(held: HeldNode, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "koordebpf", "top", "--frame", *map(str, held.arguments(tmp_path))]
+    frame = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    command = [sys.executable, "-m", "koordebpf", "plan", "-"]
+    page = subprocess.run(command, cwd=ROOT, input=frame, capture_output=True, check=True).stdout.decode()
+    assert "BECPUSuppress\n  capacity " in page
+    assert "  by cfsQuota: quota " in page
+    path = held.quota_file.parent.relative_to(held.files.mounts["cpu"].mount_point)
+    assert re.search(rf"cpu\.cfs_quota_us no limit → \d+ µs: {path}", " ".join(page.split()))

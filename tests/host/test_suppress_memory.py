@@ -1,0 +1,70 @@
+"""Best-effort growth that makes others stall for memory costs CPU first, by the kernel's own stalls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from tests.conftest import OTHER_MACHINE
+from tests.host.held_node import or_skipped
+from tests.host.live_agent import LiveAgent
+from tests.host.test_suppress_agent import HeldNode, lines_of
+from tests.loads import BUILD, Hog
+from tests.nodes import MIB, NodeCgroup
+from tests.patience import patience
+
+NODE_MIB = 300
+READ_MIB = 250  # more than the hog leaves
+GROWN_MIB = 150
+CONFIG = {
+    "apiVersion": "koordebpf.io/v1alpha1",
+    "kind": "AgentConfiguration",
+    "featureGates": {"BEMemoryEvict": False},
+    "suppress": {"memoryPressure": {"isOn": True, "startRatio": 0.001, "judge": "2s"}},
+}
+
+
+@pytest.fixture
+def held(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> Iterator[HeldNode]:
+    with NodeCgroup(memory_cgroup, hierarchy.version, NODE_MIB * MIB) as node:
+        made = or_skipped(lambda: HeldNode(node))
+        yield made
+        made.close()
+
+
+def test_who_makes_others_stall_loses_cpu_until_nobody_stalls(held: HeldNode, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(CONFIG))
+    (reader,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())
+    command = [BUILD / "thrash", "/var/tmp", str(READ_MIB), "120", reader / "cgroup.procs"]
+    with LiveAgent(tmp_path, "--config", config, *held.arguments(tmp_path), "--enforce") as agent:
+        agent.said(str(held.quota_file))  # what is left of the CPUs
+        if "each stall is timed" not in agent.log:
+            pytest.skip(f"{OTHER_MACHINE}no program times stalls here, and nobody is charged with them")
+        thrash = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        grow = None
+        try:
+            deadline = time.monotonic() + patience(60)
+            while not (taken := [line for line in lines_of(agent) if "made others stall" in line["change"]["reason"]]):
+                assert time.monotonic() < deadline, agent.log
+                if grow is None or grow.process.poll() is not None:
+                    if grow is not None:
+                        grow.stop()
+                    grow = Hog(held.container, GROWN_MIB, rate_mib_s=60, hold_s=1)
+                time.sleep(0.2)
+        finally:
+            thrash.kill()
+            thrash.wait()
+            if grow is not None:
+                grow.stop()
+        change = taken[0]["change"]
+        assert change["path"] == str(held.quota_file)
+        assert int(change["new"].split()[0]) < int(change["old"].split()[0])
+        agent.said("the hold ends")
+        assert agent.stop() == 0

@@ -1,0 +1,204 @@
+"""The CPU collector on trees of both cgroup versions: who is whose, what is read, and what is left out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
+from koordebpf.attribution.owner import Owner
+from koordebpf.attribution.paths import place_of_path
+from koordebpf.kernel.cgroupfs import ControllerMount
+from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, PodCpu
+from koordebpf.units import NS_PER_S
+from tests.machines import machine, write_sysfs
+
+BE = "kubepods.slice/kubepods-besteffort.slice"
+BE_POD = f"{BE}/kubepods-besteffort-podbe_1.slice"
+LS_POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podls_1.slice"
+CONTAINER = "cri-containerd-0123456789abcdef.scope"
+PATHS = [
+    "kubepods.slice", BE, BE_POD, f"{BE_POD}/{CONTAINER}", f"{BE_POD}/{CONTAINER}/nested",
+    "kubepods.slice/kubepods-burstable.slice", LS_POD, f"{LS_POD}/{CONTAINER}", "system.slice",
+    "host-latency-sensitive", "host-latency-sensitive/nginx", "host-latency-sensitive/nginx/worker",
+]  # fmt: skip
+APPLICATIONS = {f"{BE}/yarn": "yarn"}
+
+
+def owners(paths: Iterable[str]) -> list[Owner]:
+    places = [(path, place_of_path(path, APPLICATIONS)) for path in paths]
+    return [
+        Owner(
+            number,
+            place.kind,
+            path,
+            place.pod_uid,
+            kube_qos=place.kube_qos,
+            host_application=place.host_application,
+        )
+        for number, (path, place) in enumerate(places)
+    ]
+
+
+class Node:
+    def __init__(self, root: Path, version: int, paths: Iterable[str] = PATHS) -> None:
+        self.root, self.version, self.paths = root, version, list(paths)
+        write_sysfs(root / "sys", machine(cores=4))
+        top = root / "cgroup"
+        if version == 2:
+            self.mounts = {name: ControllerMount(2, top) for name in ("cpu", "cpuset")}
+        else:
+            self.mounts = {name: ControllerMount(1, top / name) for name in ("cpu", "cpuacct", "cpuset")}
+        self.set_stat(0)
+        for path in self.paths:
+            for mount in {each.mount_point for each in self.mounts.values()}:
+                (mount / path).mkdir(parents=True, exist_ok=True)
+            self.set_used(path, 0)
+            self.put("cpuset", path, "cpuset.cpus", "0-3\n" if version == 1 else "\n")
+            if version == 1:
+                self.put("cpu", path, "cpu.cfs_quota_us", "-1\n")
+                self.put("cpu", path, "cpu.cfs_period_us", "100000\n")
+            else:
+                self.put("cpuset", path, "cpuset.cpus.effective", "0-3\n")
+                self.put("cpu", path, "cpu.max", "max 100000\n")
+
+    def put(self, controller: str, path: str, name: str, text: str) -> None:
+        (self.mounts[controller].mount_point / path / name).write_text(text)
+
+    def set_used(self, path: str, seconds: float) -> None:
+        if self.version == 1:
+            self.put("cpuacct", path, "cpuacct.usage", f"{int(seconds * NS_PER_S)}\n")
+        else:
+            self.put("cpu", path, "cpu.stat", f"usage_usec {int(seconds * 1_000_000)}\n")
+
+    def set_stat(self, seconds: float) -> None:
+        ticks = int(seconds * os.sysconf("SC_CLK_TCK"))
+        (self.root / "stat").write_text(f"cpu  {ticks} 0 0 9 9 0 0 0 0 0\n")
+
+    def collector(self, **more: object) -> CpuCollector:
+        collector = CpuCollector(
+            self.mounts, sysfs=self.root / "sys", stat=self.root / "stat", manager=self.root / "manager", **more
+        )  # type: ignore[arg-type]
+        collector.watch(owners(self.paths))
+        return collector
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_who_used_what(tmp_path, version):
+    node = Node(tmp_path, version, [*PATHS, f"{BE}/yarn", f"{BE}/yarn/job"])
+    with node.collector() as collector:
+        assert collector.sample(0).usage is None
+        node.set_stat(3)
+        for path, seconds in (
+            (BE, 1.5), (BE_POD, 1), (LS_POD, 0.75), ("host-latency-sensitive/nginx", 0.25),
+            ("host-latency-sensitive/nginx/worker", 0.2), (f"{BE}/yarn", 0.5),
+        ):  # fmt: skip
+            node.set_used(path, seconds)
+        usage = collector.sample(NS_PER_S).usage
+    assert (usage.node_used_millicpu, usage.be_used_millicpu, usage.window_ns) == (3000, 1500, NS_PER_S)
+    assert set(usage.pods) == {PodCpu("be-1", 1000, True), PodCpu("ls-1", 750, False)}
+    # what is below a host application is its own
+    assert set(usage.host_applications) == {
+        HostApplicationCpu("yarn", 500, True),
+        HostApplicationCpu("nginx", 250, False),
+    }
+
+
+def test_a_burst_of_those_that_are_not_best_effort(tmp_path):
+    node = Node(tmp_path, 2)
+    with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
+        for moment in (0, NS_PER_S * 9 // 10):
+            collector.sample(moment)
+        for path in (BE_POD, LS_POD, "host-latency-sensitive/nginx"):
+            node.set_used(path, 0.1)
+        usage = collector.sample(NS_PER_S).usage
+    assert set(usage.pods) == {PodCpu("be-1", 100, True, None), PodCpu("ls-1", 100, False, 1000)}
+    assert usage.host_applications == (HostApplicationCpu("nginx", 100, False, 1000),)
+    assert {pod.uid: pod.claimed_millicpu for pod in usage.pods} == {"be-1": 100, "ls-1": 1000}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_look_between_two_samples(tmp_path, version):
+    node = Node(tmp_path, version)
+    with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
+        collector.sample(0)
+        collector.look(NS_PER_S * 9 // 10)
+        for path, seconds in ((BE, 0.05), (BE_POD, 0.05), (LS_POD, 0.03), ("host-latency-sensitive/nginx", 0.02)):
+            node.set_used(path, seconds)
+        assert collector.look(NS_PER_S) == BurstLook(others_millicpu=500, best_effort_millicpu=500)
+        # WHEN a pod is gone THEN the others are looked at all the same
+        for mount in {each.mount_point for each in node.mounts.values()}:
+            shutil.rmtree(mount / LS_POD)
+        assert collector.look(NS_PER_S * 11 // 10) == BurstLook(0, 0)
+
+
+def test_without_a_window_of_bursts_a_look_sees_nobody(tmp_path):
+    node = Node(tmp_path, 2)
+    with node.collector() as collector:
+        collector.sample(0)
+        node.set_used(LS_POD, 1)
+        assert collector.look(NS_PER_S) == BurstLook(0, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_best_effort_tree(tmp_path, version):
+    node = Node(tmp_path, version)
+    name = "cpuset.cpus" if version == 1 else "cpuset.cpus.effective"
+    node.put("cpuset", BE_POD, name, "0,2\n")
+    node.put(
+        "cpu", BE, "cpu.cfs_quota_us" if version == 1 else "cpu.max", "5000\n" if version == 1 else "5000 100000\n"
+    )
+    with node.collector() as collector:
+        measured = collector.sample(0)
+    tree = [
+        BeCgroup(BE, "root", None, (0, 1, 2, 3)),
+        BeCgroup(BE_POD, "pod", "be-1", (0, 2)),
+        BeCgroup(f"{BE_POD}/{CONTAINER}", "container", "be-1", (0, 1, 2, 3)),
+    ]
+    # v1: the set of a container holds nothing that its children hold and it does not
+    nested = [BeCgroup(f"{BE_POD}/{CONTAINER}/nested", "container", "be-1", (0, 1, 2, 3))] if version == 1 else []
+    assert list(measured.be_cgroups) == tree + nested
+    assert (measured.be_quota, measured.be_parent_cpus, measured.be_idle) == (BeQuota(5000), (0, 1, 2, 3), None)
+    assert measured.window.be_limit_millicpu == 50
+
+
+def test_what_is_gone_is_left_out_and_what_cannot_be_read_is_not_known(tmp_path):
+    node = Node(tmp_path, 2)
+    with node.collector() as collector:
+        collector.sample(0)
+        for name in ("cpuset.cpus.effective", "cpu.max"):
+            (tmp_path / "cgroup" / BE / name).unlink()
+        for path in (f"{BE_POD}/{CONTAINER}/nested", f"{BE_POD}/{CONTAINER}"):
+            for file in (tmp_path / "cgroup" / path).iterdir():
+                file.unlink()
+            (tmp_path / "cgroup" / path).rmdir()
+        collector.watch(owners(PATHS))
+        # another collector, without fds of before
+        with node.collector() as fresh:
+            measured = fresh.sample(NS_PER_S)
+    assert [(each.level, each.cpus) for each in measured.be_cgroups] == [("root", None), ("pod", (0, 1, 2, 3))]
+    assert measured.be_quota is None
+
+
+def test_without_best_effort_pods(tmp_path):
+    node = Node(tmp_path, 2, ["kubepods.slice", "system.slice"])
+    with node.collector() as collector:
+        collector.sample(0)
+        measured = collector.sample(NS_PER_S)
+    assert (measured.be_cgroups, measured.be_quota, measured.be_parent_cpus) == ((), None, None)
+    assert measured.usage.be_used_millicpu is None
+
+
+def test_kubelets_cpu_manager(tmp_path, caplog):
+    node = Node(tmp_path, 2)
+    (tmp_path / "manager").write_text('{"policyName":"static","entries":{"uid-1":{"main":"1-2"}}}')
+    with node.collector() as collector, caplog.at_level(logging.WARNING):
+        assert collector.sample(0).manager == CpuManager("static", {"uid-1": (1, 2)})
+        (tmp_path / "manager").write_text("rubbish")
+        assert [collector.sample(second * NS_PER_S).manager for second in (1, 2)] == [None, None]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # once

@@ -1,0 +1,132 @@
+"""/proc/stat and the CPU files of a cgroup: as kernels write them, missing, and garbage."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.cgroupfs import ControllerMount
+from koordebpf.kernel.cpu_usage import CgroupCpu, CpuBandwidth, NodeCpuTime
+
+STAT = "cpu  100 20 30 4000 500 6 7 80 9 10\ncpu0 50 10 15 2000 250 3 3 40 4 5\nintr 1 2 3\n"
+CPU_STAT = "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
+
+
+def v1(root) -> dict[str, ControllerMount]:
+    return {name: ControllerMount(1, root / name) for name in ("cpu", "cpuacct", "cpuset")}
+
+
+def v2(root) -> dict[str, ControllerMount]:
+    return {name: ControllerMount(2, root) for name in ("cpu", "cpuset", "memory")}
+
+
+def test_node_time_without_idle_iowait_steal_and_guests_counted_twice(tree):
+    with NodeCpuTime(tree({"stat": STAT}) / "stat") as stat:
+        assert stat.used_ns() == (100 + 20 + 30 + 6 + 7) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu  1 2 3 4 5 6 7\n", "cpu0 1 2 3 4 5 6 7 8\n", "cpu  1 2 x 4 5 6 7 8\n", STAT[3:]]
+)
+def test_node_time_garbage_is_named(tree, text):
+    path = tree({"stat": text}) / "stat"
+    with NodeCpuTime(path) as stat, pytest.raises(KernelFileError, match="must be cpu and 8 or more numbers") as error:
+        stat.used_ns()
+    assert error.value.path == str(path)
+
+
+def test_node_time_missing(tmp_path):
+    with pytest.raises(SupportError, match="Mount procfs"):
+        NodeCpuTime(tmp_path / "stat")
+
+
+def test_v1(tree):
+    root = tree(
+        {
+            "cpuacct": {"kubepods/besteffort": {"cpuacct.usage": "987654321\n"}},
+            "cpu": {"kubepods/besteffort": {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}},
+            "cpuset": {"kubepods/besteffort": {"cpuset.cpus": "0-1,5\n"}},
+        }
+    )
+    with CgroupCpu(v1(root), "kubepods/besteffort") as cgroup:
+        assert (cgroup.used_ns(), cgroup.cpus(), cgroup.bandwidth()) == (
+            987654321,
+            (0, 1, 5),
+            CpuBandwidth(50000, 100000),
+        )
+        (root / "cpu/kubepods/besteffort/cpu.cfs_quota_us").write_text("-1\n")
+        assert cgroup.bandwidth() == CpuBandwidth(None, 100000)
+
+
+def test_v2_shows_what_is_effective(tree):
+    root = tree(
+        {
+            "kubepods.slice": {
+                "cpu.stat": CPU_STAT,
+                "cpu.max": "max 100000\n",
+                "cpuset.cpus": "\n",
+                "cpuset.cpus.effective": "0-3\n",
+            }
+        }
+    )
+    with CgroupCpu(v2(root), "kubepods.slice") as cgroup:
+        assert (cgroup.used_ns(), cgroup.cpus(), cgroup.bandwidth()) == (
+            1_234_567_000,
+            (0, 1, 2, 3),
+            CpuBandwidth(None, 100000),
+        )
+        (root / "kubepods.slice/cpu.max").write_text("2000 50000\n")
+        assert cgroup.bandwidth() == CpuBandwidth(2000, 50000)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("cpu.stat", "user_usec 5\n", CgroupCpu.used_ns),
+        ("cpu.stat", "usage_usec many\n", CgroupCpu.used_ns),
+        ("cpu.max", "max\n", CgroupCpu.bandwidth),
+        ("cpu.max", "-1 100000\n", CgroupCpu.bandwidth),
+        ("cpuset.cpus.effective", "0-\n", CgroupCpu.cpus),
+    ],
+)
+def test_v2_garbage_is_named(tree, name, text, read):
+    root = tree({"be": {name: text}})
+    with CgroupCpu(v2(root), "be") as cgroup, pytest.raises(KernelFileError) as error:
+        read(cgroup)
+    assert error.value.path == str(root / "be" / name)
+
+
+@pytest.mark.parametrize("text", ["", "12 13\n", "0x10\n"])
+def test_v1_garbage_is_named(tree, text):
+    root = tree({"cpuacct/be": {"cpuacct.usage": text}})
+    with CgroupCpu(v1(root), "be") as cgroup, pytest.raises(KernelFileError, match="must be a whole number"):
+        cgroup.used_ns()
+
+
+def test_missing_is_not_gone(tree):
+    root = tree({"be": {"cgroup.procs": ""}})
+    with CgroupCpu(v2(root), "be") as cgroup, pytest.raises(SupportError, match="Enable the cpuset controller"):
+        cgroup.cpus()
+    with CgroupCpu(v2(root), "other") as cgroup, pytest.raises(CgroupGone):
+        cgroup.cpus()
+    with CgroupCpu({}, "be") as cgroup, pytest.raises(SupportError, match="no cgroup mount has it"):
+        cgroup.cpus()
+
+
+def test_idle(tree):
+    root = tree({"be": {"cpu.idle": "1\n"}, "older": {"cpu.max": "max 100000\n"}})
+    with CgroupCpu(v2(root), "be") as cgroup:
+        assert cgroup.idle() == 1
+    with CgroupCpu(v2(root), "older") as cgroup, pytest.raises(SupportError, match="the cgroup has no such file"):
+        cgroup.idle()
+
+
+def test_closing_twice_is_harmless(tree):
+    cgroup = CgroupCpu(v2(tree({"be": {"cpu.stat": CPU_STAT}})), "be")
+    cgroup.used_ns()
+    cgroup.close()
+    cgroup.close()
+    assert cgroup.used_ns() == 1_234_567_000  # opened anew
+    cgroup.close()

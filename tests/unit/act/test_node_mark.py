@@ -1,0 +1,195 @@
+"""When the node is marked, and what the thread that marks it does with a server that says no."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from datetime import datetime
+
+import pytest
+
+from koordebpf.act.node_mark import MarkTiming, is_memory_short
+from koordebpf.act.node_marker import NodeMarker
+from koordebpf.detect.verdict import USED, Evidence, ResourceNeed, Verdict
+from koordebpf.errors import KubeConflict, KubeDenied, KubeError
+from koordebpf.kube.node_marks import Mark
+from tests.contract.apiserver import until
+
+CALM_NS = 60
+
+
+def look(timing: MarkTiming, now_ns: int, *, evicted: bool = False, short: bool = False, awaits: bool = False):
+    return timing.after(evicted=evicted, is_short=short, awaits=awaits, now_ns=now_ns, calm_ns=CALM_NS)
+
+
+class TestTiming:
+    ON = MarkTiming(is_on=True)
+
+    @pytest.mark.parametrize("short", [False, True])
+    @pytest.mark.parametrize("awaits", [False, True])
+    def test_nothing_but_an_eviction_puts_it_on(self, short: bool, awaits: bool) -> None:
+        assert not look(MarkTiming(), 1, short=short, awaits=awaits).is_on
+        assert look(MarkTiming(), 1, evicted=True, short=short, awaits=awaits) == self.ON
+
+    @pytest.mark.parametrize("reason", ["short", "awaits"])
+    def test_it_stays_however_long_there_is_a_reason(self, reason: str) -> None:
+        timing = self.ON
+        for now_ns in range(0, 100 * CALM_NS, CALM_NS):
+            timing = look(timing, now_ns, short=reason == "short", awaits=reason == "awaits")
+            assert timing.is_on
+
+    def test_it_goes_when_it_was_calm_for_so_long(self) -> None:
+        timing = look(self.ON, 1000)
+        assert timing == MarkTiming(is_on=True, calm_since_ns=1000)
+        assert look(timing, 1000 + CALM_NS - 1).is_on
+        assert look(timing, 1000 + CALM_NS) == MarkTiming()
+
+    @pytest.mark.parametrize("reason", ["short", "awaits", "evicted"])
+    def test_the_calm_begins_anew(self, reason: str) -> None:
+        timing = look(look(self.ON, 1000), 1050, **{reason: True})
+        assert timing == self.ON
+        timing = look(timing, 1060)
+        assert look(timing, 1060 + CALM_NS - 1).is_on
+        assert not look(timing, 1060 + CALM_NS).is_on
+
+    def test_without_calm_it_goes_at_once(self) -> None:
+        assert not self.ON.after(evicted=False, is_short=False, awaits=False, now_ns=5, calm_ns=0).is_on
+
+
+def by_use(used_bytes: int, *, fires: bool = False) -> Verdict:
+    evidence = Evidence(capacity_bytes=100, used_bytes=used_bytes, used_percent=used_bytes, lower_bytes=75)
+    return Verdict("BEMemoryEvict", fires, "", evidence=evidence)
+
+
+class TestShort:
+    def test_above_the_lower_mark_it_is_and_on_it_not(self) -> None:
+        assert not is_memory_short([by_use(75)])
+        assert is_memory_short([by_use(76)])
+
+    def test_what_was_not_judged_is_no_reason(self) -> None:
+        assert not is_memory_short([Verdict("BEMemoryEvict", False, "off", skipped="disabled")])
+
+    def test_requests_are_while_their_feature_fires(self) -> None:
+        need = ResourceNeed("kubernetes.io/batch-memory", 1, 11, 10)
+        assert is_memory_short([Verdict("MemoryAllocatableEvict", True, "", needs=(need,))])
+        assert not is_memory_short([Verdict("MemoryAllocatableEvict", False, "")])
+
+    def test_cpu_is_another_matter(self) -> None:
+        assert not is_memory_short([Verdict("CPUEvict", True, "")])
+
+    def test_one_feature_is_enough(self) -> None:
+        assert is_memory_short([by_use(10), Verdict("MemoryEvict", True, "", needs=(ResourceNeed(USED, 1, 1, 1),))])
+
+
+class Node:
+    """A Node behind the two calls; `errors` are raised before anything is done, the first one first."""
+
+    node_name = "n1"
+
+    def __init__(self, *, is_marked: bool = False) -> None:
+        self.is_marked = is_marked
+        self.errors: deque[Exception] = deque()
+        self.asked: list[str] = []
+        self.is_closed = False
+        self.let_through = threading.Event()
+        self.let_through.set()
+
+    def put(self, mark: Mark, *, at: datetime, timeout_s: float) -> bool:
+        return self._make(mark, is_marked=True)
+
+    def remove(self, *, timeout_s: float) -> bool:
+        return self._make("remove", is_marked=False)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.let_through.set()
+
+    def _make(self, what: str, *, is_marked: bool) -> bool:
+        self.asked.append(what)
+        self.let_through.wait()
+        if self.is_closed:
+            raise KubeError("closed")
+        if self.errors:
+            raise self.errors.popleft()
+        has_changed, self.is_marked = self.is_marked is not is_marked, is_marked
+        return has_changed
+
+
+class TestMarker:
+    def test_what_a_predecessor_left_goes_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        node = Node(is_marked=True)
+        marker = NodeMarker(node, "taint")
+        until(lambda: not node.is_marked, "removed")
+        marker.close()
+        assert node.asked == ["remove"]
+        assert caplog.messages == ["node n1 is without the mark that was left on it"]
+
+    def test_one_request_for_each_change_of_mind(self) -> None:
+        node = Node()
+        marker = NodeMarker(node, "condition")
+        until(lambda: node.asked == ["remove"], "looked")
+        for _ in range(100):
+            marker.wish(True)
+        until(lambda: node.is_marked, "marked")
+        for _ in range(100):
+            marker.wish(False)
+        until(lambda: not node.is_marked, "removed")
+        marker.close()
+        assert node.asked == ["remove", "condition", "remove"]
+
+    def test_the_end_takes_it_away(self) -> None:
+        node = Node()
+        marker = NodeMarker(node, "taint")
+        marker.wish(True)
+        until(lambda: node.is_marked, "marked")
+        marker.close()
+        assert not node.is_marked
+        assert node.is_closed
+
+    def test_conflicts_and_failures_are_tried_again(self) -> None:
+        node = Node()
+        node.errors += [KubeConflict("409"), KubeError("500"), KubeConflict("409")]
+        marker = NodeMarker(node, "taint")
+        marker.wish(True)
+        until(lambda: node.is_marked, "marked")
+        marker.close()
+        assert not node.is_marked
+
+    def test_after_a_request_without_answer_it_looks_again(self) -> None:
+        node = Node()
+        marker = NodeMarker(node, "taint")
+        until(lambda: node.asked == ["remove"], "looked")
+        node.let_through.clear()
+        marker.wish(True)
+        until(lambda: node.asked[-1] == "taint", "on its way")
+        marker.wish(False)
+        node.errors.append(KubeError("no answer in time, the outcome is unknown"))
+        node.is_marked = True  # it was carried out all the same
+        node.let_through.set()
+        until(lambda: not node.is_marked, "removed")
+        marker.close()
+
+    def test_a_refusal_is_said_once_and_the_end_does_not_wait(self, caplog: pytest.LogCaptureFixture) -> None:
+        node = Node()
+        node.errors += [KubeDenied("patch nodes: 403 Forbidden", "patch", "nodes") for _ in range(100)]
+        marker = NodeMarker(node, "taint")
+        marker.wish(True)
+        until(lambda: "taint" in node.asked, "asked")
+        marker.wish(False)
+        until(lambda: len(node.asked) >= 3, "asked again after a change of mind")
+        marker.close()
+        assert len(node.asked) <= 4
+        (said,) = caplog.messages
+        assert said.endswith("patch nodes: 403 Forbidden: allow patch on nodes")
+
+    def test_a_server_that_hangs_holds_up_nobody(self, caplog: pytest.LogCaptureFixture) -> None:
+        node = Node()
+        node.let_through.clear()
+        marker = NodeMarker(node, "taint")
+        until(lambda: node.asked, "asked")
+        marker.wish(True)  # returns
+        marker.close()  # cuts the connection
+        assert node.is_closed
+        assert caplog.messages[-1] == "node n1 may keep a taint until an agent starts there"

@@ -1,0 +1,82 @@
+"""The minute's evictions from one agent to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koordebpf.act.guards import Budget, GuardLimits
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.agent.kept_budget import KeptBudget
+from koordebpf.report.audit import AuditRecord, OpenPlan
+from koordebpf.state.view import MINUTE_NS, PastEviction
+from tests.builders import frame, plan_of, pod
+
+SPENT = PastEviction(at_ns=1000, uid="u1", namespace="spark", workload="spark/Job/a")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "evictions.json"
+
+
+def interrupted(decided_ns: int, *outcomes: Outcome) -> AuditRecord:
+    plan = plan_of(frame([pod("hog", anon=300), pod("calm", anon=10)], used=900))
+    line = OpenPlan(plan, node="n1", dry_run=False, seen_ns=None, decided_ns=decided_ns, wall_s=0.0)
+    for outcome in outcomes:
+        line.note(outcome)
+    return line.record()
+
+
+def outcome(result: Result) -> Outcome:
+    return Outcome("uid-spark-hog", "spark", "hog", "api", result, "why", 2000, sent_ns=2001)
+
+
+def test_what_was_spent_counts_for_the_next_one_as_long_as_its_minute_lasts(path: Path) -> None:
+    KeptBudget(path).keep(Budget((SPENT,)))
+    assert KeptBudget(path, now_ns=2000).budget == Budget((SPENT,))
+    assert KeptBudget(path, now_ns=2000).budget.left(2000, GuardLimits(evictions_per_minute=1)) == 0
+    assert KeptBudget(path, now_ns=1000 + MINUTE_NS).budget == Budget()
+
+
+def test_whoever_may_have_been_told_by_a_killed_agent_counts_once(path: Path) -> None:
+    record = interrupted(2000)
+    told = KeptBudget(path, [record], 3000).budget.evictions
+    assert [(each.at_ns, each.uid, each.namespace) for each in told] == [(2000, "uid-spark-hog", "spark")]
+    KeptBudget(path).keep(Budget(told))
+    assert KeptBudget(path, [record], 3000).budget.evictions == told
+
+
+@pytest.mark.parametrize(
+    ("result", "spent"), [(Result.SENT, 1), (Result.DONE, 1), (Result.REFUSED, 0), (Result.GONE, 0)]
+)
+def test_who_was_refused_does_not_count(path: Path, result: Result, spent: int) -> None:
+    assert len(KeptBudget(path, [interrupted(2000, outcome(result))], 3000).budget.evictions) == spent
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b'{"evictions": [1]}', b'{"evictions": [{"at_ns": -1}]}'])
+def test_what_cannot_be_read_is_as_nothing(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    assert KeptBudget(path, now_ns=2000).budget == Budget()
+
+
+def test_what_is_from_the_future_is_of_another_boot(path: Path) -> None:
+    KeptBudget(path).keep(Budget((SPENT,)))
+    assert KeptBudget(path, now_ns=999).budget == Budget()
+
+
+def test_it_leaves_a_file_only_where_it_still_counts(path: Path) -> None:
+    kept = KeptBudget(path)
+    kept.keep(Budget((SPENT,)))
+    kept.close(2000)
+    assert path.exists()
+    kept.close(1000 + MINUTE_NS)
+    assert not path.exists()
+
+
+def test_a_folder_that_is_full_or_gone_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = KeptBudget(tmp_path / "gone" / "evictions.json")
+    kept.keep(Budget((SPENT,)))
+    assert kept.budget == Budget((SPENT,))
+    assert "a start would bring a fresh budget" in caplog.text

@@ -1,0 +1,134 @@
+"""What the agent makes of each state of its source: pods, NodeSLO, and sentences on what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from koordebpf.agent.known import Known, check_configuration
+from koordebpf.errors import ConfigError
+from koordebpf.kube.objects import ClusterState, Node, NodeStatus, ObjectMeta
+from koordebpf.slo.cpu_burst import DEFAULT_CPU_BURST
+
+GOOD: dict[str, Any] = {
+    "resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 80},
+    "cpuBurstStrategy": {"policy": "auto"},
+    "hostApplications": [{"name": "yarn", "qos": "BE"}],
+}
+
+
+def state(version: int, *, labels: dict[str, str] | None = None, config: object = None, **spec: Any) -> ClusterState:
+    return ClusterState(
+        version=version,
+        synced_at_ns=version,
+        node=Node(metadata=ObjectMeta(name="n1", labels=labels)),
+        nodeslo=msgspec.Raw(json.dumps({"spec": spec}).encode()) if spec else None,
+        slo_controller_config={"resource-threshold-config": json.dumps(config)} if config else None,
+    )
+
+
+def test_an_unusable_part_is_told_while_it_lasts_and_the_others_go_on() -> None:
+    known = Known()
+    known.learn(state(1, **GOOD))
+    known.learn(state(2, **{**GOOD, "cpuBurstStrategy": {"cpuBurstPercent": 0}, "hostApplications": []}))
+    assert known.spec is not None
+    assert known.spec.cpuBurstStrategy.policy == "auto"
+    assert known.host_applications == {}
+    assert known.strategy is not None
+    assert known.strategy.memoryEvictThresholdPercent == 80
+    (problem,) = known.problems
+    assert problem == (
+        "spec.cpuBurstStrategy.cpuBurstPercent: 0: must be an integer >= 1; the last good strategy stays in force"
+    )
+    again = state(3, **{**GOOD, "cpuBurstStrategy": {"cpuBurstPercent": 0}, "hostApplications": []})
+    known.learn(again)
+    assert known.problems == (problem,)
+    known.learn(state(4, **{**GOOD, "cpuBurstStrategy": {}}))
+    assert known.problems == ()
+    assert known.spec.cpuBurstStrategy == DEFAULT_CPU_BURST
+    assert known.host_applications == {"host-best-effort/yarn": "yarn"}
+
+
+def test_what_the_webhook_would_refuse_is_in_force_and_told() -> None:
+    known = Known()
+    known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, "memoryEvictThresholdPercent": 130}))
+    assert known.strategy is not None
+    assert known.strategy.memoryEvictThresholdPercent == 130
+    (problem,) = known.problems
+    assert problem == (
+        "spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent: 130: must be 0…100; "
+        "it is in force all the same, as in koordlet"
+    )
+    known.learn(state(2, config={"clusterStrategy": {"memoryEvictLowerPercent": 75}}))
+    (problem,) = known.problems
+    assert problem.startswith("resource-threshold-config.memoryEvictThresholdPercent: 70: must be greater than")
+    known.learn(state(3, **GOOD))
+    assert known.problems == ()
+
+
+def test_what_is_no_object_leaves_everything() -> None:
+    known = Known()
+    known.learn(state(1, **GOOD))
+    known.learn(ClusterState(version=2, synced_at_ns=2, nodeslo=msgspec.Raw(b'{"spec": []}')))
+    assert known.strategy is not None
+    assert known.problems == ("spec: []: must be an object; the last good NodeSLO stays in force",)
+
+
+def test_the_configmap_serves_a_node_without_nodeslo_by_its_labels() -> None:
+    config = {
+        "clusterStrategy": {"enable": True},
+        "nodeStrategies": [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryEvictThresholdPercent": 60}],
+    }
+    known = Known()
+    known.learn(state(1, config=config))
+    assert known.strategy is not None
+    assert known.strategy.memoryEvictThresholdPercent == 70
+    known.learn(state(2, config=config, labels={"pool": "a"}))
+    assert known.strategy.memoryEvictThresholdPercent == 60
+    known.learn(state(3, config=config, labels={"pool": "a"}, **GOOD))
+    assert known.strategy.memoryEvictThresholdPercent == 80
+    known.learn(state(4))
+    assert known.strategy is None
+    assert known.host_applications == {}
+
+
+def test_an_unusable_first_state_of_a_file_ends_the_start() -> None:
+    check_configuration(state(1, **GOOD))
+    with pytest.raises(ConfigError, match=r"spec\.cpuBurstStrategy\.policy"):
+        check_configuration(state(1, **{**GOOD, "cpuBurstStrategy": {"policy": "x"}}))
+
+
+def test_it_is_whole_once_pods_and_node_were_told() -> None:
+    known = Known()
+    known.learn(msgspec.structs.replace(state(1, **GOOD), synced_at_ns=0))  # the NodeSLO came first
+    assert (known.is_whole, known.strategy is None) == (False, False)
+    known.learn(state(2, **GOOD))
+    assert known.is_whole
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("capacity", "memory"),
+        ("capacity", "cpu"),
+        ("allocatable", "memory"),
+        ("allocatable", "cpu"),
+        ("allocatable", "kubernetes.io/batch-cpu"),
+        ("allocatable", "kubernetes.io/batch-memory"),
+    ],
+)
+def test_a_node_whose_amounts_cannot_be_read_leaves_the_last_good_one(field: str, name: str) -> None:
+    known = Known()
+    good = state(1, **GOOD)
+    known.learn(good)
+    status = NodeStatus(**{field: {name: "much"}})
+    known.learn(msgspec.structs.replace(good, version=2, node=Node(metadata=ObjectMeta(name="n1"), status=status)))
+    assert known.node is good.node
+    (problem,) = known.problems
+    assert problem == (
+        f"node.status.{field}.{name}: 'much': must be a Kubernetes quantity such as 500m, 2Gi or 1e9; "
+        "the last good Node stays in force"
+    )

@@ -1,0 +1,99 @@
+"""One process at a time acts on a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from koordebpf.agent.scope import NodeScope
+from koordebpf.agent.sole_agent import SoleAgent
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from koordebpf.agent.sole_agent import SoleAgent
+from tests.unit.agent.test_sole_agent import machine
+SoleAgent(Path(sys.argv[1]), machine())
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def machine() -> NodeScope:
+    return NodeScope("machine", MemoryHierarchy(2, Path("/sys/fs/cgroup"), None), Path("/sys/fs/cgroup"), 1)
+
+
+def nested(name: str, root_id: int) -> NodeScope:
+    path = Path("/sys/fs/cgroup") / name
+    return NodeScope("cgroup", MemoryHierarchy(2, Path("/sys/fs/cgroup"), None), path, root_id)
+
+
+def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
+    with SoleAgent(tmp_path, machine()):
+        with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* acts on this node already: end it") as told:
+            SoleAgent(tmp_path, machine())
+        assert told.value.path == "--enforce"
+    assert list(tmp_path.iterdir()) == []
+    SoleAgent(tmp_path, machine()).close()
+
+
+def test_another_node_of_the_same_machine_is_another_lock(tmp_path: Path) -> None:
+    with SoleAgent(tmp_path, nested("kind/node", 7)):
+        for other in (machine(), nested("other/node", 8)):
+            SoleAgent(tmp_path, other).close()
+        with pytest.raises(ConfigError):
+            SoleAgent(tmp_path, nested("kind/node", 7))
+
+
+def test_a_killed_one_leaves_no_obstacle(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"process {holder.pid} of"):
+            SoleAgent(tmp_path, machine())
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    assert (tmp_path / "machine" / "lock").exists()
+    SoleAgent(tmp_path, machine()).close()
+
+
+def test_it_is_never_held_twice_while_many_come_and_go(tmp_path: Path) -> None:
+    held, refused, twice = 0, 0, 0
+    inside = threading.Semaphore(1)
+
+    def come_and_go() -> None:
+        nonlocal held, refused, twice
+        for _ in range(200):
+            try:
+                with SoleAgent(tmp_path, machine()):
+                    if inside.acquire(blocking=False):
+                        held += 1
+                        inside.release()
+                    else:
+                        twice += 1
+            except ConfigError:
+                refused += 1
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (held + refused, twice) == (1_600, 0)
+    assert held and refused
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--run-dir: '.*/file/machine': must be writable"):
+        SoleAgent(tmp_path / "file", machine())

@@ -1,0 +1,73 @@
+"""`koordebpf slo` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from koordebpf.cli.slo import slo
+from koordebpf.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
+CONFIGMAP = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: slo-controller-config, namespace: koordinator-system}
+data:
+  resource-threshold-config: |
+    {"clusterStrategy": {"enable": true},
+     "nodeStrategies": [{"name": "big", "nodeSelector": {"matchLabels": {"size": "big"}},
+                         "memoryEvictThresholdPercent": 90}]}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    configmap, node = tmp_path / "cm.yaml", tmp_path / "node.json"
+    configmap.write_text(CONFIGMAP)
+    meta = {"name": "n1", "labels": {"size": "big"}}
+    node.write_text(json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": meta}))
+    return str(configmap), str(node)
+
+
+def test_render_prints_the_spec_of_the_node(files: tuple[str, str]) -> None:
+    configmap, node = files
+    done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
+    assert json.loads(done.output)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 90
+    done = CliRunner().invoke(slo, ["render", "--object", "--node", node, configmap], catch_exceptions=False)
+    whole = json.loads(done.output)
+    assert (whole["kind"], whole["metadata"]["name"]) == ("NodeSLO", "n1")
+
+
+def test_render_needs_a_node_and_a_configmap(files: tuple[str, str]) -> None:
+    configmap, node = files
+    for arguments in (["--node", configmap, configmap], ["--node", node, node]):
+        with pytest.raises(ConfigError, match="must hold"):
+            CliRunner().invoke(slo, ["render", *arguments], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="must be a readable file"):
+        CliRunner().invoke(slo, ["render", "--node", f"{node}x", configmap], catch_exceptions=False)
+
+
+def test_check_exits_with_2_where_something_is_wrong(files: tuple[str, str], tmp_path: Path) -> None:
+    configmap, node = files
+    good = CliRunner().invoke(slo, ["check", "--nodes", node, configmap])
+    assert (good.exit_code, good.output) == (0, f"{configmap}: nothing wrong in 1 keys\n")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(CONFIGMAP.replace("90", "190"))
+    wrong = CliRunner().invoke(slo, ["check", str(bad)])
+    assert wrong.exit_code == 2
+    assert "nodeStrategies[0].memoryEvictThresholdPercent: 190: must be 0…100" in wrong.output
+    as_json = CliRunner().invoke(slo, ["check", "--json", str(bad)])
+    assert [problem["value"] for problem in json.loads(as_json.output)] == [190]
+
+
+def test_the_example_that_is_applied_as_a_whole_can_be_checked_and_rendered(files: tuple[str, str]) -> None:
+    _, node = files
+    example = str(EXAMPLES / "slo-controller-config.yaml")  # with its Namespace
+    done = CliRunner().invoke(slo, ["check", "--strict", example], catch_exceptions=False)
+    assert (done.exit_code, done.output) == (0, f"{example}: nothing wrong in 1 keys\n")
+    done = CliRunner().invoke(slo, ["render", "--node", node, example], catch_exceptions=False)
+    assert json.loads(done.output)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 80

@@ -1,0 +1,1 @@
+import tests.no_deadline  # noqa: F401

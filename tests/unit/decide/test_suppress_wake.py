@@ -1,0 +1,149 @@
+"""When a wake becomes a round, and how scheduler tracing keeps its budget."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from koordebpf.decide.suppress.round import plan_suppress
+from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.decide.suppress.state import SuppressState
+from koordebpf.decide.suppress.wake import (
+    MAX_SHIFT,
+    TracingPace,
+    WakeSettings,
+    WakeState,
+    begun,
+    due_ns,
+    is_rise,
+    judged,
+    paced,
+    woken,
+)
+from koordebpf.units import NS_PER_MS, NS_PER_S
+from tests.cpu_nodes import be_tree, node
+from tests.machines import machine
+
+SETTINGS = WakeSettings()
+WINDOW_NS = SETTINGS.burst_window_ns
+T0 = 100 * NS_PER_S
+
+
+def test_what_is_seen_is_looked_at_twice_a_window_apart():
+    state = begun(WakeState(), "scheduler", T0, SETTINGS)
+    assert (state.by, due_ns(state, SETTINGS)) == ("scheduler", T0 + WINDOW_NS)
+    # WHEN the second look shows nothing and nothing more was seen THEN nothing is awaited
+    assert due_ns(judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
+
+
+def test_while_something_is_seen_it_goes_on_looking():
+    state = begun(begun(WakeState(), "pressure", T0, SETTINGS), "scheduler", T0 + 1, SETTINGS)
+    assert state.by == "pressure"
+    state = judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False)
+    assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
+    assert due_ns(judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
+
+
+def test_a_burst_seen_in_part_has_a_second_round_and_then_it_rests():
+    state = judged(begun(WakeState(), "scheduler", T0, SETTINGS), T0 + WINDOW_NS, SETTINGS, is_worth=True)
+    assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
+    state = judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=True)
+    # THEN nothing wakes before the time has passed since the first round
+    end_ns = T0 + WINDOW_NS + SETTINGS.rest_ns
+    assert due_ns(begun(state, "scheduler", end_ns - 1, SETTINGS), SETTINGS) is None
+    assert due_ns(begun(state, "scheduler", end_ns, SETTINGS), SETTINGS) == end_ns + WINDOW_NS
+
+
+def test_however_often_it_is_woken_two_rounds_in_a_second_are_the_most():
+    state, rounds = WakeState(), []
+    for now_ns in range(T0, T0 + 20 * NS_PER_S, NS_PER_MS):
+        state = begun(state, "pressure", now_ns, SETTINGS)
+        due = due_ns(state, SETTINGS)
+        if due is not None and now_ns >= due:
+            rounds.append(now_ns)
+            state = judged(state, now_ns, SETTINGS, is_worth=True)
+    assert len(rounds) >= 30
+    assert all(third - first >= SETTINGS.rest_ns for first, third in zip(rounds, rounds[2:], strict=False))
+
+
+def looks(seen: range) -> list[int]:
+    """Return when the second looks are that show nothing, while something is seen at these moments."""
+    state, when = WakeState(), []
+    for now_ns in seen:
+        state = begun(state, "pressure", now_ns, SETTINGS)
+        due = due_ns(state, SETTINGS)
+        if due is not None and now_ns >= due:
+            when.append(now_ns)
+            state = judged(state, now_ns, SETTINGS, is_worth=False)
+    return when
+
+
+def test_pods_that_wait_all_the_time_are_looked_at_less_often_in_the_end():
+    when = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS))
+    apart = [later - sooner for sooner, later in itertools.pairwise(when)]
+    assert apart[:7] == [WINDOW_NS] * 7
+    assert set(apart[10:]) == {SETTINGS.rest_ns // 4 + WINDOW_NS}
+
+
+def test_after_a_second_of_peace_they_are_looked_at_as_at_first():
+    state = WakeState()
+    for now_ns in looks(range(T0, T0 + NS_PER_S, NS_PER_MS)):
+        state = judged(begun(state, "pressure", now_ns, SETTINGS), now_ns, SETTINGS, is_worth=False)
+    assert state.empty > 8
+    later_ns = state.looked_ns + SETTINGS.rest_ns
+    assert begun(state, "pressure", later_ns - 1, SETTINGS).empty > 8
+    assert begun(state, "pressure", later_ns, SETTINGS).empty == 0
+
+
+@pytest.mark.parametrize(("claimed", "is_worth"), [(599, False), (600, True), (3000, True), (400, False)])
+def test_only_a_rise_by_a_share_of_the_node_is_worth_a_round(claimed, is_worth):
+    assert is_rise(claimed, 500, 2000, SETTINGS) is is_worth
+
+
+def test_without_a_share_any_rise_is_worth_one_and_none_is_not():
+    settings = WakeSettings(rise_ratio=0)
+    assert is_rise(501, 500, 2000, settings)
+    assert not is_rise(500, 500, 2000, settings)
+
+
+def test_a_woken_round_says_why_and_growth_waits_twice_its_time():
+    settings = SuppressSettings()
+    strategy = {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cfsQuota"}
+    view = node(machine(cores=2), strategy=strategy, be_cgroups=be_tree(range(2)), node_used=1000, used={"ls-1": 900})
+    plan = woken(plan_suppress(view, SuppressState(), settings), "ls-1 waited", view.now_ns, settings)
+    assert plan.reason.endswith("; before its time: ls-1 waited")
+    assert plan.desired.reason == plan.reason
+    assert plan.next.quota_grown_ns == plan.next.cpuset_grown_ns == view.now_ns + settings.grow_every_ns
+
+
+def test_above_the_budget_it_looks_at_less_and_with_the_least_it_rests():
+    pace, seen = TracingPace(), []
+    while pace.shift is not None:
+        seen.append(pace.shift)
+        pace = paced(pace, 0.5, 0.01)
+        assert pace.is_new
+    assert seen == sorted(set(seen))
+    assert seen[-1] == MAX_SHIFT
+    # AND after the rest it begins with the least
+    assert paced(pace, 0.0, 0.01) == TracingPace(MAX_SHIFT)
+
+
+def test_far_below_the_budget_it_looks_at_more_up_to_everything():
+    pace = TracingPace(MAX_SHIFT)
+    for _ in range(2 * MAX_SHIFT):
+        pace = paced(pace, 0.0005, 0.01)
+    assert pace == TracingPace(0, is_new=False)
+
+
+def test_what_it_settles_on_stays_as_it_is():
+    # GIVEN a cost that falls with the share of what is sampled, as measured: 80 ns for all, 140 ns more for a sample
+    for switches_per_s in (1_000, 30_000, 100_000, 200_000):
+        pace, shifts = TracingPace(), []
+        for _ in range(40):
+            assert pace.shift is not None
+            ratio = switches_per_s * (80 + 140 / 2**pace.shift) / (2 * NS_PER_S)
+            pace = paced(pace, ratio, 0.01)
+            shifts.append(pace.shift)
+        assert len(set(shifts[-10:])) == 1, (switches_per_s, shifts)
+        assert switches_per_s * (80 + 140 / 2 ** shifts[-1]) / (2 * NS_PER_S) <= 0.01

@@ -1,0 +1,72 @@
+"""Which CPUs belong to whom by annotations: as Koordinator writes them, absent, and unreadable."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordebpf.slo.cpu_placement import (
+    MANAGER_POLICY_ANNOTATION,
+    POD_ALLOCATIONS_ANNOTATION,
+    RESERVATION_ANNOTATION,
+    RESOURCE_STATUS_ANNOTATION,
+    SYSTEM_QOS_ANNOTATION,
+    NodeCpus,
+    PodCpus,
+    node_cpus,
+    pod_cpus,
+)
+
+
+def test_a_pods_cpus():
+    status = {"cpuset": "2-3,8", "numaNodeResources": [{"node": 0, "resources": {"cpu": "3"}}]}
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: json.dumps(status)}) == PodCpus((2, 3, 8), True)
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: '{"cpuset": ""}'}) == PodCpus()
+    assert pod_cpus(None) == pod_cpus({}) == pod_cpus({RESOURCE_STATUS_ANNOTATION: ""}) == PodCpus()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"cpuset": 3}', '{"cpuset": "3-1"}', '{"cpuset": "0-99999"}'])
+def test_an_unreadable_one_binds_to_nothing_and_is_told(text):
+    found = pod_cpus({RESOURCE_STATUS_ANNOTATION: text})
+    assert (found.cpus, found.has_numa) == ((), False)
+    assert found.problem.startswith(f"annotation {RESOURCE_STATUS_ANNOTATION}: ")
+
+
+def test_what_a_node_sets_aside():
+    node = {
+        RESERVATION_ANNOTATION: json.dumps({"resources": {"cpu": "1500m"}, "reservedCPUs": "0", "applyPolicy": "x"})
+    }
+    topology = {
+        RESERVATION_ANNOTATION: '{"reservedCPUs": "1"}',
+        SYSTEM_QOS_ANNOTATION: '{"cpuset": "2-3"}',
+        MANAGER_POLICY_ANNOTATION: '{"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0"}',
+        POD_ALLOCATIONS_ANNOTATION: '[{"name": "p", "uid": "u", "cpuset": "5", "managedByKubelet": true}]',
+    }
+    assert node_cpus(node, topology) == NodeCpus((0, 1), "1500m", (2, 3), True, {"u": (5,)})
+    assert node_cpus(None, None) == NodeCpus()
+
+
+@pytest.mark.parametrize(
+    ("written", "cpus"),
+    [
+        ('{"cpuset": "2", "cpusetExclusive": true}', (2,)),
+        ('{"cpuset": "2", "cpusetExclusive": false}', ()),
+        ('{"cpuset": "2", "cpusetExclusive": null}', (2,)),
+    ],
+)
+def test_cpus_of_the_system_class_are_its_own_unless_it_says_otherwise(written, cpus):
+    assert node_cpus(None, {SYSTEM_QOS_ANNOTATION: written}).system_cpus == cpus
+
+
+def test_what_is_unreadable_does_not_hide_the_rest():
+    topology = {
+        RESERVATION_ANNOTATION: '{"reservedCPUs": "zero"}',
+        SYSTEM_QOS_ANNOTATION: "not json",
+        MANAGER_POLICY_ANNOTATION: '{"policy": "none"}',
+        POD_ALLOCATIONS_ANNOTATION: '[{"uid": "u", "cpuset": "5"}]',
+    }
+    found = node_cpus({RESERVATION_ANNOTATION: '{"resources": {"cpu": 2}}'}, topology)
+    assert (found.reserved_cpus, found.reserved_cpu, found.system_cpus, found.is_static) == ((), "2", (), False)
+    assert found.pinned == {"u": (5,)}
+    assert len(found.problems) == 2

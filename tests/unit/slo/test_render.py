@@ -1,0 +1,202 @@
+"""The ConfigMap to a node's NodeSLO spec, and what is wrong with a ConfigMap."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordebpf.errors import ConfigError
+from koordebpf.slo.render import STRATEGY_KEYS, render_spec
+from koordebpf.slo.spec import parse_spec
+from koordebpf.slo.webhook import check_configmap
+
+THRESHOLD = "resource-threshold-config"
+
+
+def config(cluster: dict[str, Any] | None = None, *nodes: dict[str, Any]) -> str:
+    return json.dumps({"clusterStrategy": cluster or {}, "nodeStrategies": list(nodes)})
+
+
+def for_pool(pool: str, **values: Any) -> dict[str, Any]:
+    return {"name": pool, "nodeSelector": {"matchLabels": {"pool": pool}}, **values}
+
+
+def test_without_keys_a_node_gets_the_defaults() -> None:
+    assert render_spec({}, {}) == {
+        "resourceUsedThresholdWithBE": {
+            "enable": False,
+            "cpuSuppressThresholdPercent": 65,
+            "cpuSuppressPolicy": "cpuset",
+            "memoryEvictThresholdPercent": 70,
+            "cpuEvictPolicy": "evictByRealLimit",
+        },
+        "resourceQOSStrategy": {},
+        "cpuBurstStrategy": {
+            "policy": "none",
+            "cpuBurstPercent": 1000,
+            "cfsQuotaBurstPercent": 300,
+            "cfsQuotaBurstPeriodSeconds": -1,
+            "sharePoolThresholdPercent": 50,
+        },
+        "systemStrategy": {"totalNetworkBandwidth": "0"},
+    }
+
+
+def test_defaults_cluster_and_the_first_matching_entry_lie_over_one_another() -> None:
+    data = {
+        THRESHOLD: config(
+            {"enable": True, "memoryEvictThresholdPercent": 80},
+            for_pool("a", memoryEvictThresholdPercent=90),
+            {"nodeSelector": {}, "memoryEvictThresholdPercent": 60},
+        )
+    }
+    for labels, percent in (({"pool": "a"}, 90), ({"pool": "b"}, 60)):
+        threshold = render_spec(data, labels)["resourceUsedThresholdWithBE"]
+        assert (threshold["enable"], threshold["memoryEvictThresholdPercent"]) == (True, percent)
+        assert threshold["cpuSuppressThresholdPercent"] == 65
+
+
+def test_nested_objects_merge_and_null_changes_nothing() -> None:
+    cluster = {"beClass": {"memoryQOS": {"enable": True, "wmarkRatio": 80}}}
+    node = for_pool("a", beClass={"memoryQOS": {"wmarkRatio": None, "lowLimitPercent": 10}})
+    spec = render_spec({"resource-qos-config": config(cluster, node)}, {"pool": "a"})
+    memory = {"enable": True, "wmarkRatio": 80, "lowLimitPercent": 10}
+    assert spec["resourceQOSStrategy"] == {"beClass": {"memoryQOS": memory}}
+
+
+def test_host_applications_are_replaced_not_merged() -> None:
+    data = {
+        "host-application-config": json.dumps(
+            {
+                "applications": [{"name": "yarn", "qos": "BE"}],
+                "nodeConfigs": [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "applications": [{"name": "db"}]}],
+            }
+        )
+    }
+    assert render_spec(data, {"pool": "a"})["hostApplications"] == [{"name": "db"}]
+    assert render_spec(data, {})["hostApplications"] == [{"name": "yarn", "qos": "BE"}]
+
+
+def test_a_node_may_have_its_own_bandwidth() -> None:
+    spec = render_spec({}, {}, {"node.koordinator.sh/network-bandwidth": "10G"})
+    assert spec["systemStrategy"]["totalNetworkBandwidth"] == "10G"
+
+
+def test_a_node_strategy_without_bandwidth_keeps_the_clusters() -> None:
+    data = {"system-config": config({"totalNetworkBandwidth": "10G"}, for_pool("a", watermarkScaleFactor=150))}
+    assert render_spec(data, {"pool": "a"})["systemStrategy"] == {
+        "totalNetworkBandwidth": "10G",
+        "watermarkScaleFactor": 150,
+    }
+
+
+def test_what_is_rendered_is_what_a_node_reads() -> None:
+    data = {
+        THRESHOLD: config({"enable": True, "memoryEvictLowerPercent": 60}),
+        "cpu-burst-config": config({"policy": "auto"}),
+    }
+    raw = json.dumps({"spec": render_spec(data, {})}).encode()
+    spec, problems = parse_spec(raw)
+    assert not problems
+    assert spec.resourceUsedThresholdWithBE.memoryEvictLowerPercent == 60
+    assert spec.cpuBurstStrategy.policy == "auto"
+
+
+@pytest.mark.parametrize("key", STRATEGY_KEYS)
+def test_an_entry_for_other_nodes_is_checked_too(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"nodeStrategies\[0\].nodeSelector"):
+        render_spec({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})}, {})
+    with pytest.raises(ConfigError, match="must be JSON"):
+        render_spec({key: "{"}, {})
+
+
+def problems(data: dict[str, str], **arguments: Any) -> list[tuple[str, str]]:
+    return [(problem.reason, str(problem)) for problem in check_configmap(data, **arguments)]
+
+
+def test_a_good_configmap_has_no_problems() -> None:
+    data = {
+        THRESHOLD: config(
+            {"enable": True, "memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}, for_pool("a")
+        ),
+        "cpu-burst-config": config({"policy": "auto"}, for_pool("a", policy="none"), for_pool("b")),
+        "colocation-config": "{}",
+    }
+    assert problems(data, nodes={"n1": {"pool": "a"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "path_and_rule"),
+    [
+        ({"memoryEvictThresholdPercent": 101}, ("memoryEvictThresholdPercent", "must be 0…100")),
+        ({"cpuEvictTimeWindowSeconds": 0}, ("cpuEvictTimeWindowSeconds", "must be 1 or more")),
+        ({"allocatableEvictPriorityThreshold": 8000}, ("allocatableEvictPriorityThreshold", "must be 0…7999")),
+        (
+            {"memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 80},
+            ("memoryEvictThresholdPercent", "must be greater than memoryEvictLowerPercent (80)"),
+        ),
+        ({"memoryEvictLowerPercent": 75}, ("memoryEvictThresholdPercent", "(75)")),  # the default is 70
+        ({"cpuSuppressPolicy": "none"}, ("cpuSuppressPolicy", "must be one of cpuset, cfsQuota")),
+        ({"enable": "yes"}, ("enable", "must be true or false")),
+    ],
+)
+def test_ranges_pairs_and_words(strategy: dict[str, Any], path_and_rule: tuple[str, str]) -> None:
+    for data, path in (
+        ({THRESHOLD: config(strategy)}, "clusterStrategy"),
+        ({THRESHOLD: config({}, for_pool("a", **strategy))}, "nodeStrategies[0]"),
+    ):
+        ((reason, sentence),) = problems(data)
+        assert reason == "ConfigParamInvalid"
+        assert sentence.startswith(f"{THRESHOLD}.{path}.{path_and_rule[0]}")
+        assert sentence.endswith(path_and_rule[1])
+
+
+def test_a_lower_mark_that_a_node_inherits_may_spoil_its_threshold() -> None:
+    cluster = {"memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}
+    ((_, sentence),) = problems({THRESHOLD: config(cluster, for_pool("a", memoryEvictThresholdPercent=70))})
+    assert "nodeStrategies[0].memoryEvictThresholdPercent: 70" in sentence
+
+
+def test_a_lone_threshold_is_refused_only_where_the_webhook_is_meant() -> None:
+    data = {THRESHOLD: config({"memoryEvictThresholdPercent": 80})}
+    assert problems(data) == []
+    ((_, sentence),) = problems(data, strict=True)
+    assert sentence.endswith("must not stand without memoryEvictLowerPercent: the webhook refuses it")
+
+
+def test_profiles_must_not_overlap() -> None:
+    by_zone = {"name": "zone", "nodeSelector": {"matchLabels": {"zone": "1"}}}
+    both = {
+        "name": "both",
+        "nodeSelector": {
+            "matchLabels": {"zone": "1"},
+            "matchExpressions": [{"key": "pool", "operator": "In", "values": ["a", "b"]}],
+        },
+    }
+    found = problems({"cpu-burst-config": config({}, by_zone, both)})
+    assert [reason for reason, _ in found] == ["NodeStrategiesOverlap"]
+    assert "zone=1" in found[0][1]
+    assert "both zone and both" in found[0][1]
+
+
+def test_a_node_that_two_profiles_select_is_named() -> None:
+    by_zone = {"name": "zone", "nodeSelector": {"matchLabels": {"zone": "1"}}}
+    data = {"cpu-burst-config": config({}, by_zone, for_pool("a"))}
+    assert problems(data) == []  # no selector asks for both labels
+    found = problems(data, nodes={"n1": {"pool": "a"}, "n2": {"pool": "a", "zone": "1"}})
+    assert [(reason, "n2" in sentence) for reason, sentence in found] == [("ExistNodeConfict", True)]
+
+
+@pytest.mark.parametrize("selector", [None, {}, {"matchLabels": {}}])
+def test_a_profile_needs_a_selector(selector: Any) -> None:
+    ((_, sentence),) = problems({"cpu-burst-config": config({}, {"nodeSelector": selector})})
+    assert sentence.endswith("must not be empty")
+
+
+def test_text_that_is_no_json_and_keys_nobody_knows() -> None:
+    assert [reason for reason, _ in problems({THRESHOLD: "{", "cpu-burst-confg": "{}"})] == [
+        "ParseConfigFail",
+        "ConfigParamInvalid",
+    ]

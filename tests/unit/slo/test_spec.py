@@ -1,0 +1,203 @@
+"""A NodeSLO's whole spec: defaults, merges, and what is wrong with it part by part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec.inspect
+import pytest
+
+from koordebpf.slo.render import SPEC_FIELDS, render_spec
+from koordebpf.slo.resource_qos import MemoryQOS
+from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
+
+
+def nodeslo(**spec: Any) -> bytes:
+    return json.dumps({"spec": spec}).encode()
+
+
+def test_an_empty_spec_is_koordlets_defaults() -> None:
+    spec, problems = parse_spec(b'{"spec": {}}')
+    assert (spec, problems) == (NodeSLOSpec(), ())
+    assert spec.cpuBurstStrategy.cfsQuotaBurstPercent == 300
+    assert spec.systemStrategy.totalNetworkBandwidth == "0"
+    be = spec.resourceQOSStrategy.beClass
+    assert be is not None
+    assert be.memoryQOS is not None
+    assert (be.memoryQOS.enable, be.memoryQOS.wmarkRatio, be.memoryQOS.wmarkScalePermill) == (False, 0, 50)
+
+
+def test_what_is_written_lies_over_the_default_of_an_enabled_part() -> None:
+    written = {"beClass": {"memoryQOS": {"enable": True, "wmarkRatio": 80, "lowLimitPercent": 0}}}
+    spec, problems = parse_spec(nodeslo(resourceQOSStrategy=written))
+    assert not problems
+    be = spec.resourceQOSStrategy.beClass
+    assert be is not None
+    assert be.memoryQOS == MemoryQOS(
+        enable=True,
+        minLimitPercent=0,
+        lowLimitPercent=0,
+        throttlingPercent=0,
+        wmarkRatio=80,
+        wmarkScalePermill=20,
+        wmarkMinAdj=50,
+        priorityEnable=0,
+        priority=0,
+        oomKillGroup=0,
+    )
+    assert be.cpuQOS is not None
+    assert be.cpuQOS.groupIdentity == 0  # not enabled: −1 would be the default
+
+
+def test_a_part_that_is_not_enabled_changes_nothing_whatever_it_says() -> None:
+    written = {"lsClass": {"memoryQOS": {"enable": False, "minLimitPercent": 100}}}
+    spec, _ = parse_spec(nodeslo(resourceQOSStrategy=written))
+    ls = spec.resourceQOSStrategy.lsClass
+    assert ls is not None
+    assert ls.memoryQOS is not None
+    assert ls.memoryQOS.minLimitPercent == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "written", "sentence"),
+    [
+        ("cpuBurstStrategy", {"cpuBurstPercent": 0}, "cpuBurstPercent: 0: must be an integer >= 1"),
+        ("cpuBurstStrategy", {"cpuBurstPercent": True}, "cpuBurstPercent: True: must be an integer"),
+        (
+            "cpuBurstStrategy",
+            {"policy": "x"},
+            "policy: 'x': must be one of auto, cfsQuotaBurstOnly, cpuBurstOnly, none",
+        ),
+        ("cpuBurstStrategy", [], ": []: must be an object"),
+        ("systemStrategy", {"watermarkScaleFactor": 401}, "watermarkScaleFactor: 401: must be an integer <= 400"),
+        (
+            "resourceQOSStrategy",
+            {"beClass": {"memoryQOS": {"wmarkRatio": "95"}}},
+            "beClass.memoryQOS.wmarkRatio: '95': must be an integer",
+        ),
+        (
+            "resourceQOSStrategy",
+            {"lsClass": {"blkioQOS": {"blocks": [{"ioCfg": {"readIOPS": -1}}]}}},
+            "lsClass.blkioQOS.blocks[0].ioCfg.readIOPS: -1: must be an integer >= 0",
+        ),
+        ("resourceUsedThresholdWithBE", {"enable": 1}, "enable: 1: must be true or false"),
+        ("resourceUsedThresholdWithBE", 7, ": 7: must be an object"),
+        ("extensions", 3, ": 3: must be an object"),
+        ("hostApplications", [{}], "[0].name: '': must not be empty"),
+        ("hostApplications", {}, ": {}: must be a list"),
+    ],
+)
+def test_an_unusable_part_is_told_and_the_others_are_taken_over(part: str, written: Any, sentence: str) -> None:
+    good = {"resourceUsedThresholdWithBE": {"enable": True}, "cpuBurstStrategy": {"policy": "auto"}}
+    before, _ = parse_spec(nodeslo(**good, hostApplications=[{"name": "yarn"}]))
+    spec, (problem,) = parse_spec(nodeslo(**{"extensions": {"a": 1}, **good, part: written}), before)
+    assert str(problem).startswith(f"spec.{part}")
+    assert str(problem).endswith(sentence)
+    assert getattr(spec, part) == getattr(before, part)
+    others = {"resourceUsedThresholdWithBE", "cpuBurstStrategy"} - {part}
+    assert all(getattr(spec, other) == getattr(before, other) for other in others)
+    if part != "hostApplications":
+        assert spec.hostApplications == ()  # absent now, and that is no error
+
+
+def test_without_a_last_one_an_unusable_part_is_the_default() -> None:
+    spec, problems = parse_spec(nodeslo(cpuBurstStrategy={"policy": 3}))
+    assert len(problems) == 1
+    assert spec == NodeSLOSpec()
+
+
+def leaves(of: msgspec.inspect.Type, path: str = "") -> Iterator[tuple[str, msgspec.inspect.Type]]:
+    """Yield the path of every field below a type, [0] for an entry of a list, with its own type."""
+    match of:
+        case msgspec.inspect.UnionType():
+            for each in of.types:
+                if not isinstance(each, msgspec.inspect.NoneType):
+                    yield from leaves(each, path)
+        case msgspec.inspect.StructType():
+            for field in of.fields:
+                yield from leaves(field.type, f"{path}.{field.encode_name}")
+        case msgspec.inspect.VarTupleType():
+            yield from leaves(of.item_type, f"{path}[0]")
+        case _:
+            yield path, of
+
+
+def written_at(path: str, value: Any) -> dict[str, Any]:
+    for step in reversed(path.strip(".").split(".")):
+        name, is_list, _ = step.partition("[")
+        value = {name: [value] if is_list else value}
+    return value  # type: ignore[no-any-return]
+
+
+LEAVES = dict(leaves(msgspec.inspect.type_info(NodeSLOSpec)))
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_every_field_has_a_type_and_an_error_with_its_path(path: str) -> None:
+    wrong: Any = "x" if isinstance(LEAVES[path], msgspec.inspect.DictType) else {"no": "such"}
+    (part,) = written_at(path, wrong)
+    before, _ = parse_spec(nodeslo(cpuBurstStrategy={"policy": "auto"}, systemStrategy={"watermarkScaleFactor": 9}))
+    spec, (problem,) = parse_spec(nodeslo(**written_at(path, wrong)), before)
+    assert problem.path == f"spec{path}"
+    assert problem.rule.startswith("must be ")
+    assert getattr(spec, part) == getattr(before, part)
+
+
+BOUNDED = [
+    path
+    for path, of in LEAVES.items()
+    if isinstance(of, msgspec.inspect.IntType) and (of.ge, of.gt, of.le) != (None, None, None)
+]
+
+
+@pytest.mark.parametrize("path", BOUNDED)
+def test_every_range_ends_where_it_says(path: str) -> None:
+    of = LEAVES[path]
+    assert isinstance(of, msgspec.inspect.IntType)
+    lowest = of.ge if of.ge is not None else of.gt + 1 if of.gt is not None else None
+    tried = [(lowest, True), (of.le, True)]
+    tried += [(lowest - 1, False)] if lowest is not None else []
+    tried += [(of.le + 1, False)] if of.le is not None else []
+    for value, is_good in tried:
+        if value is not None:
+            assert (parse_spec(nodeslo(**written_at(path, value)))[1] == ()) is is_good, value
+
+
+DATA = {
+    "resource-threshold-config": {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 80}},
+    "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    "resource-qos-config": {"clusterStrategy": {"beClass": {"memoryQOS": {"enable": True, "lowLimitPercent": 5}}}},
+    "system-config": {"clusterStrategy": {"watermarkScaleFactor": 150}},
+    "host-application-config": {"applications": [{"name": "yarn", "qos": "BE"}]},
+}
+
+
+def texts() -> dict[str, str]:
+    return {key: json.dumps(value) for key, value in DATA.items()}
+
+
+def test_a_node_without_manager_has_what_the_manager_would_render() -> None:
+    annotations = {"node.koordinator.sh/network-bandwidth": "10G"}
+    spec, problems = spec_of_configmap(texts(), {}, annotations)
+    assert problems == ()
+    rendered = json.dumps({"spec": render_spec(texts(), {}, annotations)}).encode()
+    assert (spec, ()) == parse_spec(rendered)
+    assert spec.systemStrategy.totalNetworkBandwidth == "10G"
+    assert spec.resourceQOSStrategy.beClass is not None
+    assert spec.resourceQOSStrategy.beClass.memoryQOS is not None
+    assert spec.resourceQOSStrategy.beClass.memoryQOS.wmarkRatio == 95  # koordlet's own default, which no manager sends
+    assert spec_of_configmap({}, {}) == (NodeSLOSpec(), ())
+
+
+@pytest.mark.parametrize("key", SPEC_FIELDS)
+def test_an_unusable_key_leaves_its_part_as_it_was(key: str) -> None:
+    before, _ = spec_of_configmap(texts(), {})
+    spec, (problem,) = spec_of_configmap({**texts(), key: "{"}, {}, last=before)
+    assert problem.path == key
+    assert spec == before
+    at_first, _ = spec_of_configmap({**texts(), key: "{"}, {})
+    part = SPEC_FIELDS[key]
+    assert getattr(at_first, part) == getattr(NodeSLOSpec(), part)
+    assert getattr(at_first, part) != getattr(before, part)

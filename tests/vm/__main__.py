@@ -1,0 +1,167 @@
+"""`python -m tests.vm [first | rest | 6.1 | 6.1-v1 …]`: boot them, print what went wrong, end with the counts.
+
+The closing line is `N passed, N failed, N skipped`; the exit code is 0 only if nothing failed and something passed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from tests.vm.kernel_log import stacks
+from tests.vm.kernels import CannotHave, obtain
+from tests.vm.machine import ROOT, boot, end_children, make_snapshot
+from tests.vm.matrix import SERIES, Variant, chosen
+from tests.vm.verdict import STATES, Verdict, judge
+
+RESULTS = ROOT / ".make" / "vm"
+_LAST_LINES = 25
+_MOST_LINES = 400  # of stacks
+_OF_THE_DEAD = ("guest.txt", "pytest.txt", "monitor.txt", "console.txt", "dmesg.txt")
+_begun = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Print one line of progress."""
+    minutes, seconds = divmod(int(time.monotonic() - _begun), 60)
+    print(f"  {minutes:02}:{seconds:02}  {text}", flush=True)
+
+
+def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) -> dict[str, Verdict]:
+    """Obtain the kernels, boot every machine, return what each is found to be."""
+    wanted = {variant.series for variant in variants}
+    with_headers = {variant.series for variant in variants if variant.needs_headers}
+    kernels = {
+        name: obtain(SERIES[name], say, with_headers=name in with_headers, renew=renew)
+        for name in SERIES
+        if name in wanted
+    }
+    say("snapshot of the checkout")
+    make_snapshot(RESULTS / "snapshot")
+
+    def one(variant: Variant) -> Verdict:
+        results = RESULTS / variant.folder
+        say_of_it = partial(_say_of, variant)
+        boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
+        verdict = judge(results)
+        (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))
+        say_of_it(told(counts([verdict])))
+        return verdict
+
+    with ThreadPoolExecutor(jobs) as machines:
+        try:
+            return dict(zip([variant.title for variant in variants], machines.map(one, variants), strict=True))
+        except BaseException:
+            machines.shutdown(wait=False, cancel_futures=True)
+            end_children()
+            raise
+
+
+def _say_of(variant: Variant, text: str) -> None:
+    say(f"{variant.title}: {text}")
+
+
+def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Return the three numbers by their words."""
+    return {state: sum(verdict.count(state) for verdict in verdicts) for state in STATES}
+
+
+def told(numbers: Mapping[str, int]) -> str:
+    """Return the line that ends every run of tests."""
+    return ", ".join(f"{count} {state}" for state, count in numbers.items())
+
+
+def explain(variant: Variant, verdict: Verdict, results: Path) -> None:
+    """Print what went wrong in one machine, and where all of it stands."""
+    if not verdict.count("failed"):
+        return
+    print(f"\n== {variant.title} ({verdict.release or 'did not report'})")
+    for test in verdict.tests:
+        if test.state == "failed":
+            print(f"\n-- {variant.title}: {test.name} failed after {test.seconds} s")
+            print(indent(last(test.text)))
+    for wrong in verdict.wrong:
+        print(f"\n-- {variant.title}: {wrong}")
+    for name in ("guest.txt", "dmesg.txt") if verdict.release else _OF_THE_DEAD:
+        path = results / name
+        if path.exists() and path.stat().st_size:
+            print(f"\n-- {variant.title}: the last of {name}")
+            print(indent(last(path.read_text(errors="replace"))))
+    console = results / "console.txt"
+    if not verdict.release and console.exists():
+        print(f"\n-- {variant.title}: its stacks")
+        print(indent("\n".join(stacks(console.read_text(errors="replace"))[:_MOST_LINES])))
+    print(f"\n-- {variant.title}: all of it is in {results}")
+
+
+def last(text: str) -> str:
+    """Return the last lines of a text."""
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def failures(variant: Variant, verdict: Verdict) -> list[str]:
+    """Return one line for each thing that went wrong in a machine."""
+    named = [f"{variant.title}: {test.name}" for test in verdict.tests if test.state == "failed"]
+    return named + [f"{variant.title}: {wrong}" for wrong in verdict.wrong]
+
+
+def indent(text: str) -> str:
+    """Return the text, each line set in."""
+    return "\n".join(f"     {line}" for line in text.splitlines())
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("which", nargs=-1)
+@click.option("--jobs", default=2, show_default=True, help="Machines at a time.")
+@click.option("--minutes", default=25.0, show_default=True, help="A machine that takes longer is ended.")
+@click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
+@click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
+@click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here too, as JSON.")
+@click.option("--list", "only_list", is_flag=True, help="Name the machines.")
+def main(
+    which: tuple[str, ...],
+    jobs: int,
+    minutes: float,
+    renew: bool,
+    tests: str | None,
+    counts_path: Path | None,
+    only_list: bool,
+) -> None:
+    """Run the host tests in virtual machines: WHICH are kernels (6.1), machines (6.1-v1), first or rest."""
+    # Whoever ends this ends its machines.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        variants = chosen(list(which))
+        if tests is not None:
+            variants = tuple(msgspec.structs.replace(variant, tests=tuple(shlex.split(tests))) for variant in variants)
+        if only_list:
+            print("\n".join(variant.folder for variant in variants))
+            return
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        verdicts = run(variants, jobs, minutes, renew=renew)
+    except CannotHave as error:
+        verdicts, failed = {}, [f"cannot: {error}"]
+        total = {"passed": 0, "failed": 1, "skipped": 0}
+    else:
+        for variant in variants:
+            explain(variant, verdicts[variant.title], RESULTS / variant.folder)
+        total = counts(list(verdicts.values()))
+        failed = [line for variant in variants for line in failures(variant, verdicts[variant.title])]
+    if counts_path:
+        counts_path.write_bytes(msgspec.json.encode({**total, "names": failed}))
+    # Whoever sees the end of the output only sees what it is about.
+    print("", *(f"failed: {line}" for line in failed), told(total), sep="\n")
+    sys.exit(int(bool(total["failed"]) or any(not verdict.count("passed") for verdict in verdicts.values())))
+
+
+if __name__ == "__main__":
+    main()

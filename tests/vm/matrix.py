@@ -1,0 +1,194 @@
+"""What is booted: kernels, and what is different about each machine. `make test` boots the first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tests.vm.guest import Kind
+from tests.vm.kernels import SERIES, CannotHave
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One machine: a kernel, how it is booted, and with what the tests run in it."""
+
+    series: str
+    name: str
+    boot_options: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    cpus: int = 1
+    numa_nodes: int = 1
+    swap_mib: int = 0
+    needs_headers: bool = False
+    tests: tuple[str, ...] = ()  # pytest's arguments
+
+    @property
+    def title(self) -> str:
+        """Return its name in messages and tables, and with a hyphen its folder's."""
+        return f"{self.series} {self.name}"
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder that its results are in."""
+        return self.title.replace(" ", "-")
+
+    @property
+    def kind(self) -> Kind:
+        """Return what it has to be inside, so that no boot option is given in vain."""
+        return Kind(
+            cgroup_version=1 if self.name == "v1" else 2,
+            numa_nodes=self.numa_nodes,
+            has_psi=self.name != "no-psi",
+            has_swap=self.swap_mib > 0,
+        )
+
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _host(*names: str) -> tuple[str, ...]:
+    return tuple(str(path.relative_to(_ROOT)) for name in names for path in sorted(_ROOT.glob(f"tests/host/{name}.py")))
+
+
+# What the kernel does and says. An emulated second costs five to ten: starting the agent alone takes fifteen, and what
+# it does afterwards is the same on every kernel.
+_KERNEL = _host(
+    "test_signals*",
+    "test_psi_live",
+    "test_cgroupfs_live",
+    "test_collector",
+    "test_kill",
+    "test_page_faults",
+    "test_shares",
+    "test_left_behind",
+)
+
+# The other machines run what is about them.
+MATRIX = (
+    Variant("6.1", "v2", tests=_KERNEL),
+    Variant("5.10", "v2", tests=_KERNEL),
+    Variant("6.12", "v2", tests=_KERNEL),
+    Variant("7", "v2", tests=_KERNEL),
+    Variant(
+        "6.1",
+        "v1",
+        boot_options=("SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",),  # virtme-init mounts what it asks systemd for
+        tests=_host(
+            "test_signals",
+            "test_signals_cgroups",
+            "test_signals_scan",
+            "test_cgroupfs_live",
+            "test_collector",
+            "test_kill",
+            "test_page_faults",
+        ),
+    ),
+    Variant(
+        "6.12",
+        "no-psi",
+        boot_options=("psi=0",),
+        tests=(
+            *_host("test_no_psi", "test_collector"),
+            "tests/host/test_shares.py::test_a_derived_share_is_the_union_of_the_recorded_stalls",
+        ),
+    ),
+    Variant(
+        "6.12",
+        "numa",
+        cpus=2,
+        numa_nodes=2,
+        tests=_host("test_signals_scan", "test_signals_machine", "test_collector"),
+    ),
+    # With swap the limits of most tests kill nobody.
+    Variant(
+        "6.12",
+        "swap",
+        swap_mib=256,
+        tests=("tests/host/test_signals_scan.py::test_swap_equals_the_files", *_host("test_silent_probe")),
+    ),
+    # Vagrant's scripts that give a machine swap, and of its stories the one that needs swap, and an eviction.
+    Variant(
+        "6.12",
+        "scenarios",
+        cpus=2,
+        environment={"KOORDEBPF_OWN_MACHINE": "1"},
+        tests=(
+            "tests/host/test_scenarios.py::test_swap_death",
+            "tests/host/test_scenarios.py::test_it_is_told_as_expected[memory-hog]",
+            "tests/host/test_provision.py::test_swap_in_a_file",
+            "tests/host/test_provision.py::test_swap_in_compressed_memory",
+        ),
+    ),
+    # What may go wrong on a node, on cgroup v2. An agent beside a storm takes minutes of one emulated CPU: not in here.
+    Variant(
+        "6.12",
+        "faults",
+        tests=(
+            *_host("test_faults", "test_maps_full", "test_suspend"),
+            "tests/host/test_refused.py::test_without_cap_bpf_the_agent_works_by_files_and_says_so_once",
+            "tests/host/test_refused.py::test_records_of_another_layout_are_passed_over_and_nothing_stays_attached",
+            "tests/host/test_refused.py::test_the_best_backend_is_taken_and_its_quality_is_known",
+        ),
+    ),
+    # What is written to cgroups of v2; a set of CPUs needs two.
+    Variant(
+        "6.12",
+        "writes",
+        cpus=2,
+        tests=_host("test_writer_live", "test_writer_killed", "test_suppress_live", "test_ladder_live"),
+    ),
+    Variant(
+        "6.1",
+        "files",
+        environment={"KOORDEBPF_BACKEND": "files"},
+        tests=_host("test_files_backend", "test_collector", "test_left_behind"),
+    ),
+    # Compiling takes a minute of an emulated CPU in each process.
+    Variant(
+        "6.1",
+        "bcc",
+        environment={"KOORDEBPF_BACKEND": "bcc"},
+        needs_headers=True,
+        # It counts fds and comes before what is compiled once for all others and stays open.
+        tests=(
+            "tests/host/test_bcc.py::test_nothing_is_left_of_a_killed_agent",
+            *_host("test_signals", "test_signals_cgroups", "test_signals_filters", "test_signals_waits"),
+        ),
+    ),
+    # Nothing else runs where a CPU goes and comes back: an emulated one that does not come back takes all with it.
+    Variant(
+        "6.1",
+        "hotplug",
+        needs_headers=True,
+        cpus=2,
+        tests=(
+            "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers",
+            *_host("test_hotplug"),
+        ),
+    ),
+)
+
+
+def chosen(words: list[str]) -> tuple[Variant, ...]:
+    """Return what the words ask for: nothing is everything.
+
+    `first` and `rest` are what `make test` boots and what it does not; `6.1` is every machine with that kernel.
+    Raises:  CannotHave: a word means nothing.
+    """
+    picked: list[Variant] = []
+    for word in words or ["all"]:
+        match word:
+            case "all":
+                found = MATRIX
+            case "first":
+                found = MATRIX[:1]
+            case "rest":
+                found = MATRIX[1:]
+            case _:
+                found = tuple(variant for variant in MATRIX if word in {variant.series, variant.folder, variant.title})
+        if not found:
+            known = [*SERIES, *(variant.folder for variant in MATRIX)]
+            raise CannotHave(f"no kernel or machine {word!r}; there are: first, rest, {', '.join(known)}")
+        picked += [variant for variant in found if variant not in picked]
+    return tuple(picked)

@@ -1,0 +1,190 @@
+"""`python -m tests.vm.table`: the table of the programs in bpf/README.md, out of results.json.
+
+With --take it first takes into results.json what the machines of the last `make test-kernels` found, and what this
+kernel says and what each program costs on it (root).
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+import click
+import msgspec
+
+from tests.vm.cost import Costs, measure
+from tests.vm.guest import Plan
+from tests.vm.machine import ROOT
+from tests.vm.matrix import MATRIX
+from tests.vm.programs import REFUSED, Program, programs, try_all
+from tests.vm.verdict import Verdict
+
+RESULTS = Path(__file__).parent / "results.json"
+README = ROOT / "bpf" / "README.md"
+_FOUND = ROOT / ".make" / "vm"
+_BEGIN, _END = "<!-- made by: python -m tests.vm.table -->\n", "<!-- end of what is made -->\n"
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What no kernel tells of a program: since which release it can be had, what it gives, and to whom."""
+
+    since: str
+    record: str
+    reader: str
+
+
+_HELPS = "the program that ends it"
+# 5.8 is what the ring buffer needs; the tracepoints themselves are older, but where a later release is named.
+FACTS = {
+    "on_cgroup_attach_task": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace.py`"),
+    "on_cgroup_transfer_tasks": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace.py`"),
+    "on_cgroup_mkdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
+    "on_cgroup_rmdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
+    "on_cgroup_rename": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
+    "on_cgroup_notify_populated": Facts("5.8", "`koord_populated`", "`koordebpf/report/trace.py`"),
+    "on_mm_compaction_begin": Facts("5.8", "when it began", _HELPS),
+    "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/agent/memcg_samples.py`"),
+    "on_psi_memstall_enter": Facts("5.8", "when it began", _HELPS),
+    "on_psi_memstall_leave": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_mark_victim": Facts("5.8", "`koord_oom_kill`", "`koordebpf/agent/tick.py`"),
+    "on_signal_generate": Facts("5.8", "the victim's task", "`on_mark_victim`, which is told it since 6.8"),
+    "on_mm_vmscan_direct_reclaim_begin": Facts("5.8", "when it began", _HELPS),
+    "on_mm_vmscan_direct_reclaim_end": Facts("5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_kswapd_wake": Facts("5.8", "when it woke", _HELPS),
+    "on_mm_vmscan_kswapd_sleep": Facts("5.8", "`koord_kswapd`, `koord_totals`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_memcg_reclaim_begin": Facts("5.8", "when it began", _HELPS),
+    "on_mm_vmscan_memcg_reclaim_end": Facts("5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+}
+
+
+# How a program is attached → what the table has room for. A refusal is shown by its errno.
+_SHORT = {
+    "BTF tracepoint": "BTF",
+    "raw tracepoint": "raw",
+    "BPF iterator": "✓",
+    "fentry": "fentry",
+    "kprobe": "kprobe",
+    f"{REFUSED}ENOENT": "absent",
+    f"{REFUSED}ESRCH": "absent",  # its BTF has no such type
+}
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """One machine of the matrix, as its last run found it."""
+
+    release: str
+    programs: dict[str, str]
+    # None: it has not run all of its tests yet.
+    passed: int | None = None
+    skipped: int | None = None
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything that the tables are made from."""
+
+    live: str  # release
+    live_programs: dict[str, str]
+    costs: Costs
+    machines: dict[str, Machine]
+
+
+def load() -> Results:
+    """Return what was found the last time."""
+    return msgspec.json.decode(RESULTS.read_bytes(), type=Results)
+
+
+def take(before: Results | None) -> Results:
+    """Return the results with what the last runs found in place of what was found before.
+
+    Raises:  click.ClickException: a machine had failures: there is nothing to tell of it.
+    """
+    machines = dict(before.machines) if before else {}
+    for variant in MATRIX:
+        path = _FOUND / variant.folder / "verdict.json"
+        if not path.exists():
+            continue
+        verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
+        plan = msgspec.json.decode((path.parent / "plan.json").read_bytes(), type=Plan)
+        known = machines.get(variant.folder)
+        if plan.pytest[-len(variant.tests) :] != variant.tests:
+            # A part of its tests, as somebody asked for: of that only the programs are to be told.
+            counts = (known.passed, known.skipped) if known else (None, None)
+        elif verdict.count("failed"):
+            raise click.ClickException(f"{variant.title} has {verdict.count('failed')} failures: see {path.parent}")
+        else:
+            counts = (verdict.count("passed"), verdict.count("skipped"))
+        if verdict.programs:
+            machines[variant.folder] = Machine(verdict.release, verdict.programs, *counts)
+    ordered = {variant.folder: machines[variant.folder] for variant in MATRIX if variant.folder in machines}
+    return Results(platform.release(), try_all(), measure(), ordered)
+
+
+def render(results: Results, every: tuple[Program, ...]) -> str:
+    """Return both tables."""
+    kernels = {_number(results.live): results.live_programs}
+    for folder, machine in results.machines.items():
+        if folder.endswith("-v2"):
+            kernels[_number(machine.release)] = machine.programs
+    columns = sorted(kernels, key=lambda number: [int(part) for part in number.split(".")])
+    head = ["program", "attach point", "since", "record", "ns", "read by", *columns]
+    lines = [_row(head), "|---" * len(head) + "|"]
+    source = ""
+    for program in every:
+        states = [kernels[column].get(program.name, "?") for column in columns]
+        lines.append(_program_row(program, results.costs, states, is_first=program.source != source))
+        source = program.source
+    head = ["machine", "kernel", "host tests passed", "not for this kind of machine"]
+    if any(machine.passed is not None for machine in results.machines.values()):
+        lines += ["", _row(head), "|---" * len(head) + "|"]
+    for folder, machine in results.machines.items():
+        if machine.passed is not None:
+            lines.append(
+                _row([folder.replace("-", " ", 1), machine.release, str(machine.passed), str(machine.skipped)])
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _program_row(program: Program, costs: Costs, states: list[str], *, is_first: bool) -> str:
+    facts = FACTS[program.name]
+    cost = costs.programs.get(program.name)
+    return _row([
+        f"`{program.source}`" if is_first else "", f"`{program.target}`", facts.since, facts.record,
+        f"{cost.ns:,}" if cost else "", facts.reader, *(_SHORT.get(state, state) for state in states),
+    ])  # fmt: skip
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(release: str) -> str:
+    return ".".join(re.split(r"[.+-]", release)[:2])
+
+
+def insert(readme: str, tables: str) -> str:
+    """Return the text with the tables between its two marks.
+
+    Raises:  click.ClickException: it has no marks.
+    """
+    before, begin, rest = readme.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise click.ClickException(f"{README} must have the two marks {_BEGIN.strip()} and {_END.strip()}")
+    return f"{before}{begin}\n{tables}\n{end}{after}"
+
+
+@click.command(help=__doc__)
+@click.option("--take", "is_taking", is_flag=True, help="Take new results first.")
+def main(is_taking: bool) -> None:
+    """Write the tables."""
+    if is_taking:
+        results = take(load() if RESULTS.exists() else None)
+        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    README.write_text(insert(README.read_text(), render(load(), programs())))
+
+
+if __name__ == "__main__":
+    main()

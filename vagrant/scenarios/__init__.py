@@ -1,0 +1,1 @@
+"""Stories of memory pressure, one a folder, and what plays them: `run`."""

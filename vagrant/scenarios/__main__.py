@@ -1,0 +1,56 @@
+"""The command line of the scenarios."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from koordebpf.errors import KoordebpfError
+from vagrant.scenarios import kubernetes, scenario
+from vagrant.scenarios.play import play
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, metavar="NAME…")
+@click.option("--list", "only_list", is_flag=True, help="Name the scenarios.")
+@click.option("--manifest", is_flag=True, help="Print the pods for kubectl, and run nothing.")
+def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
+    """Play scenarios of memory pressure, and tell whether koordebpf says what it should.
+
+    The node is a cgroup of at most 512 MiB and half of the memory that is available, its pods are cgroups in it. Needs
+    root; takes some ten seconds each, touches nothing else and leaves nothing behind. Exit code 0: each expected
+    sentence was said, and none of the others; 1: not so; 2: it cannot be told here.
+
+    \b
+    Examples:
+      run memory-hog limit-thrash
+      run --list
+      run --manifest memory-hog | kubectl apply -f -     and: delete -f -
+    """
+    try:
+        chosen = {name: scenario.load(name) for name in names}
+        if only_list or not names:
+            for name in scenario.names():
+                click.echo(f"{name:27} {scenario.load(name).title}")
+            return
+        if manifest:
+            for name, each in chosen.items():
+                click.echo(kubernetes.manifest(name, each), nl=False)
+            return
+        # A scenario that is ended cleans up, however it is asked to end.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        is_well = [play(name, each, click.echo) for name, each in chosen.items()]
+    except KeyboardInterrupt:
+        click.echo("interrupted: the pods and cgroups are removed", err=True)
+        sys.exit(130)
+    except KoordebpfError as error:
+        click.echo(f"run: {error}", err=True)
+        sys.exit(2)
+    sys.exit(0 if all(is_well) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""One run of a scenario: a node made of a cgroup, the pods in it, and the real agent that protects it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from koordebpf.demo.node import NodeCgroup, demo_node
+from koordebpf.demo.processes import Child
+from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.units import MIB, format_bytes
+from vagrant.scenarios.scenario import Expected, Scenario, script
+
+_MOST_BYTES = 512 * MIB
+_LEAST_BYTES = 192 * MIB
+_STEP_BYTES = 64 * MIB
+_LOADS = Path(__file__).parents[2] / "tests" / "workloads" / "build"
+_THRESHOLD = {"enable": True, "memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}
+_FULL_PERCENT = 95
+# How long something may take at most. Why so long: an emulated machine needs 20 s to load the programs.
+_START_S = 90.0
+_SAID_S = 120.0
+_LOOK_S = 300.0
+# A process joins its cgroup before it is anything else; it ends with the runner, however that ends.
+_IN_CGROUP = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", 'echo $$ >"$1"; shift; exec "$@"', "sh")
+
+Say = Callable[[str], None]
+
+
+def play(name: str, scenario: Scenario, say: Say) -> bool:
+    """Play a scenario and say what happens; return whether it went as expected. Nothing of it is left.
+
+    Raises:  SupportError: it cannot be told on this machine, or the agent did not start.
+    """
+    if os.geteuid() != 0:
+        raise SupportError("scenarios", "they make cgroups and load programs into the kernel", "Run it as root")
+    if scenario.needs_swap and len(Path("/proc/swaps").read_text().splitlines()) < 2:
+        raise SupportError(name, "this machine has no swap", "vagrant/provision/swap.sh or zram.sh gives it some")
+    if not (_LOADS / "hog").exists():
+        raise SupportError(name, f"{_LOADS} holds no programs", "Run make workloads")
+    hierarchy = find_memory_hierarchy()
+    with (
+        demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as (node, files),
+        contextlib.ExitStack() as stack,
+    ):
+        return _Run(name, scenario, node, files, say, stack).run()
+
+
+def _node_bytes() -> int:
+    with Meminfo() as meminfo:
+        available = meminfo.read().mem_available_bytes
+    size = min(_MOST_BYTES, available // 2 // _STEP_BYTES * _STEP_BYTES)
+    if size < _LEAST_BYTES:
+        raise SupportError(
+            "scenarios",
+            f"{format_bytes(available)} of memory are available, they need {format_bytes(2 * _LEAST_BYTES)}",
+            "End something else first",
+        )
+    return size
+
+
+class _Run:
+    # One run: its processes, and what was said so far.
+    def __init__(
+        self, name: str, scenario: Scenario, node: NodeCgroup, files: Path, say: Say, stack: contextlib.ExitStack
+    ) -> None:
+        self._name = name
+        self._scenario = scenario
+        self._node = node
+        self._files = files
+        self._say_line = say
+        self._stack = stack
+        self._log: list[str] = []
+        self._begun = time.monotonic()
+        (files / "manifests").mkdir()
+
+    def run(self) -> bool:
+        self._say_line(f"{self._name}: {self._scenario.title}")
+        self._say_line(f"  the node: a cgroup of {format_bytes(self._node.limit_bytes)}, {self._node.path}")
+        containers = {pod: self._make_pod(pod) for pod in self._scenario.pods}
+        self._write_manifests()
+        self._start_agent()
+        for pod, directory in containers.items():
+            self._say(f"{pod} begins: {self._scenario.pods[pod].runs}")
+            self._start(self._scenario.pods[pod].runs, directory)
+        if self._scenario.on_node:
+            self._say(f"on the node: {self._scenario.on_node}")
+            self._start(self._scenario.on_node, None)
+        is_ready = not self._scenario.fills or self._becomes_full()
+        return self._judge(is_ready)
+
+    def _say(self, text: str) -> None:
+        self._say_line(f"  {time.monotonic() - self._begun:6.2f}  {text}")
+
+    def _make_pod(self, name: str) -> Path:
+        pod = self._scenario.pods[name]
+        limit = None if pod.limit_percent is None else self._node.limit_bytes * pod.limit_percent // 100
+        (container,) = self._node.add_pod(name, be=pod.qos == "BE", priority=pod.priority, limit_bytes=limit)
+        if pod.batch_percent is not None:
+            written = self._node.pods[-1]
+            written["metadata"]["labels"]["koordinator.sh/eviction-enabled"] = "true"
+            asked = {"kubernetes.io/batch-memory": str(self._percent(pod.batch_percent))}
+            written["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
+        return container
+
+    def _percent(self, percent: int) -> int:
+        return self._node.limit_bytes * percent // 100
+
+    # The Node in a file of its own: that is what a scenario's script may change.
+    def _write_manifests(self) -> None:
+        strategy = {**_THRESHOLD, **self._scenario.threshold}
+        slo = {
+            "apiVersion": "slo.koordinator.sh/v1alpha1",
+            "kind": "NodeSLO",
+            "metadata": {"name": "node"},
+            "spec": {"resourceUsedThresholdWithBE": strategy},
+        }
+        self._write("pods.json", {"apiVersion": "v1", "kind": "List", "items": [*self._node.pods, slo]})
+        if self._scenario.batch_percent is not None:
+            allocatable = {"kubernetes.io/batch-memory": str(self._percent(self._scenario.batch_percent))}
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}}
+            self._write("node.json", {**node, "status": {"allocatable": allocatable}})
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        (self._files / "manifests" / name).write_text(json.dumps(content))
+
+    def _start_agent(self) -> None:
+        self._agent = self._stack.enter_context(
+            Child(
+                "koordebpf", "run", *self._places(), "--executor", "cgroup", "--enforce", "--listen", "",
+                "--run-dir", str(self._files / "run"), "--feature-gates", "BECPUSuppress=false",
+                *self._scenario.options, end_signal=signal.SIGTERM,
+            )
+        )  # fmt: skip
+        if not self._wait_for_line(" I watching ", _START_S):
+            raise SupportError(
+                "agent", "; ".join(self._log) or "it said nothing", "koordebpf doctor shows what works on this host"
+            )
+
+    def _places(self) -> list[str]:
+        return ["--pods", str(self._files / "manifests"), "--node-cgroup", str(self._node.path)]
+
+    # A script without a container runs on the node.
+    def _start(self, runs: str, container: Path | None) -> None:
+        procs = "/dev/null" if container is None else str(container / "cgroup.procs")
+        environment = os.environ | {
+            "NODE_MIB": str(self._node.limit_bytes // MIB),
+            "NODE_FILE": str(self._files / "manifests" / "node.json"),
+            "LOADS": str(_LOADS),
+        }
+        process = subprocess.Popen(
+            [*_IN_CGROUP, procs, str(script(self._name, runs))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+
+    def _becomes_full(self) -> bool:
+        until = time.monotonic() + _SAID_S
+        while (percent := self._node.usage_bytes() * 100 // self._node.limit_bytes) < _FULL_PERCENT:
+            if time.monotonic() > until:
+                break
+            self._read_agent()
+        self._say(f"the node holds {percent} % of its memory")
+        return percent >= _FULL_PERCENT
+
+    # A tenth of a second's worth of what the agent says.
+    def _read_agent(self) -> None:
+        select.select([self._agent.err], [], [], 0.1)
+        for line in self._agent.err.read():
+            self._log.append(line.decode(errors="replace"))
+            self._say(f"koordebpf: {self._log[-1].split(' ', 2)[-1]}")
+
+    def _wait_for_line(self, pattern: str, seconds: float) -> str | None:
+        until = time.monotonic() + seconds
+        while True:
+            if found := next(filter(None, (re.search(pattern, line) for line in self._log)), None):
+                return found[0]
+            if self._agent.exit_code is not None or time.monotonic() > until:
+                return None
+            self._read_agent()
+
+    def _judge(self, is_ready: bool) -> bool:
+        lines = [(each, self._find(each)) for each in self._scenario.expects]
+        self._read_agent()
+        said = [line for line in self._log if any(re.search(pattern, line) for pattern in self._scenario.never)]
+        oom_kills = self._node.oom_kills() or 0
+        is_well = is_ready and not said and not oom_kills and self._agent.exit_code is None
+        is_well &= all(found for _, found in lines)
+        for each, found in lines:
+            self._say_line(f"  {'said' if found else 'NOT SAID'} by koordebpf {each.by}: {found or each.says}")
+        for line in said:
+            self._say_line(f"  SAID, and not to be: {line}")
+        if oom_kills:
+            self._say_line(f"  the kernel killed {oom_kills} processes for want of memory")
+        if self._agent.exit_code is not None:
+            self._say_line(f"  the agent ended with exit code {self._agent.exit_code}")
+        self._say_line(f"{self._name}: {'as expected' if is_well else 'NOT as expected'}\n")
+        return is_well
+
+    # What was said of it; None: nothing in time.
+    def _find(self, expected: Expected) -> str | None:
+        if expected.by == "run":
+            return self._wait_for_line(expected.says, _SAID_S)
+        until = time.monotonic() + _SAID_S
+        while True:
+            text = self._look(expected.by)
+            if found := re.search(expected.says, text, re.MULTILINE):
+                return found[0]
+            if time.monotonic() > until:
+                self._say_line(f"  koordebpf {expected.by} said in the end:\n{text}")
+                return None
+
+    # What a person would type, while the agent goes on.
+    def _look(self, command: str) -> str:
+        self._read_agent()
+        name, *options = command.split()
+        if name != "plan":
+            return self._koordebpf(name, *options, *self._places())
+        frame = self._koordebpf("top", "--frame", *self._places())
+        return self._koordebpf("plan", "-", *options, given=frame)
+
+    def _koordebpf(self, *arguments: str, given: str = "") -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "koordebpf", *arguments],
+            input=given, capture_output=True, text=True, check=False, timeout=_LOOK_S,
+        )  # fmt: skip
+        return done.stdout + done.stderr

@@ -1,0 +1,98 @@
+"""What a scenario's folder says: its pods, what is to be seen, and what may not be. Reads, and judges nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+
+FOLDER = Path(__file__).parent
+_FILE = "scenario.yaml"
+
+
+class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pod. Percentages are of the node's memory.
+
+    Attributes:
+        qos: its label `koordinator.sh/qosClass`.
+        runs: the script in it, from the scenario's folder.
+        priority: of a BE pod.
+        limit_percent: its memory limit.
+        batch_percent: what it requests of `kubernetes.io/batch-memory`.
+    """
+
+    qos: Literal["LS", "BE"]
+    runs: str
+    priority: int = 5500
+    limit_percent: int | None = None
+    batch_percent: int | None = None
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sentence, as a regular expression, and which command of koordebpf says it.
+
+    `run` is the log of the agent that protects the node; any other command is asked again and again. `plan` decides the
+    node's present moment.
+    """
+
+    by: str
+    says: str
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One story.
+
+    Attributes:
+        title: what happens, in a few words.
+        pods: by name, in the order in which they start.
+        expects: sentences, in the order in which they are said.
+        never: what the agent's log may not say, as regular expressions.
+        needs_swap: it cannot be told on a machine without.
+        fills: looking begins when the node is full, page cache included.
+        on_node: a script that runs on the node, in no pod, when all pods run.
+        options: of `koordebpf run`.
+        threshold: of the NodeSLO's resourceUsedThresholdWithBE, beside what all scenarios have.
+        batch_percent: the Node's allocatable `kubernetes.io/batch-memory` at the beginning, of its memory.
+    """
+
+    title: str
+    pods: dict[str, Pod]
+    expects: tuple[Expected, ...]
+    never: tuple[str, ...] = ()
+    needs_swap: bool = False
+    fills: bool = False
+    on_node: str | None = None
+    options: tuple[str, ...] = ()
+    threshold: dict[str, Any] = {}
+    batch_percent: int | None = None
+
+
+def names() -> list[str]:
+    """Return the names of all scenarios: their folders'."""
+    return sorted(path.parent.name for path in FOLDER.glob(f"*/{_FILE}"))
+
+
+def load(name: str) -> Scenario:
+    """Return a scenario by its name.
+
+    Raises:  ConfigError: there is none of this name, or its file is not one.
+    """
+    if name not in names():
+        raise ConfigError("scenario", name, f"must be one of {', '.join(names())}")
+    path = FOLDER / name / _FILE
+    try:
+        scenario = msgspec.yaml.decode(path.read_bytes(), type=Scenario)
+        for pattern in (*scenario.never, *(each.says for each in scenario.expects)):
+            re.compile(pattern)
+    except (msgspec.DecodeError, re.error) as error:
+        raise ConfigError(str(path), None, f"must be a scenario: {error}") from error
+    return scenario
+
+
+def script(name: str, runs: str) -> Path:
+    """Return the path of a script that a scenario names."""
+    return (FOLDER / name / runs).resolve()
