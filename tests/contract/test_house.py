@@ -49,12 +49,15 @@ def documented(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.
 
 
 def literal_page_sizes(path: Path) -> list[int]:
-    # 4096 that is multiplied, divided or called a page; a buffer or a bound may well be 4096.
+    # 4096 that is multiplied, divided or called a page, and a shift by 12; a buffer or a bound may well be 4096.
     lines = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         match node:
             case ast.BinOp(left=ast.Constant(value=4096)) | ast.BinOp(right=ast.Constant(value=4096)):
                 lines.append(node.lineno)
+            case ast.BinOp(left=left, op=ast.LShift() | ast.RShift(), right=ast.Constant(value=12)):
+                if not isinstance(left, ast.Constant):
+                    lines.append(node.lineno)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=4096)) if "page" in name.lower():
                 lines.append(node.lineno)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=4096)) if "page" in name.lower():
@@ -93,12 +96,31 @@ def test_a_docstring_that_repeats_is_told_from_one_that_does_not(name, docstring
 
 def test_a_literal_page_size_is_found(tmp_path):
     path = tmp_path / "reader.py"
-    path.write_text('"""4096 in prose."""\nPAGE_BYTES = 4_096\nused = pages * 4096\nbuf = os.read(fd, 4096)\n')
-    assert literal_page_sizes(path) == [2, 3]
+    path.write_text('"""4096 in prose."""\nPAGE_BYTES = 4_096\nn * 4096\nbuf = os.read(fd, 4096)\nn >> 12\n')
+    assert literal_page_sizes(path) == [2, 3, 5]
 
 
 def test_every_module_was_looked_at():
     assert len(MODULES) > 30
+
+
+# Records count pages: user space knows their size, and a kernel of the same sources may have others.
+_PAGE_SIZE_IN_C = re.compile(r"\b4096U?L*\b\s*[*/%]|[*/%]\s*4096U?L*\b|(<<|>>)\s*12\b")
+
+
+@pytest.mark.parametrize("line", ["n * 4096", "4096UL / n", "n % 4096", "pages << 12", "bytes >>12"])
+def test_a_literal_page_size_in_c_is_found(line):
+    assert _PAGE_SIZE_IN_C.search(line)
+
+
+def test_no_bpf_source_and_no_load_knows_the_page_size_by_heart():
+    sources = [*(ROOT / "bpf").rglob("*.[ch]"), *(ROOT / "tests/workloads").rglob("*.[ch]")]
+    assert [
+        f"{path.name}: {line.strip()}"
+        for path in sources
+        for line in path.read_text().splitlines()
+        if _PAGE_SIZE_IN_C.search(line)
+    ] == []
 
 
 def test_every_bpf_source_is_under_the_licences_that_the_kernel_accepts():
