@@ -1,4 +1,4 @@
-"""What every folder of tests shares: when a skip is a failure, and what needs root."""
+"""What every folder of tests shares: when a skip is a failure, which try a test passed at, and what needs root."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _TESTS = Path(__file__).parent
 # KOORDEBPF_REQUIRE=host,vm: the folders of which no test may be skipped, but for those of another kind of machine
 # (cgroup v2 only, a newer kernel), whose reason begins with these words.
 OTHER_MACHINE = "not this kind of machine: "
+# The property of junit.xml that says how often a test was tried; each try is a testcase there.
+TRIES = "tries"
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 
 
@@ -32,7 +34,10 @@ def _fail_if_required(report: R, path: Path) -> R:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _fail_if_required((yield), item.path)
+    report = _fail_if_required((yield), item.path)
+    if report.when == "teardown" and (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
+        report.user_properties.append((TRIES, tries))
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.vm.__main__ import failures
+from tests.vm.__main__ import failures, unsteady
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -96,6 +96,13 @@ def test_what_is_left_in_the_kernel_has_failed(results):
 def test_a_file_that_is_missing_has_failed(results, name):
     (results / name).unlink()
     assert judge(results).wrong
+    assert judge(results).is_only_silent == (name == "found.json")
+
+
+def test_a_machine_that_died_of_its_kernel_is_not_only_silent(results):
+    (results / "found.json").unlink()
+    (results / "dmesg.txt").write_text("[   51.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1\n")
+    assert not judge(results).is_only_silent
 
 
 def test_a_pytest_that_was_interrupted_has_failed(results):
@@ -123,6 +130,7 @@ def test_a_machine_that_was_killed_says_in_which_test_and_where(results):
     (results / "dmesg.txt").write_text(OOM_REPORT + ASKED)
     verdict = judge(results)
     (wrong,) = verdict.wrong  # the panic that was asked for is none
+    assert verdict.is_only_silent
     assert wrong.endswith("before its tests had ended, in tests/host/test_signals.py::test_exactly_23_oom_kills")
     assert [line.partition("] ")[2].split()[0] for line in stacks(ASKED)] == [
         "Kernel", "NMI", "RIP:", "task:python", "do_nanosleep+0x7b/0x140",
@@ -132,6 +140,24 @@ def test_a_machine_that_was_killed_says_in_which_test_and_where(results):
 
 def test_what_failed_is_named(results):
     assert failures(MATRIX[0], judge(results)) == [f"{MATRIX[0].title}: test_a::test_bad"]
+
+
+TWO_TRIES = """<testsuites><testsuite tests="1">
+<testcase classname="tests.host.test_a" name="test_unsteady" time="2"/>
+<testcase classname="tests.host.test_a" name="test_unsteady" time="1">
+<properties><property name="tries" value="2"/></properties>{end}</testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("end", "of_it", "told_as"),
+    [("", (1, 0, 0), ["test_a::test_unsteady"]), ('<failure message="again">why</failure>', (0, 1, 0), [])],
+)
+def test_of_two_tries_the_last_counts_and_the_first_is_told(results, end, of_it, told_as):
+    (results / "junit.xml").write_text(TWO_TRIES.format(end=end))
+    verdict = judge(results)
+    assert tuple(verdict.count(state) for state in ("passed", "failed", "skipped")) == of_it
+    assert unsteady(MATRIX[0], verdict) == [f"{MATRIX[0].title}: {name}" for name in told_as]
 
 
 def test_nothing_left_of_a_machine_has_failed(tmp_path):

@@ -18,7 +18,7 @@ def folders(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     for name in ("host", "unit"):
         (tests / name).mkdir(parents=True)
-    for name in ("conftest.py", "run.py"):
+    for name in ("conftest.py", "run.py", "again.txt"):
         shutil.copy(TESTS / name, tests)
     return tests
 
@@ -65,6 +65,31 @@ def test_a_test_that_passes_is_counted(folders):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
     done = run(folders, "", "unit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+
+
+FAILS_SO_OFTEN = """
+from pathlib import Path
+def test_it(tries=Path(__file__).with_suffix(".tries")):
+    tried = len(tries.read_text()) if tries.exists() else 0
+    tries.write_text("x" * (tried + 1))
+    assert tried >= {often}
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "often", "ends"),
+    [
+        ("host", 1, ["failed once, passed when tried again: host: test_try::test_it", "1 passed, 0 failed, 0 skipped"]),
+        ("host", 2, ["failed: host: test_try::test_it", "0 passed, 1 failed, 0 skipped"]),
+        ("unit", 1, ["failed: unit: test_try::test_it", "0 passed, 1 failed, 0 skipped"]),
+    ],
+)
+def test_what_fails_among_others_is_tried_once_more_and_told(folders, folder, often, ends):
+    (folders / folder / "test_try.py").write_text(FAILS_SO_OFTEN.format(often=often))
+    done = run(folders, "", folder)
+    if "left out: host" in done.stdout:
+        pytest.skip("host tests cannot run here")
+    assert done.stdout.splitlines()[-2:] == ends
 
 
 def test_an_unknown_folder_is_refused_by_name(folders):

@@ -20,6 +20,7 @@ from koordebpf.act.outcome import Result
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
 from koordebpf.report.explain import decode_audit, explained
+from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
 from tests.builders import frame, plan_of, pod
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import Exchange, until
@@ -224,8 +225,18 @@ def test_an_agent_that_is_killed_amid_an_api_eviction_has_nobody_evicted_twice(
             cluster = story.cluster()
             first = story.agent(cluster.server.url).becomes_ready()
 
-            def die(exchange: Exchange, cluster: LiveCluster = cluster, agent: LiveAgent = first) -> None:
-                # On the wire before the kill; what the server does of it is over before, or does not happen.
+            def is_noted(folder: Path = folder) -> bool:
+                (in_flight,) = folder.glob(f"run/*/{IN_FLIGHT_PATH.name}")
+                return any(each.outcomes for each in read_left(in_flight.read_bytes()).records)
+
+            def die(
+                exchange: Exchange,
+                cluster: LiveCluster = cluster,
+                agent: LiveAgent = first,
+                is_noted: Callable[[], bool] = is_noted,
+            ) -> None:
+                # On the wire and noted before the kill; what the server does of it is over before, or does not happen.
+                until(is_noted, "the request stands in the file")
                 agent.process.send_signal(signal.SIGKILL)
                 agent.process.wait()
                 if moment == "after":

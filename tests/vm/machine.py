@@ -51,6 +51,7 @@ _PYTEST = (
     "-v", "--tb=short", "-rs", "--durations=0", "--durations-min=1",
     "-p", "no:cacheprovider",  # it writes into the checkout
     "-p", "tests.vm.marks",
+    "-p", "pytest_rerunfailures", "@tests/again.txt",
     "-p", "pytest_timeout", f"--timeout={_TEST_S}", "--timeout-method=signal",
 )  # fmt: skip
 _ENVIRONMENT = {

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from tests.conftest import TRIES
 from tests.vm.guest import Found
 from tests.vm.kernel_log import last_test, splats
 
@@ -25,6 +26,7 @@ class TestResult(msgspec.Struct, frozen=True):
     state: State
     seconds: float
     text: str = ""  # why it failed or was skipped
+    tries: int = 1
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -34,6 +36,11 @@ class Verdict(msgspec.Struct, frozen=True):
     wrong: tuple[str, ...]  # each counts as a failure
     release: str = ""
     programs: dict[str, str] = {}
+
+    @property
+    def is_only_silent(self) -> bool:
+        """Tell whether it was ended before its tests had, and its kernel's log has no word about why."""
+        return not self.release and len(self.wrong) == 1
 
     def count(self, state: State) -> int:
         """Return how many tests ended so; what is wrong beside them has failed."""
@@ -76,7 +83,8 @@ def _tests(junit: Path) -> tuple[TestResult, ...]:
         cases = ET.parse(junit).getroot().iter("testcase")
     except (FileNotFoundError, ET.ParseError):
         return ()
-    return tuple(map(_test, cases))
+    tests = map(_test, cases)
+    return tuple({test.name: test for test in tests}.values())  # of two tries the last one counts
 
 
 def _test(case: ET.Element) -> TestResult:
@@ -89,4 +97,6 @@ def _test(case: ET.Element) -> TestResult:
             break
         if child.tag == "skipped":
             state, text = "skipped", child.attrib.get("message", "")
-    return TestResult(name, state, round(float(case.attrib["time"]), 1), text.strip())
+    tries = case.find(f"properties/property[@name='{TRIES}']")
+    seconds = round(float(case.attrib["time"]), 1)
+    return TestResult(name, state, seconds, text.strip(), 1 if tries is None else int(tries.attrib["value"]))
