@@ -2,7 +2,7 @@
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. The virtual
 machine runs beside those that need no kernel, and has ended when those begin that do.
-A test of the live kernel or of a cluster that fails is tried once more, and named at the end if it passes then.
+A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then.
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest.
 """
 
@@ -37,7 +37,7 @@ FOLDERS = {
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
-_LIVE = {"host", "cluster"}
+_LIVE = {"contract", "host", "cluster"}
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _TEST_S = 900  # a test that takes longer waits for ever
 
