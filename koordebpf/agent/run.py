@@ -176,7 +176,7 @@ def run_agent(config: AgentConfig) -> None:
 # Before anything else: whoever is frozen waits for it.
 def _open_in_flight(sole: SoleAgent | None, folder: Path) -> InFlight | None:
     if sole is None:
-        if sentence := left_behind(folder):
+        for sentence in left_behind(folder):
             log.warning("%s", sentence)
         return None
     in_flight = InFlight(folder / IN_FLIGHT_PATH.name)

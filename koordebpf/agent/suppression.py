@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.change import FileChange
-from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.journal import JOURNAL_PATH, Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
 from koordebpf.agent.scope import NodeScope
+from koordebpf.agent.successor import KEPT, can_wait, leave_waiting
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.decide.suppress.amount import BeAmount
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
@@ -32,9 +33,6 @@ from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
-
-_KEPT = "suppression.json"
-_JOURNAL = "writes.journal"
 
 
 class Suppression:
@@ -62,13 +60,18 @@ class Suppression:
         self._settings = settings
         self._index = index
         self._seen_version: int | None = None
-        self._kept = folder / _KEPT if folder else None
+        self._kept = folder / KEPT if folder else None
         self._collector = CpuCollector(mounts, node_path=scope.node_path, burst_window_ns=burst_window_ns)
-        self._journal = Journal(folder / _JOURNAL) if folder else None
+        self._journal = Journal(folder / JOURNAL_PATH.name) if folder else None
         self._writer = CgroupWriter(Places(mounts), self._journal, writer, enforce=folder is not None, audit=tell)
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
         self._problems: tuple[str, ...] = ()
+        if folder and settings.at_exit == "keep" and not can_wait():
+            log.warning(
+                "what suppression writes is kept for a successor; where none comes only koordebpf restore ends it: the"
+                " processes of a container end with its first one, and none is left to wait"
+            )
         self.amount: BeAmount | None = None  # of the last round; None: it held nobody
 
     def look(self, now_ns: int) -> BurstLook | None:
@@ -149,8 +152,12 @@ class Suppression:
         self._problems = problems
 
     def _keep(self) -> None:
-        if self._kept is not None:
-            self._kept.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+        if self._kept is None:
+            return
+        self._kept.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+        if can_wait() and self._journal is not None and self._journal.originals:
+            pid, keep_s = leave_waiting(self._kept.parent, self._settings.keep_s), self._settings.keep_s
+            log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
 
 
 def _read(path: Path | None) -> KeptSuppression | None:

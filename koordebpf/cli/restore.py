@@ -14,6 +14,7 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
+from koordebpf.agent.successor import forget_kept, is_succeeded
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.kernel.freezer import thaw
 from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
@@ -36,8 +37,14 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
     show_default=True,
     help="Where the agent put down whom it was killing.",
 )
+@click.option(
+    "--successor-within-s",
+    type=click.FloatRange(min=0),
+    help="First wait so long for an agent that goes on from what was kept for it; where one does nothing is restored."
+    " SIGTERM ends the wait.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-def restore(journals: tuple[Path, ...], in_flight: Path, dry_run: bool) -> None:
+def restore(journals: tuple[Path, ...], in_flight: Path, successor_within_s: float | None, dry_run: bool) -> None:
     """Give back what cgroup files held before the agent wrote them.
 
     For an agent that was killed and gets no successor. Byte for byte, in an order that the kernel takes; cgroups that
@@ -48,11 +55,18 @@ def restore(journals: tuple[Path, ...], in_flight: Path, dry_run: bool) -> None:
     Examples:
       koordebpf restore --dry-run
       koordebpf restore
+      koordebpf restore --successor-within-s 300
     """
+    folders = {journal.parent for journal in journals}
+    if successor_within_s is not None and is_succeeded(folders, successor_within_s):
+        click.echo("an agent acts on this node, or one has gone on from what was kept: nothing is restored")
+        return
     is_done = [_restored(journal, dry_run=dry_run) for journal in journals]
     is_done.append(_thawed(in_flight, dry_run=dry_run))
     if not all(is_done):
         sys.exit(1)
+    if not dry_run:
+        forget_kept(folders)
 
 
 def _restored(journal: Path, *, dry_run: bool) -> bool:

@@ -121,22 +121,34 @@ def test_a_dry_run_says_what_it_would_write(held: HeldNode, tmp_path: Path) -> N
         assert lines_of(agent) == []
 
 
-def leave_for_a_successor(held: HeldNode, folder: Path) -> None:
-    """Run an agent that holds the node and ends, and keeps what it wrote."""
+def leave_for_a_successor(held: HeldNode, folder: Path, keep: str = "5m") -> int:
+    """Run an agent that holds the node and ends, and keeps what it wrote; return the process that it leaves."""
     before = held.quota_file.read_bytes()
     config = folder / "config.yaml"
-    whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "suppress": {"atExit": "keep"}}
+    suppress = {"atExit": "keep", "keep": keep}
+    whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "suppress": suppress}
     config.write_text(json.dumps(whole))
     with LiveAgent(folder, "--config", config, *held.arguments(folder), "--enforce") as agent:
         until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
         assert agent.stop() == 0
+        found = re.search(r"is kept for a successor; process (\d+) waits ", agent.log)
+        assert found, agent.log
+    return int(found[1])
+
+
+def is_over(pid: int) -> bool:
+    """Tell whether a process has ended, be it that its parent has not noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at_first(
     held: HeldNode, tmp_path: Path
 ) -> None:
     before = held.quota_file.read_bytes()
-    leave_for_a_successor(held, tmp_path)
+    waiting = leave_for_a_successor(held, tmp_path)
     kept = held.quota_file.read_bytes()
     assert kept != before
     (left,) = tmp_path.glob("run/*/suppression.json")
@@ -148,9 +160,32 @@ def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at
             return agent.metric("koordebpf_be_cpu_cores") > 0
 
         until(is_held_anew, f"the successor's own decision, but: {agent.log}")
+        until(lambda: is_over(waiting), "nobody waits any more")
+        seen.add(held.quota_file.read_bytes())
         assert before not in seen  # nobody was let go in between
         assert not left.exists()
         assert agent.stop() == 0
+    assert held.quota_file.read_bytes() == before
+
+
+def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    waiting = leave_for_a_successor(held, tmp_path, keep="1s")
+    until(lambda: is_over(waiting), "an end of the wait")
+    assert held.quota_file.read_bytes() == before
+    assert [path.name for path in tmp_path.rglob("run/*/*")] == []
+
+
+def test_who_waits_for_a_successor_and_is_told_to_end_gives_it_back_at_once(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    waiting = leave_for_a_successor(held, tmp_path)
+    assert held.quota_file.read_bytes() != before
+    with LiveAgent(tmp_path, *held.arguments(tmp_path)) as watcher:
+        watcher.said("an agent that ended has left 1 files as suppression wrote them; ")
+        assert watcher.stop() == 0
+    assert held.quota_file.read_bytes() != before
+    os.kill(waiting, signal.SIGTERM)
+    until(lambda: is_over(waiting), "an end of the wait")
     assert held.quota_file.read_bytes() == before
 
 

@@ -47,8 +47,9 @@ class SuppressSettings(msgspec.Struct, frozen=True):
                       its users saw the set change with every sample.
     `at_exit`         keep: the values stay for a successor; restore: as if there had been no suppression. Why restore:
                       an agent that was taken off a node must not hold anybody there.
-    `keep_s`          a successor goes on from values that were left no longer ago. Why: a DaemonSet's update pulls an
-                      image and starts a process in that time.
+    `keep_s`          a successor goes on from values that were left no longer ago; outside of a container a process
+                      waits so long for one and then gives them back. Why: a DaemonSet's update pulls an image and
+                      starts a process in that time.
     `memory_pressure` whether stalls for memory take CPU.
     """
 

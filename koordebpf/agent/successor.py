@@ -1,0 +1,94 @@
+"""What an agent keeps for its successor, for a time: a process of its own waits for one, and else gives it back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from koordebpf.act.ladder import LADDER_JOURNAL_PATH
+from koordebpf.act.writer.journal import JOURNAL_PATH
+from koordebpf.agent.sole_agent import is_held
+from koordebpf.report.in_flight import IN_FLIGHT_PATH
+
+KEPT = "suppression.json"  # a successor takes it away when it goes on from what it says
+
+_LOOK_EVERY_S = 0.5
+_STDERR = 2
+_OF_A_POD = "KUBERNETES_SERVICE_HOST"
+
+
+def can_wait() -> bool:
+    """Tell whether a process may outlive the agent: not in a container, whose processes end with the first one.
+
+    Where a container shares the node's process ids its runtime ends them all the same.
+    """
+    return os.getpid() != 1 and _OF_A_POD not in os.environ
+
+
+def leave_waiting(folder: Path, keep_s: float) -> int:
+    """Start the process that gives back what is written in the folder's journals where no successor comes in time.
+
+    It is `koordebpf restore`, in a session of its own. Told to end (SIGTERM), it gives everything back at once.
+
+    Args:
+        folder: of the agent that ends.
+        keep_s: how long it waits.
+    Returns: its process id.
+    Raises:  OSError: it cannot be started.
+    """
+    command = [sys.executable, "-m", "koordebpf", "restore", "--successor-within-s", f"{keep_s:g}"]
+    for journal in (LADDER_JOURNAL_PATH, JOURNAL_PATH):
+        command += ["--journal", str(folder / journal.name)]
+    command += ["--in-flight", str(folder / IN_FLIGHT_PATH.name)]
+    # Whoever reads the agent's log through a pipe waits for the end of its last writer.
+    is_pipe = stat.S_ISFIFO(os.fstat(_STDERR).st_mode)
+    told = subprocess.DEVNULL if is_pipe else _STDERR
+    # It inherits the mask: a signal that comes before it waits for it is not lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    process.returncode = 0  # nobody here waits for it
+    return process.pid
+
+
+def is_succeeded(folders: Collection[Path], wait_s: float) -> bool:
+    """Wait until an agent goes on from what was kept, at most so long; return whether one did, or acts there now.
+
+    SIGTERM ends the wait.
+    """
+    kept = {folder: _kept(folder) for folder in folders}
+    deadline = time.monotonic() + wait_s
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            if signal.sigtimedwait({signal.SIGTERM}, min(left_s, _LOOK_EVERY_S)):
+                break
+            if any(_kept(folder) != held for folder, held in kept.items()):
+                return True
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return any(_kept(folder) != held or is_held(folder) for folder, held in kept.items())
+
+
+def forget_kept(folders: Collection[Path]) -> None:
+    """Leave nothing for a successor to go on from: it is given back."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            (folder / KEPT).unlink()
+            folder.rmdir()  # not where something is left in it
+
+
+def _kept(folder: Path) -> bytes | None:
+    try:
+        return (folder / KEPT).read_bytes()
+    except OSError:
+        return None
