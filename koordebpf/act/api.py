@@ -18,6 +18,7 @@ from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.units import NS_PER_S
 
 _CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and whoever stops the agent waits
+_MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024: a pod may be refused for days
 
 
 class Evicts(Protocol):
@@ -190,7 +191,7 @@ class ApiExecutor(Actuator):
         with self._changed:
             refusals = self._busy.get(uid, (0, 0))[0]
             if retry_after_s is None:
-                ceiling_s = min(first_s * 2**refusals, cap_s)
+                ceiling_s = min(first_s * 2 ** min(refusals, _MOST_DOUBLINGS), cap_s)
                 retry_after_s = ceiling_s * random.uniform(0.5, 1)
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)

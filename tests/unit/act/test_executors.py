@@ -122,6 +122,13 @@ def test_who_is_denied_waits_longer_and_longer(desk: Callable[[Api], Desk]) -> N
     assert max(waits) <= 600 * NS_PER_S
 
 
+def test_a_pod_that_is_refused_for_days_is_still_answered_for(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api(KubeBusy("disruption budget", None)))
+    d.executor._busy["u-spark-1"] = (1100, 0)  # so often, half a minute each
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.REFUSED
+
+
 def test_a_denied_pod_is_not_sent_again_at_once_but_its_successor_is(desk: Callable[[Api], Desk]) -> None:
     api = Api(KubeDenied("forbidden", "create", "pods/eviction"))
     d = desk(api)
