@@ -85,8 +85,11 @@ class CgroupExecutor(Actuator):
             try:
                 with kill:
                     report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
-            except (ActuationError, OSError) as error:
-                outcome = self._outcome(victim, decided_ns, Result.FAILED, str(error), sent_ns=kill.signalled_ns)
+            except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
+                detail = (
+                    str(error) if isinstance(error, ActuationError | OSError) else f"{type(error).__name__}: {error}"
+                )
+                outcome = self._outcome(victim, decided_ns, Result.FAILED, detail, sent_ns=kill.signalled_ns)
             else:
                 result, detail = how_it_ended(report)
                 outcome = self._outcome(

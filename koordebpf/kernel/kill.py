@@ -140,11 +140,11 @@ class Kill:
         )
 
     def close(self) -> None:
-        """Thaw what is still frozen and close every descriptor."""
-        self._thaw()
+        """Close every descriptor and thaw what is still frozen, which takes one."""
         for pidfd in self._pidfds.values():
             os.close(pidfd)
         self._pidfds.clear()
+        self._thaw()
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
@@ -176,9 +176,7 @@ class Kill:
     # there until process_mrelease has its mm: once it runs it drops that, which then only its own exit can free, and
     # with a best-effort pod's 2 cpu.shares against two busy LS threads 1 GiB took 3.7 s that way, 0.1 s this way.
     def _thaw(self) -> None:
-        for state in self._frozen:
-            write_state(state, b"THAWED")
-        self._frozen = []
+        self._frozen = [state for state in self._frozen if not write_state(state, b"THAWED")]
 
     def _round_v2(self, pids: set[int]) -> None:
         self._keep_pidfds(pids)
@@ -200,9 +198,11 @@ class Kill:
     def _signal(self, pids: set[int]) -> None:
         todo = sorted(pids)
         for start in range(0, len(todo), _BATCH):
-            batch = todo[start : start + _BATCH]
-            opened = {pid: fd for pid in batch if (fd := self._pidfds.pop(pid, None) or _pidfd_open(pid)) is not None}
+            opened: dict[int, int] = {}
             try:
+                for pid in todo[start : start + _BATCH]:
+                    if (pidfd := self._pidfds.pop(pid, None) or _pidfd_open(pid)) is not None:
+                        opened[pid] = pidfd
                 members = self._pids() or set()
                 for pid, pidfd in list(opened.items()):
                     if pid not in members:
@@ -231,7 +231,11 @@ class Kill:
             if not self._release(pidfd):
                 return
         thaw = threading.Timer(_THAW_AFTER_S, self._thaw)
-        thaw.start()
+        try:
+            thaw.start()
+        except RuntimeError:  # no memory, or no pid, left for a thread: `finish` thaws afterwards
+            self._release(by_size[-1][1])
+            return
         self._release(by_size[-1][1])
         thaw.join()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +21,7 @@ from koordebpf.act.begun_kill import BegunKill, finish_kill, frozen_by
 from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, Victim
-from koordebpf.errors import CgroupGone
+from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.units import NS_PER_S
 from tests.patience import patience
@@ -364,6 +366,58 @@ def test_the_executor_signals_now_and_reports_when_empty(site: Site) -> None:
         assert again.result is Result.SENT  # an empty cgroup that still stands
     finally:
         executor.close()
+
+
+def test_a_reaper_outlives_whatever_ends_a_kill(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.spawn("import time; time.sleep(30)")
+    woken: Queue[None] = Queue()
+    outcomes = OutcomeQueue(lambda: woken.put(None))
+    executor = CgroupExecutor(lambda _: site.target(), outcomes, enforce=True)
+
+    def fail(*_: object, **__: object) -> KillReport:
+        raise MemoryError
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Kill, "finish", fail)
+            for _ in range(2):  # as many as there are reapers
+                executor.submit(_victim(site), decided_ns=time.monotonic_ns())
+                woken.get(timeout=patience(10))
+                (failed,) = outcomes.drain()
+                assert (failed.result, failed.detail) == (Result.FAILED, "MemoryError: ")
+        wait_until(lambda: site.pids() == [])  # its signal had it, and nobody is frozen
+        executor.submit(_victim(site), decided_ns=time.monotonic_ns())
+        woken.get(timeout=patience(10))
+        assert [each.result for each in outcomes.drain()] == [Result.DONE]
+    finally:
+        executor.close()
+
+
+def test_a_kill_goes_on_where_no_thread_can_be_had(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    child = site.spawn("import time; time.sleep(30)")
+    monkeypatch.setattr(threading.Timer, "start", start)
+    assert kill(site).killed_tasks == 1
+    assert child.wait(patience(5)) == -9
+
+
+def test_a_kill_without_descriptors_leaves_none_open_and_nobody_frozen(site: Site) -> None:
+    site.spawn(FORKER.replace("0.02", "0").replace("200", "12"))
+    wait_until(lambda: len(site.pids()) == 13)
+    open_fds = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [fd for fd in range(max(open_fds) + 9) if fd not in open_fds]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[8], hard))
+    try:
+        with pytest.raises((ActuationError, OSError)):
+            kill(site)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(open_fds)
+    assert site.version == 2 or frozen_by(begun(site)) is None
+    assert kill(site).killed_tasks == 13
 
 
 def test_the_executor_does_not_kill_in_a_dry_run(site: Site) -> None:
