@@ -16,7 +16,7 @@ from tests.deploy.programs import helm, kustomize
 Object = dict[str, Any]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CHART = DEPLOY / "chart" / "koordebpf"
+CHART = DEPLOY
 NAMESPACE = "koordebpf-system"
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -102,16 +103,27 @@ def test_every_component_has_values() -> None:
     assert compared == {path.name for path in (DEPLOY / "components").iterdir()}
 
 
-def test_a_package_has_what_the_links_lead_to(tmp_path: Path) -> None:
+def test_a_package_has_what_it_is_made_of(tmp_path: Path) -> None:
     subprocess.run([helm(), "package", CHART, "-d", tmp_path], check=True, capture_output=True)
     (package,) = tmp_path.iterdir()
     values = {"enforce": {"enabled": True}, "prometheusOperator": {"enabled": True}}
     assert templated(values, chart=package) == templated(values)
+    with tarfile.open(package) as files:
+        names = {name.split("/")[1] for name in files.getnames()}
+    assert names == {
+        ".helmignore",
+        "Chart.yaml",
+        "base",
+        "components",
+        "templates",
+        "values.schema.json",
+        "values.yaml",
+    }
 
 
-def test_a_copy_without_what_the_links_lead_to_is_refused(tmp_path: Path) -> None:
+def test_a_copy_without_what_it_is_made_of_is_refused(tmp_path: Path) -> None:
     shutil.copytree(CHART, tmp_path / "chart", ignore=shutil.ignore_patterns("base"))
-    with pytest.raises(CannotRender, match="was the chart copied without what its links lead to"):
+    with pytest.raises(CannotRender, match="was the chart copied without base/ and components/"):
         templated(chart=tmp_path / "chart")
 
 
@@ -262,8 +274,8 @@ class TestNotes:
 
     def notes(self, tmp_path: Path, values: Mapping[str, Any]) -> str:
         chart = shutil.copytree(CHART, tmp_path / "chart", dirs_exist_ok=True)
-        (chart / "templates/NOTES.txt").rename(chart / "files/NOTES.txt")
-        template = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get "files/NOTES.txt") . | quote }}\n'
+        (chart / "templates/NOTES.txt").rename(chart / "base/NOTES.txt")
+        template = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get "base/NOTES.txt") . | quote }}\n'
         (chart / "templates/notes.yaml").write_text(template)
         return str(by_name(templated(values, chart=chart))["Notes", "notes"]["text"])
 

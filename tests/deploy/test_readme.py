@@ -20,7 +20,7 @@ ROOT = DEPLOY.parent
 README = (DEPLOY / "README.md").read_text()
 NOTES = (CHART / "templates/NOTES.txt").read_text()
 # What kubectl reads in the chart's notes where Helm put it.
-_RENDERED = {"{{ $namespace }}": NAMESPACE, "{{ .Release.Name }}": "koordebpf", "CHART": "deploy/chart/koordebpf"}
+_RENDERED = {"{{ $namespace }}": NAMESPACE, "{{ .Release.Name }}": "koordebpf", "CHART": "deploy"}
 
 
 def commands() -> list[list[str]]:
@@ -121,5 +121,7 @@ def test_every_component_is_explained_with_the_value_that_stands_for_it(tmp_path
 
 
 def test_it_names_every_folder() -> None:
-    first = {name.split("/")[0] for name in re.findall(r"^\| \[?`([\w./-]+)`", README, re.MULTILINE)}
-    assert {path.name for path in DEPLOY.iterdir()} - {"README.md"} <= first
+    cells = re.findall(r"^\| ([^|]+) \|", README, re.MULTILINE)
+    first = {name.split("/")[0] for cell in cells for name in re.findall(r"`([\w./-]+)`", cell)}
+    expected = {path.name for path in DEPLOY.iterdir() if path.is_dir() or path.suffix == ".md"}
+    assert expected - {"README.md"} <= first

@@ -1,11 +1,12 @@
 {{/*
-The objects of one of files/, in the release's namespace. Templates return text: `include … | fromYamlArray`.
+The objects of one file of base/ or components/, in the release's namespace. Templates return text:
+`include … | fromYamlArray`.
 */}}
 {{- define "koordebpf.objects" -}}
 {{- $objects := list -}}
-{{- range regexSplit "(?m)^---$" (.root.Files.Get (printf "files/%s" .file)) -1 -}}
+{{- range regexSplit "(?m)^---$" (.root.Files.Get .file) -1 -}}
   {{- $object := fromYaml . -}}
-  {{- if not $object.kind -}}{{- fail (printf "files/%s has no objects: was the chart copied without what its links lead to?" $.file) -}}{{- end -}}
+  {{- if not $object.kind -}}{{- fail (printf "%s has no objects: was the chart copied without base/ and components/?" $.file) -}}{{- end -}}
   {{- if ne $object.kind "CustomResourceDefinition" -}}
     {{- if or $object.metadata.namespace (eq $object.kind "DaemonSet") -}}
       {{- $_ := set $object.metadata "namespace" $.root.Release.Namespace -}}

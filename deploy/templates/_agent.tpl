@@ -63,7 +63,7 @@ data:
 
 {{/* The text of config.yaml: the file as it is, or with settings in place of its own. */}}
 {{- define "koordebpf.config" -}}
-{{- $text := .root.Files.Get "files/base/agent/config.yaml" -}}
+{{- $text := .root.Files.Get "base/agent/config.yaml" -}}
 {{- $config := fromYaml $text -}}
 {{- range .overrides -}}
   {{- $_ := include "koordebpf.override" (dict "config" $config "given" . "at" "") -}}
