@@ -137,6 +137,7 @@ def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Clus
             and state.nodeslo
             and b'"300"' in bytes(state.nodeslo)
             and cluster.topologies.seen_watches  # its list is news, too
+            and cluster.pdbs.seen_watches
         )
 
     until(is_told, "the event before each bookmark")
@@ -266,7 +267,7 @@ def test_slow_list_body_times_out_and_is_asked_again(open_source: Open, cluster:
     cluster.pods.lists.append(drips)
     source = open_source(msgspec.structs.replace(PACE, answer_s=0.3))
     synced(source)
-    assert len(cluster.pods.seen_lists) == 2
+    assert len(cluster.pods.seen_lists) >= 2  # a busy machine may be as slow once more
 
 
 def test_stale_list_is_ignored(open_source: Open, cluster: Cluster) -> None:
@@ -416,15 +417,24 @@ def test_expired_continue_token_begins_the_list_anew(open_source: Open, cluster:
 def test_denied_names_verb_and_resource_and_is_retried(
     code: int, reason: str, open_source: Open, cluster: Cluster
 ) -> None:
-    cluster.pods.lists += [gives(code, status(code, reason, 'User "agent" cannot list resource "pods"'))] * 3
+    allowed = threading.Event()
+
+    def answers(exchange: Exchange) -> None:
+        if allowed.is_set():
+            exchange.answer(200, listing(cluster.pods.items, cluster.pods.version))
+        else:
+            exchange.answer(code, status(code, reason, 'User "agent" cannot list resource "pods"'))
+
+    cluster.pods.lists += [answers] * 10_000
     source = open_source()
     sentence = complaint(source, "list pods")
     assert str(code) in sentence
     assert "needs RBAC verb list on pods" in sentence
     assert source.state().synced_at_ns == 0
     assert not source.state().is_denied  # never allowed: no part of the picture
+    until(lambda: len(cluster.pods.seen_lists) >= 3, "the question, again and again")
+    allowed.set()
     until(lambda: source.state().synced_at_ns, "the list once it is allowed")
-    assert len(cluster.pods.seen_lists) == 4
 
 
 def test_denied_is_no_hot_loop(open_source: Open, cluster: Cluster) -> None:
@@ -521,11 +531,11 @@ def test_broken_connection_lets_the_state_age(open_source: Open, cluster: Cluste
     synced(source)
     until(lambda: cluster.pods.seen_watches and cluster.nodeslos.seen_watches, "the other resources")
     complaint(source, "watch nodes")
-    # Nothing but signs of life moves this, and of the Node there are none any more.
-    at_ns = source.state().synced_at_ns
+    # Nothing but signs of life moves this, and of the Node there are none any more, whatever the others say.
+    at_ns = time.monotonic_ns()
     count = len(cluster.nodes.seen_watches)
     until(lambda: len(cluster.nodes.seen_watches) > count + 3, "more failures")
-    assert source.state().synced_at_ns == at_ns
+    assert source.state().synced_at_ns < at_ns
     assert source.state().node is not None
 
 

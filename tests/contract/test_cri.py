@@ -18,6 +18,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cri import _SERVICE, Cri, _message_classes
+from tests.patience import patience
 
 RUNNING, EXITED = 1, 2
 
@@ -83,7 +84,7 @@ class Runtime:
         return self.messages["ListContainersResponse"](containers=containers)
 
     def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self.hold.wait(10)
+        self.hold.wait(patience(30))
         if failure := self.fails.get(request.container_id):
             context.abort(*failure)
         self.stopped.append((request.container_id, request.timeout))
@@ -109,10 +110,16 @@ def cri(runtime: Runtime, tmp_path: Path) -> Iterator[Cri]:
 
 
 @pytest.fixture
-def evict(cri: Cri) -> Iterator[Callable[[str], Outcome]]:
+def timeout_s() -> float:
+    """How long the runtime has for an answer; no test but one is about that."""
+    return patience(30)
+
+
+@pytest.fixture
+def evict(cri: Cri, timeout_s: float) -> Iterator[Callable[[str], Outcome]]:
     """Evict one pod; return the outcome that comes by the queue."""
     outcomes = OutcomeQueue(lambda: None)
-    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=1.0), enforce=True)
+    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=timeout_s), enforce=True)
 
     def _evict(uid: str) -> Outcome:
         sent = executor.submit(victim(uid), 1)
@@ -165,6 +172,7 @@ def test_a_pod_without_a_running_container_is_gone(evict: Callable[[str], Outcom
     assert (outcome.result, outcome.detail, outcome.sent_ns) == (Result.GONE, "no container of it runs", None)
 
 
+@pytest.mark.parametrize("timeout_s", [2.0])
 def test_a_runtime_that_hangs_fails_the_victim_and_not_the_executor(
     evict: Callable[[str], Outcome], runtime: Runtime
 ) -> None:

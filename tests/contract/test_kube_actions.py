@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from apiserver import Exchange, Server, gives, status
+from apiserver import Exchange, Server, gives, status, until
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.actions import KubeActions
@@ -186,6 +186,7 @@ def test_time_out_says_that_the_outcome_is_unknown(reply: object, server: Server
         evict(actions, timeout_s=0.3)
     assert type(caught.value) is KubeError
     assert caught.value.retry
+    until(lambda: server.requests, "the request")
     assert len(server.requests) == 1
 
 

@@ -58,6 +58,7 @@ def test_a_change_here_is_news_and_one_elsewhere_is_none(open_source: Open, clus
     cluster.pdbs.watches.append(watch)
     source = open_source()
     until(lambda: known(source) and source.state().synced_at_ns and source.state().nodeslo and steps, "a first picture")
+    until(lambda: cluster.topologies.seen_watches, "the last list, which is news too")
     version = source.state().version
     steps[0].event("MODIFIED", pdb("far", 201, "elsewhere", allowed=0))
     steps[0].event("MODIFIED", pdb("web", 202, here, allowed=0))

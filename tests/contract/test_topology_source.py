@@ -53,7 +53,7 @@ def test_this_nodes_is_watched_and_a_change_is_news(open_source: Open, cluster: 
     until(lambda: source.state().synced_at_ns and source.state().topology and source.state().nodeslo, "a picture")
     assert cluster.topologies.seen_lists[0].query["fieldSelector"] == "metadata.name=n1"
     assert placed(source) == (False, {})
-    until(lambda: steps, "the watch")
+    until(lambda: steps and cluster.pdbs.seen_watches, "the watch, and the last list, which is news too")
     version = source.state().version
     # What others keep in it changes all the time, and is no news.
     steps[0].event("MODIFIED", topology(201, "none") | {"zones": []})
