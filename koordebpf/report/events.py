@@ -115,5 +115,8 @@ class EventPoster:
             except KubeError as error:
                 self.dropped += 1
                 _log.warning("event %s on %s/%s was not recorded: %s", event.reason, event.namespace, event.name, error)
+            except Exception:  # a dead thread would record none of the later ones
+                self.dropped += 1
+                _log.exception("event %s on %s/%s was not recorded", event.reason, event.namespace, event.name)
             else:
                 self.posted += 1

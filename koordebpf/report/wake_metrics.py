@@ -11,7 +11,7 @@ from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 
 
 class WakeMetrics:
-    """The loop replaces the values, scrapes read them."""
+    """The loop sets the values, scrapes read them: the dictionary as a copy, which is made at once."""
 
     def __init__(self) -> None:
         self.wakes: dict[tuple[str, str], int] = {}  # by what, and what became of it → how often
@@ -26,7 +26,7 @@ class WakeMetrics:
             "Looks at latency-sensitive pods' CPU before the second was over.",
             labels=["source", "outcome"],
         )
-        for labels, count in self.wakes.items():
+        for labels, count in self.wakes.copy().items():
             wakes.add_metric(labels, count)
         yield wakes
         if self.cost_ratio is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -195,6 +198,18 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
     assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
 
 
+class WalkedInPlace(dict[tuple[str, str], int]):
+    """What the loop adds to while a scrape walks it."""
+
+    def items(self) -> Any:
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_scrape_walks_copies_of_what_the_loop_adds_to(server: ReportServer, metrics: AgentMetrics) -> None:
+    metrics.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
+    assert scrape(server)["koordebpf_suppression_wakes_total"] == [({"source": "scheduler", "outcome": "round"}, 3)]
+
+
 def test_koordinators_names_can_be_left_out(health: Health) -> None:
     with closing(ReportServer("127.0.0.1:0", AgentMetrics(), health)) as server:
         assert not [name for name in scrape(server) if not name.startswith("koordebpf_")]
@@ -312,6 +327,22 @@ def test_silent_clients_do_not_stop_the_probes(server: ReportServer, health: Hea
     finally:
         for client in silent:
             client.close()
+
+
+def test_requests_for_which_no_thread_could_be_started_take_no_place(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+                client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+    assert get(server, "/healthz")[0] == 503  # no tick yet; but it is answered
 
 
 def test_rubbish_is_answered_and_forgotten(server: ReportServer, health: Health) -> None:

@@ -165,7 +165,7 @@ def test_events_have_koordinators_texts() -> None:
 
 
 class Recorder:
-    """Takes Events; fails for pods named `bad`."""
+    """Takes Events; fails for pods named `bad`, and has a defect for those named `odd`."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, str, datetime]] = []
@@ -175,6 +175,8 @@ class Recorder:
     ) -> None:
         if name == "bad":
             raise KubeError("500")
+        if name == "odd":
+            raise ZeroDivisionError
         self.taken.append((name, reason, at))
 
     def close(self) -> None:
@@ -184,12 +186,13 @@ class Recorder:
 def test_the_poster_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
     api = Recorder()
     poster = EventPoster(api)
-    poster.post(PodEvent("ns", "bad", "u", "evictPodFail", "m"), 0.0)
-    poster.post(PodEvent("ns", "good", "u", "evictPodSuccess", "m"), 0.0)
+    for name in ("bad", "odd", "good"):
+        poster.post(PodEvent("ns", name, "u", "evictPodSuccess", "m"), 0.0)
     poster.close()
     assert [(name, reason) for name, reason, _ in api.taken] == [("good", "evictPodSuccess")]
-    assert (poster.posted, poster.dropped) == (1, 1)
+    assert (poster.posted, poster.dropped) == (1, 2)
     assert "ns/bad was not recorded: 500" in caplog.text
+    assert "ns/odd was not recorded" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
 def test_sentences() -> None:
