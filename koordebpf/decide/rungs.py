@@ -31,16 +31,16 @@ def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: Ladder
     need = max(
         (each.need_bytes for feature in features for each in feature.verdict.needs if each.resource == USED), default=0
     )
-    uids = {each.uid for each in for_use}
-    pods = {pod.uid: pod for pod in view.pods if pod.uid in uids}
+    pods = {pod.uid: pod for pod in view.pods}
     growing = [each for each in for_use if (each.growth_bytes_per_s or 0) > 0 or each.caused_ns]
-    plain = {each.uid: _whole(each) for each in victims}
+    whole = {each.uid: _whole(each) for each in victims}
+    actions, gives = list(whole.values()), [each.credit_bytes for each in victims]
     return (
         _brake(growing, pods, settings),
         _reclaim(for_use, pods, need, settings),
-        _freeze([plain[each.uid] for each in growing], settings),
-        _evict(list(plain.values()), sum(each.credit_bytes for each in victims), settings),
-        kill_plan(victims, [each.credit_bytes for each in victims], settings),
+        _freeze([whole[each.uid] for each in growing], settings),
+        _evict(actions, sum(gives), settings),
+        _kill(actions, gives, settings),
     )
 
 
@@ -71,7 +71,7 @@ def _reclaim(victims: Sequence[Candidate], pods: dict[str, PodView], need: int, 
         memory = pods[each.uid].memory
         amount = min(left, memory.usage_bytes) if memory is not None else 0
         if amount > 0:
-            actions.append(RungAction(each.uid, each.namespace, each.name, each.cgroup_id, reclaim_bytes=amount))
+            actions.append(RungAction(each.uid, each.namespace, each.name, each.cgroup_id, None, None, amount))
             left -= amount
     asked = ", ".join(f"{format_bytes(each.reclaim_bytes or 0)} of {_name(each)}" for each in actions[:_NAMES])
     text = f"memory.reclaim takes {asked}{_more(actions)}: page cache, and the rest as far as there is swap"
@@ -88,11 +88,14 @@ def _evict(victims: Sequence[RungAction], gives: int, settings: LadderSettings) 
     return _rung(Rung.EVICT, settings, tuple(victims), text, "", gives_bytes=gives)
 
 
-def kill_plan(pods: Sequence[PodView | Candidate], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
+def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
     """Return the kill of these pods as far as their cgroups are known; `gives` is what each would give back."""
-    known = [(each, credit) for each, credit in zip(pods, gives, strict=True) if each.cgroup_id is not None]
-    actions = tuple([_whole(each) for each, _ in known])
-    back = sum(credit for _, credit in known)
+    return _kill([_whole(each) for each in pods], gives, settings)
+
+
+def _kill(pods: Sequence[RungAction], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
+    actions = tuple([each for each in pods if each.cgroup_id is not None])
+    back = sum([credit for each, credit in zip(pods, gives, strict=True) if each.cgroup_id is not None])
     text = f"kills the cgroup of {_names(actions)}: {format_bytes(back)} come back, what a tmpfs keeps left out"
     return _rung(Rung.KILL, settings, actions, text, "no cgroup of those to go is known", gives_bytes=back)
 

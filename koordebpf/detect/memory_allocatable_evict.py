@@ -53,6 +53,7 @@ def _requested(view: NodeView, strategy: ResourceThresholdStrategy) -> dict[str,
     highest = allocatable_priority(strategy)
     sums = dict.fromkeys(_RESOURCES, 0)
     for pod in view.pods:
-        if pod.terms.priority <= highest and pod.phase not in FINISHED_PHASES:
-            sums[pod.terms.memory_resource] += pod.terms.memory_request_bytes
+        terms = pod.terms
+        if terms.priority <= highest and pod.phase not in FINISHED_PHASES:
+            sums[terms.memory_resource] += terms.memory_request_bytes
     return sums

@@ -69,9 +69,10 @@ class Allowance:
 
     def take(self, candidate: Candidate) -> None:
         """Count one that goes."""
-        if (workload := candidate.workload) is not None:
+        if self._per_workload is not None and (workload := candidate.workload) is not None:
             self._gone_of_workload[workload] = self._gone_of_workload.get(workload, 0) + 1
-        namespace = candidate.namespace
-        self._gone_of_namespace[namespace] = self._gone_of_namespace.get(namespace, 0) + 1
+        if self._per_namespace is not None:
+            namespace = candidate.namespace
+            self._gone_of_namespace[namespace] = self._gone_of_namespace.get(namespace, 0) + 1
         if self._allowed and (answer := self.answer(candidate)) is not None and answer.pdb is not None:
             self._allowed[answer.pdb] -= 1

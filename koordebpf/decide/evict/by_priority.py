@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from koordebpf.decide.evict.candidates import excluded_now
+from koordebpf.decide.evict.candidates import excluding_now
 from koordebpf.decide.evict.protection import Reason, exclusion
 from koordebpf.decide.evict.ranking import by_name
 from koordebpf.decide.evict.round import Round
@@ -22,6 +22,7 @@ def candidates_by_priority(
     carries the label koordinator.sh/eviction-enabled=true. Koordinator asks for a measured usage in both features; here
     only the one that counts usage does, unless with `strict_compat`.
     """
+    why_not = excluding_now(current, feature, needs_usage=needs_usage)
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in current.view.pods:
@@ -34,7 +35,7 @@ def candidates_by_priority(
         elif not terms.is_enabled:
             found = "not_enabled", f"it has no label {EVICTION_ENABLED_LABEL}=true"
         else:
-            found = excluded_now(pod, current, feature, needs_usage=needs_usage)
+            found = why_not(pod)
         if found is None:
             candidates.append(pod)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from koordebpf.decide.evict.protection import Reason, exclusion
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.plan import Excluded
@@ -20,12 +22,12 @@ def candidates_of(
     Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
     ones are candidates.
     """
-    needs_usage = needs_memory and not current.settings.strict_compat
+    why_not = excluding_now(current, feature, needs_usage=needs_memory and not current.settings.strict_compat)
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in current.view.pods:
         if pod.koord_qos == "BE":
-            found = excluded_now(pod, current, feature, needs_usage=needs_usage)
+            found = why_not(pod)
         elif not pod.koord_qos and _looks_best_effort(pod):
             found = _excluded_by_label(pod)
         else:
@@ -47,21 +49,26 @@ def _excluded_by_label(pod: PodView) -> Reason:
     return "label_unknown", f"its label {QOS_LABEL} is {pod.koord_qos_label!r}; only exactly 'BE' counts"
 
 
-def excluded_now(pod: PodView, current: Round, feature: str, *, needs_usage: bool) -> Reason | None:
-    """Return code and reason why this feature cannot evict the pod now, None where it may."""
-    if (found := current.barred.get(pod.uid)) is not None:
-        return found
-    if pod.eviction_policy is not None and not allows_eviction(pod.eviction_policy, feature):
-        return "policy", f"its annotation {EVICTION_POLICY_ANNOTATION} does not list {feature}"
-    executor = current.view.executor
-    if pod.is_mirror and executor == "api":
-        return "static", "it is a static pod: the API can evict its copy only, kubelet keeps it running"
-    if pod.cgroup_id is None and (needs_usage or executor == "cgroup"):
-        return "no_cgroup", "no cgroup of it is known"
-    if pod.memory is None and needs_usage:
-        return "unmeasured", "its memory was not measured"
-    # What the API server refused is not asked for again before its time.
-    refused = current.refused.get(pod.uid)
-    if refused is not None and (refused.retry_at_ns is None or current.view.now_ns < refused.retry_at_ns):
-        return "refused", f"its eviction was refused: {refused.why}"
-    return None
+def excluding_now(current: Round, feature: str, *, needs_usage: bool) -> Callable[[PodView], Reason | None]:
+    """Return what tells code and reason why this feature cannot evict a pod now, None where it may."""
+    barred, refused, now_ns = current.barred, current.refused, current.view.now_ns
+    is_api, needs_cgroup = current.view.executor == "api", needs_usage or current.view.executor == "cgroup"
+
+    def why(pod: PodView) -> Reason | None:
+        if (found := barred.get(pod.uid)) is not None:
+            return found
+        if pod.eviction_policy is not None and not allows_eviction(pod.eviction_policy, feature):
+            return "policy", f"its annotation {EVICTION_POLICY_ANNOTATION} does not list {feature}"
+        if pod.is_mirror and is_api:
+            return "static", "it is a static pod: the API can evict its copy only, kubelet keeps it running"
+        if pod.cgroup_id is None and needs_cgroup:
+            return "no_cgroup", "no cgroup of it is known"
+        if pod.memory is None and needs_usage:
+            return "unmeasured", "its memory was not measured"
+        # What the API server refused is not asked for again before its time.
+        entry = refused.get(pod.uid) if refused else None
+        if entry is not None and (entry.retry_at_ns is None or now_ns < entry.retry_at_ns):
+            return "refused", f"its eviction was refused: {entry.why}"
+        return None
+
+    return why

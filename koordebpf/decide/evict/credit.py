@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from koordebpf.decide.plan import Candidate, CandidateCpu
 from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU
@@ -53,16 +54,21 @@ def pod_credit(pod: PodView, resource: str) -> int:
 
 def candidate_credit(candidate: Candidate, resource: str) -> int:
     """Return the same of a candidate."""
+    return credit_in(resource)(candidate)
+
+
+def credit_in(resource: str) -> Callable[[Candidate], int]:
+    """Return what tells the same of each candidate: which resource it is, is then asked once for all of them."""
     if resource == USED:
-        return candidate.credit_bytes
+        return attrgetter("credit_bytes")
     if resource in _CPU:
-        return _cpu_credit(candidate.cpu, resource) if candidate.cpu is not None else 0
-    return candidate.request_bytes if candidate.request_resource == resource else 0
+        return lambda candidate: _cpu_credit(candidate.cpu, resource) if candidate.cpu is not None else 0
+    return lambda candidate: candidate.request_bytes if candidate.request_resource == resource else 0
 
 
 def credit_of(candidates: Iterable[Candidate], resource: str) -> int:
     """Return what they give back together."""
-    return sum([candidate_credit(each, resource) for each in candidates])
+    return sum(map(credit_in(resource), candidates))
 
 
 def amount_text(resource: str, amount: int) -> str:

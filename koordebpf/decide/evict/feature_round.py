@@ -64,9 +64,7 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     missing = {resource: max(still_open[resource] - given, 0) for resource, given in credit.items()}
     return replace(
         _sized(held, verdict, credit=sum(credit.values()), missing=sum(missing.values())),
-        victims=tuple(
-            Victim(candidate, EVICT_REASON, evict_message(feature.name, candidate.name)) for candidate in victims
-        ),
+        victims=tuple([Victim(each, EVICT_REASON, evict_message(feature.name, each.name)) for each in victims]),
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),
         reason=_why_no_more(feature, selection, missing, verdict),

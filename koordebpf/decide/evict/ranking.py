@@ -28,9 +28,11 @@ def be_order(pods: Iterable[PodView]) -> list[PodView]:
     Source: koordinator pkg/koordlet/qosmanager/plugins/memoryevict/memory_evict.go, getSortedBEPodInfos.
     Cost:   1 µs a pod.
     """
-    # Stable sorts, the last decides first: a string has no negative to put into one ascending key.
+    # Stable sorts, the last decides first: a string has no negative to put into one ascending key, and two sorts by
+    # numbers take two thirds of the time of one by pairs of them.
     order = by_name(pods)
-    order.sort(key=lambda pod: (be_key(pod), -koordinator_credit_bytes(pod)))
+    order.sort(key=koordinator_credit_bytes, reverse=True)
+    order.sort(key=be_key)
     return order
 
 

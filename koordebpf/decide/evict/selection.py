@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from koordebpf.decide.evict.credit import credit_of
 from koordebpf.decide.evict.disruption import blocked_by
 from koordebpf.decide.evict.protection import Reason, exclusion
 from koordebpf.decide.evict.round import Round
-from koordebpf.decide.evict.victims import choose_victims, gives_back
+from koordebpf.decide.evict.victims import choose_victims, giving
 from koordebpf.decide.plan import Candidate, Excluded
 
 # Codes of candidates whose turn had come and who may not go in this round.
@@ -39,7 +39,8 @@ def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, 
     strict = current.settings.strict_compat
     if current.allowance.is_endless:
         return Selection(tuple(candidates), choose_victims(candidates, needs, strict=strict), ())
-    trial = _Trial(current.allowance.copy(), {resource for resource, need in needs.items() if need > 0}, strict=strict)
+    short = {resource for resource, need in needs.items() if need > 0}
+    trial = _Trial(current.allowance.copy(), giving(short, strict=strict))
     free: Iterable[Candidate] = trial.free(candidates)
     ranking = candidates
     if current.allowance.knows_pdbs:
@@ -69,22 +70,22 @@ def _missing(victims: Sequence[Candidate], needs: Mapping[str, int]) -> dict[str
 class _Trial:
     # A way down a ranking as if everybody went who may.
 
-    def __init__(self, allowance: Allowance, resources: Collection[str], *, strict: bool) -> None:
+    def __init__(self, allowance: Allowance, helps: Callable[[Candidate], object]) -> None:
         self.ranking: list[Candidate] = []  # as far as it was gone down, where PodDisruptionBudgets are known
         self.held: dict[str, tuple[Candidate, Reason]] = {}
         self.blocked: list[Candidate] = []  # of those held: by a PodDisruptionBudget
         self._allowance = allowance
-        self._resources = resources
-        self._strict = strict
+        self._helps = helps
 
     def free(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        allowance, is_blocked = self._allowance, False
+        allowance, helps, is_blocked = self._allowance, self._helps, False
+        knows_pdbs = allowance.knows_pdbs
         for candidate in candidates:
             each = candidate
-            if allowance.knows_pdbs:
+            if knows_pdbs:
                 each, is_blocked = self._foretold(candidate)
                 self.ranking.append(each)
-            if not gives_back(each, self._resources, strict=self._strict):
+            if not helps(each):
                 continue
             if (over := allowance.over(each)) is not None:
                 self.held[each.uid] = each, over

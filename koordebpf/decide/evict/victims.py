@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from koordebpf.decide.evict.credit import candidate_credit
+from koordebpf.decide.evict.credit import credit_in
 from koordebpf.decide.plan import Candidate
 from koordebpf.detect.verdict import USED
 
 
-def gives_back(candidate: Candidate, resources: Iterable[str], *, strict: bool = False) -> bool:
-    """Tell whether its going gives something back of one of the resources.
+def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Candidate], object]:
+    """Return what tells by its truth whether a candidate's going gives something back of one of the resources.
 
     With `strict` a pod whose memory was not measured counts as one that does: Koordinator does not ask.
     """
-    for resource in resources:
-        if candidate_credit(candidate, resource) > 0:
-            return True
-        if strict and resource == USED and candidate.used_bytes is None:
-            return True
-    return False
+    credits = [credit_in(resource) for resource in resources]
+    with_unmeasured = strict and USED in resources
+    if len(credits) == 1 and not with_unmeasured:
+        return credits[0]
+
+    def helps(candidate: Candidate) -> bool:
+        for credit in credits:
+            if credit(candidate):
+                return True
+        return with_unmeasured and candidate.used_bytes is None
+
+    return helps
 
 
 def choose_victims(
@@ -41,16 +47,19 @@ def choose_victims(
         strict: down the ranking and no further, as Koordinator does: nobody is spared again.
     """
     left = {resource: need for resource, need in needs.items() if need > 0}
+    credits = [(resource, credit_in(resource)) for resource in left]
     short = set(left)
+    helps = giving(short, strict=strict)
     chosen: list[Candidate] = []
     for candidate in candidates if short else ():
-        if not gives_back(candidate, short, strict=strict):
+        if not helps(candidate):
             continue
         chosen.append(candidate)
-        for resource, amount in left.items():
-            left[resource] = rest = amount - candidate_credit(candidate, resource)
-            if rest <= 0:
+        for resource, credit in credits:
+            left[resource] = rest = left[resource] - credit(candidate)
+            if rest <= 0 and resource in short:
                 short.discard(resource)
+                helps = giving(short, strict=strict)
         if not short:
             break
     if strict:
@@ -59,8 +68,11 @@ def choose_victims(
     spared: set[str] = set()
     # Each gives back something: without any excess nobody can be spared.
     for candidate in reversed(chosen[:-1]) if any(excess.values()) else ():
-        amounts = {resource: candidate_credit(candidate, resource) for resource in excess}
-        if all(amount <= excess[resource] for resource, amount in amounts.items()):
+        for resource, credit in credits:
+            if credit(candidate) > excess[resource]:
+                break
+        else:
             spared.add(candidate.uid)
-            excess = {resource: excess[resource] - amount for resource, amount in amounts.items()}
-    return tuple(candidate for candidate in chosen if candidate.uid not in spared)
+            for resource, credit in credits:
+                excess[resource] -= credit(candidate)
+    return tuple([candidate for candidate in chosen if candidate.uid not in spared])
