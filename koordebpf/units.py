@@ -36,15 +36,13 @@ def format_millicpu(n: int) -> str:
 
 
 def format_ns(n: int) -> str:
-    """Return a duration for people.
+    """Return a duration for people: three digits and a unit, or whole seconds.
 
     >>> format_ns(3_420_000)
     '3.42 ms'
     """
-    if n < 1_000:
-        return f"{n} ns"
-    if n < NS_PER_MS:
-        return f"{n / 1_000:.3g} µs"
-    if n < NS_PER_S:
-        return f"{n / NS_PER_MS:.3g} ms"
-    return f"{n / NS_PER_S:.3g} s"
+    for unit, unit_ns in (("ns", 1), ("µs", 1_000), ("ms", NS_PER_MS)):
+        if abs(n) < 999.5 * unit_ns:  # else it would be rounded to 1e+03
+            return f"{n / unit_ns:.3g} {unit}"
+    seconds = n / NS_PER_S
+    return f"{seconds:.3g} s" if abs(seconds) < 999.5 else f"{seconds:.0f} s"

@@ -143,7 +143,7 @@ def test_counters_as_text() -> None:
     )
     lines = counters_lines(counters)
     assert "oom_kill                 100000000000000            -  OOM kills" in lines
-    assert "PSI some                        1e+03 s               time lost to memory" in lines
+    assert "PSI some                         1000 s               time lost to memory" in lines
     assert any(line.startswith("kswapd, NUMA node 0") and line.endswith("3  wakes, 5 µs awake") for line in lines)
     assert max(map(len, lines)) <= 80
     assert counters_lines(Counters("t", 2.0, (), None))[-1] == "none could be loaded: koordebpf doctor says why"
