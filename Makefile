@@ -11,10 +11,10 @@ help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
 		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1   \2/p' Makefile
 
-setup: ## Install what is missing: system packages, .venv, BPF objects.
+setup: ## Install what is missing: packages, .venv, BPF objects.
 	@.ci/setup
 
-demo: setup ## Watch a node cgroup be eaten and saved, on this kernel (root).
+demo: setup ## Watch a node cgroup be eaten and saved, on this kernel.
 	@$(PYTHON) -m koordebpf demo
 
 demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
@@ -24,7 +24,7 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 test: setup ## Run every test this machine can run.
 	@$(PYTHON) tests/run.py
 
-test-kernels: ## Run the host tests on other kernels in QEMU; KERNELS="6.1 6.12-v2" chooses.
+test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import signal
 import sys
+import textwrap
 
 import click
 
 from koordebpf.errors import KoordebpfError
 from vagrant.scenarios import kubernetes, scenario
 from vagrant.scenarios.play import play
+
+_COLUMNS = 80
+_NAME_COLUMNS = 28
+_TEXT_COLUMNS = 10  # of what is told after its second
+
+
+def tell(text: str, indent: int = _TEXT_COLUMNS) -> None:
+    """Print lines of any length on a terminal of 80 columns."""
+    fill = textwrap.TextWrapper(
+        _COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
+    ).fill
+    for line in text.split("\n"):
+        click.echo(fill(line))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,7 +47,7 @@ def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
         chosen = {name: scenario.load(name) for name in names}
         if only_list or not names:
             for name in scenario.names():
-                click.echo(f"{name:27} {scenario.load(name).title}")
+                tell(f"{name:{_NAME_COLUMNS}}{scenario.load(name).title}", _NAME_COLUMNS)
             return
         if manifest:
             for name, each in chosen.items():
@@ -42,7 +56,7 @@ def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
         # A scenario that is ended cleans up, however it is asked to end.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler)
-        is_well = [play(name, each, click.echo) for name, each in chosen.items()]
+        is_well = [play(name, each, tell) for name, each in chosen.items()]
     except KeyboardInterrupt:
         click.echo("interrupted: the pods and cgroups are removed", err=True)
         sys.exit(130)
@@ -53,4 +67,4 @@ def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="run")
