@@ -23,6 +23,7 @@ def frame_of(
     wall_s: float | None = None,
     own_pod_uid: str | None = None,
     evictions: Sequence[PastEviction] = (),
+    started_ns: int | None = None,
 ) -> Frame:
     """Return everything a decision at this moment rests on, as one value."""
     known = state or ClusterState(version=0, synced_at_ns=0)
@@ -43,4 +44,5 @@ def frame_of(
         ownPodUid=own_pod_uid,
         evictions=tuple(evictions),
         podDisruptionBudgets=known.pdbs,
+        startedNs=started_ns,
     )

@@ -100,6 +100,7 @@ class Agent:
         self._kept = kept or KeptBudget(None)
         self._usefulness = Usefulness()
         self._last_evict_ns: int | None = None
+        self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
         self._next_full_ns = 0
@@ -244,6 +245,7 @@ class Agent:
             own_pod_uid=self._own_pod_uid,
             evictions=self._kept.budget.recent(measured.now_ns),
             pdbs=self._known.pdbs,
+            started_ns=self._started_ns,
             refused=tuple(self._refused.values()),
         )
 

@@ -263,6 +263,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     ownPodUid: str | None = None  # the agent's own pod
     evictions: tuple[PastEviction, ...] = ()
     podDisruptionBudgets: tuple[PodDisruptionBudget, ...] | None = None
+    startedNs: NotNegative | None = None  # when the agent that was running then had started; None: not known
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
@@ -340,3 +341,4 @@ class NodeView(msgspec.Struct, frozen=True):
     evictions: tuple[PastEviction, ...] = ()  # of the last minute
     pdbs: tuple[PodDisruptionBudget, ...] | None = None  # None: nothing is known of them
     cpu: CpuView | None = None  # None: not measured
+    started_ns: int | None = None  # when the agent started; None: not known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.agent.config import agent_config
 from koordebpf.decide.evict.settings import EvictSettings
@@ -13,7 +14,7 @@ from koordebpf.decide.rounds import decide
 from koordebpf.state.cpu import CpuWindow
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
-from tests.builders import names, pod, why_not
+from tests.builders import feature_of, frame, names, pod, why_not
 from tests.cpu_nodes import node
 
 OURS, STRICT = EvictSettings(), agent_config({"compat": "strict"}).eviction
@@ -118,6 +119,21 @@ def test_nobody_is_spared_again_for_cpu_once_the_order_has_come_to_him() -> None
     pods = [pod("small", priority=5000, labels=ENABLED), pod("large", priority=5500, labels=ENABLED)]
     ours, strict = both(by_usage(pods, 81_000, {"uid-spark-small": 500, "uid-spark-large": 4000}), "CPUEvict")
     assert (names(ours), names(strict)) == (["large"], ["small", "large"])
+
+
+def test_nobody_goes_for_cpu_soon_after_a_start() -> None:
+    view = by_usage([pod("a", labels=ENABLED)], 81_000, {"uid-spark-a": 4000})
+    for seconds, expected in ((19, []), (20, ["a"])):
+        started = replace(view, started_ns=view.now_ns - seconds * NS_PER_S)
+        ours, strict = both(started, "CPUEvict")
+        assert (names(ours), names(strict)) == (["a"], expected)
+    _, strict = both(replace(view, started_ns=view.now_ns), "CPUEvict")
+    assert strict.reason == "the agent started less than 20 s ago"
+    # What goes for memory does not wait for it, nor does a frame that does not tell of a start.
+    _, unknown = both(view, "CPUEvict")
+    assert names(unknown) == ["a"]
+    short = frame([pod("b", anon=50)], used=810)
+    assert names(feature_of(replace(short, startedNs=short.measured.now_ns), STRICT)) == ["b"]
 
 
 def test_what_is_not_given_back_for_cpu_because_it_would_not_be_safe() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from koordebpf.decide.evict.credit import amount_text, credit_of
 from koordebpf.decide.evict.features import Feature
-from koordebpf.decide.evict.pending import is_cooling, is_cooling_cpu, pending_credit
+from koordebpf.decide.evict.pending import is_cooling, is_cooling_cpu, is_starting_cpu, pending_credit
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.evict.selection import Selection, select
 from koordebpf.decide.plan import CpuAmounts, FeaturePlan, Victim
@@ -39,6 +39,8 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     needs = verdict.amounts
     pending, leaving = pending_credit(view, settings, current.leaving, needs)
     held = _sized(FeaturePlan(verdict), verdict, need=sum(needs.values()), pending=sum(pending.values()))
+    if verdict.cpu_needs and is_starting_cpu(view, settings):
+        return replace(held, reason=f"the agent started less than {format_ns(settings.cpu_cool_time_ns)} ago")
     if verdict.cpu_needs and is_cooling_cpu(view, settings):
         return replace(held, reason=f"the last eviction was less than {format_ns(settings.cpu_cool_time_ns)} ago")
     if not verdict.cpu_needs and is_cooling(view, settings):

@@ -88,3 +88,13 @@ def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
 def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
     """Tell the same for features that judge CPU: to the end, since an average shows later what went."""
     return view.last_evict_ns is not None and view.now_ns < view.last_evict_ns + settings.cpu_cool_time_ns
+
+
+def is_starting_cpu(view: NodeView, settings: EvictSettings) -> bool:
+    """Tell whether features that judge CPU wait because the agent has just started: only with `strict_compat`.
+
+    Source: koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go, New: its cool-down runs from there on.
+    """
+    if not settings.strict_compat or view.started_ns is None:
+        return False
+    return view.now_ns < view.started_ns + settings.cpu_cool_time_ns
