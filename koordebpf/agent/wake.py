@@ -80,6 +80,7 @@ class SuppressionWake:
         self._stall_us = min(settings.wait_ns // 1000, _LONGEST_STALL_US)
         self._triggers = PsiTriggers(file="cpu.pressure", stall_us=self._stall_us)
         self._node_trigger = self._open_node_trigger() if settings.pressure and mount.version == 1 else None
+        self._pressure_fds = {self._node_trigger.fileno()} if self._node_trigger else set[int]()
         self._tracing = self._open_tracing() if settings.scheduler else None
 
     def _open_node_trigger(self) -> PsiTrigger | None:
@@ -129,7 +130,7 @@ class SuppressionWake:
 
     def _judge(self, now_ns: int) -> str | None:
         used, amount = self._suppression.look(now_ns), self._suppression.amount
-        why, by = None, self._state.by or "pressure"
+        why, by = None, self._state.by
         if used is not None and amount is not None and used.best_effort_millicpu:
             left = amount.pods_millicpu + amount.host_applications_millicpu
             if is_rise(used.others_millicpu, left, amount.capacity_millicpu, self._settings):
@@ -137,7 +138,10 @@ class SuppressionWake:
                 why = f"{self._cause(by)}, {rise}"
         self._state = judged(self._state, now_ns, self._settings, is_worth=why is not None)
         self._is_looked = self._state.since_ns is not None
-        self._listen_each(max(self._state.ready_ns - now_ns, self._settings.burst_window_ns))
+        self._listen_each(max(self._state.heard_ns("scheduler") - now_ns, self._settings.burst_window_ns))
+        if (heard_ns := self._state.heard_ns("pressure")) > now_ns:
+            for fd in self._pressure_fds:
+                self._loop.rest(fd, heard_ns)
         key = by, "nothing" if why is None else "round"
         self._metrics.wakes[key] = self._metrics.wakes.get(key, 0) + 1
         return why
@@ -198,6 +202,7 @@ class SuppressionWake:
         }
         before = self._triggers.refused
         new, closed = self._triggers.keep_only(wanted)
+        self._pressure_fds = self._pressure_fds.difference(closed).union(new)
         for fd in closed:
             self._loop.unwatch(fd)
         for fd in new:

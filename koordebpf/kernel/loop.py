@@ -23,6 +23,7 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._events: dict[int, int] = {}  # fd → what is waited for
         self._rests_ns: dict[int, int] = {}  # fd → how long it rests each time
         self._resting: dict[int, int] = {}  # fd → until when
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -36,14 +37,22 @@ class Loop:
         Each time it was ready it is not looked at for `rest_ns`: what comes a thousand times a second is then taken in
         batches, and the first after a silence still at once.
         """
-        self._epoll.register(fd, select.EPOLLPRI if priority else select.EPOLLIN)
-        self._callbacks[fd] = callback
+        events = select.EPOLLPRI if priority else select.EPOLLIN
+        self._epoll.register(fd, events)
+        self._callbacks[fd], self._events[fd] = callback, events
         if rest_ns:
             self._rests_ns[fd] = rest_ns
+
+    def rest(self, fd: int, until_ns: int) -> None:
+        """Do not look at a watched `fd` until then (CLOCK_MONOTONIC); what it becomes ready for is seen afterwards."""
+        if fd in self._callbacks:
+            self._epoll.modify(fd, 0)
+            self._resting[fd] = until_ns
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; one that is closed already is forgotten too."""
         self._callbacks.pop(fd, None)
+        self._events.pop(fd, None)
         self._rests_ns.pop(fd, None)
         self._resting.pop(fd, None)
         try:
@@ -88,15 +97,14 @@ class Loop:
                 if events & select.EPOLLERR:
                     self.unwatch(fd)  # the cgroup of a PSI trigger is gone: it would be ready for ever
                 elif rest_ns := self._rests_ns.get(fd):
-                    self._epoll.modify(fd, 0)
-                    self._resting[fd] = time.monotonic_ns() + rest_ns
+                    self.rest(fd, time.monotonic_ns() + rest_ns)
                 callback()
         return bool(ready)
 
     def _end_rests(self, now_ns: int) -> None:
         for fd in [fd for fd, end_ns in self._resting.items() if end_ns <= now_ns]:
             del self._resting[fd]
-            self._epoll.modify(fd, select.EPOLLIN)
+            self._epoll.modify(fd, self._events[fd])
 
     def close(self) -> None:
         """Give signals and fds back."""

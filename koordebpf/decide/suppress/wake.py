@@ -20,7 +20,8 @@ WakeSource = Literal["pressure", "scheduler"]
 
 MAX_SHIFT = 10  # one wake-up of 1,024 is sampled: what is left of the cost is the way into the programs
 _START_SHIFT = 4
-# Why 8: a quarter of a second of waiting that brings nothing. 20 looks a second take 1.1 % of a core, four 0.3 %.
+# Why 8: a quarter of a second of waiting that brings nothing. 20 looks a second take 1.1 % of a core, four 0.3 %, two
+# 0.15 %; each second there is a round anyway.
 _EMPTY_LOOKS = 8
 _SHIFT_UP = 3
 # Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.
@@ -55,30 +56,57 @@ class WakeSettings(msgspec.Struct, frozen=True):
     rest_ns: Annotated[int, Meta(ge=0)] = NS_PER_S
 
 
+class Attention(msgspec.Struct, frozen=True):
+    """How far one source is listened to: `empty` looks in a row showed nothing, the last one at `looked_ns`.
+
+    What it sees before `until_ns` does not count.
+    """
+
+    empty: int = 0
+    looked_ns: int = 0
+    until_ns: int = 0
+
+
 class WakeState(msgspec.Struct, frozen=True):
     """Where a wake is: `since_ns` is when the look before the next one was; None: nothing is awaited.
 
-    `by` is what woke first, `is_seen` whether anything was seen since then. `round_ns`: when the first of the rounds
-    was that count against `rest_ns`. `empty` looks in a row showed nothing, the last one at `looked_ns`.
+    `by` is who saw something last, `is_seen` whether anything was seen since then. `round_ns`: when the first of the
+    rounds was that count against `rest_ns`; nothing counts before `ready_ns`. Each source has its own attention: on
+    cgroup v1 best-effort pods that wait raise the machine's pressure all the time, and must not hide a burst from the
+    scheduler's events.
     """
 
     since_ns: int | None = None
-    by: WakeSource | None = None
+    by: WakeSource = "pressure"
     is_seen: bool = False
     ready_ns: int = 0
     round_ns: int | None = None
-    empty: int = 0
-    looked_ns: int = 0
+    pressure: Attention = Attention()
+    scheduler: Attention = Attention()
+
+    def attention(self, by: WakeSource) -> Attention:
+        """Return that of one source."""
+        return self.pressure if by == "pressure" else self.scheduler
+
+    def heard_ns(self, by: WakeSource) -> int:
+        """Return from when on it counts what one source sees."""
+        return max(self.ready_ns, self.attention(by).until_ns)
 
 
 def begun(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSettings) -> WakeState:
     """Return the state after something was seen: the first look is now, unless one is awaited or it rests."""
-    if state.since_ns is not None:
-        return replace(state, is_seen=True)
-    if now_ns < state.ready_ns:
+    if now_ns < state.heard_ns(by):
         return state
-    was_quiet = now_ns - state.looked_ns >= settings.rest_ns
-    return replace(state, since_ns=now_ns, by=by, is_seen=False, empty=0 if was_quiet else state.empty)
+    if state.since_ns is not None:
+        return replace(state, by=by, is_seen=True)
+    attention = state.attention(by)
+    was_quiet = now_ns - max(attention.looked_ns, attention.until_ns) >= settings.rest_ns
+    state = _attending(state, by, replace(attention, empty=0)) if was_quiet else state
+    return replace(state, since_ns=now_ns, by=by, is_seen=False)
+
+
+def _attending(state: WakeState, by: WakeSource, attention: Attention) -> WakeState:
+    return replace(state, pressure=attention) if by == "pressure" else replace(state, scheduler=attention)
 
 
 def due_ns(state: WakeState, settings: WakeSettings) -> int | None:
@@ -94,19 +122,29 @@ def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, s
 def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:
     """Return the state after a look that was due, and the round that followed where it was worth one.
 
-    It goes on looking while something is seen; pods that wait all the time, as those at their own limit, are looked at
-    less often after some looks that showed nothing. A burst that began in the middle of a window was seen in part: the
-    first round is followed by another look, the second by a rest.
+    It goes on looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
+    less often after some looks that showed nothing, and still less after some more. A burst that began in the middle of
+    a window was seen in part: the first round is followed by another look, the second by a rest.
     """
     was_seen = state.is_seen
-    state = replace(state, looked_ns=now_ns, is_seen=False, empty=0 if is_worth else state.empty + 1)
+    attention = _after(state.attention(state.by), now_ns, settings, is_worth=is_worth)
+    state = _attending(replace(state, is_seen=False), state.by, attention)
     if is_worth:
         if state.round_ns is None or now_ns - state.round_ns >= settings.rest_ns:
             return replace(state, since_ns=now_ns, round_ns=now_ns)
-        return WakeState(looked_ns=now_ns, ready_ns=state.round_ns + settings.rest_ns)
-    if state.empty > _EMPTY_LOOKS:
-        return replace(state, since_ns=None, ready_ns=now_ns + settings.rest_ns // 4)
-    return replace(state, since_ns=now_ns if was_seen else None)
+        return replace(state, since_ns=None, round_ns=None, ready_ns=state.round_ns + settings.rest_ns)
+    return replace(state, since_ns=now_ns if was_seen and attention.until_ns <= now_ns else None)
+
+
+# A rise amid long waiting does not begin it all anew: the look that follows may show that it was all there is.
+def _after(before: Attention, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> Attention:
+    if is_worth:
+        return Attention(0 if before.empty <= _EMPTY_LOOKS else _EMPTY_LOOKS, now_ns)
+    empty = min(before.empty + 1, 2 * _EMPTY_LOOKS + 1)
+    if empty <= _EMPTY_LOOKS:
+        return Attention(empty, now_ns)
+    rest_ns = settings.rest_ns // (4 if empty <= 2 * _EMPTY_LOOKS else 2)
+    return Attention(empty, now_ns, now_ns + rest_ns)
 
 
 def woken(plan: SuppressPlan, why: str, now_ns: int, settings: SuppressSettings) -> SuppressPlan:

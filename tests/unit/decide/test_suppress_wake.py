@@ -39,7 +39,7 @@ def test_what_is_seen_is_looked_at_twice_a_window_apart():
 
 def test_while_something_is_seen_it_goes_on_looking():
     state = begun(begun(WakeState(), "pressure", T0, SETTINGS), "scheduler", T0 + 1, SETTINGS)
-    assert state.by == "pressure"
+    assert state.by == "scheduler"
     state = judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False)
     assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
     assert due_ns(judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
@@ -67,33 +67,62 @@ def test_however_often_it_is_woken_two_rounds_in_a_second_are_the_most():
     assert all(third - first >= SETTINGS.rest_ns for first, third in zip(rounds, rounds[2:], strict=False))
 
 
-def looks(seen: range) -> list[int]:
-    """Return when the second looks are that show nothing, while something is seen at these moments."""
+def looks(seen: range, worth: int | None = None) -> tuple[list[int], WakeState]:
+    """Return when the second looks are that show nothing, while pressure is seen at these moments, and the state.
+
+    The look with the number `worth` shows a rise.
+    """
     state, when = WakeState(), []
     for now_ns in seen:
         state = begun(state, "pressure", now_ns, SETTINGS)
         due = due_ns(state, SETTINGS)
         if due is not None and now_ns >= due:
             when.append(now_ns)
-            state = judged(state, now_ns, SETTINGS, is_worth=False)
-    return when
+            state = judged(state, now_ns, SETTINGS, is_worth=len(when) == worth)
+    return when, state
 
 
-def test_pods_that_wait_all_the_time_are_looked_at_less_often_in_the_end():
-    when = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS))
-    apart = [later - sooner for sooner, later in itertools.pairwise(when)]
-    assert apart[:7] == [WINDOW_NS] * 7
-    assert set(apart[10:]) == {SETTINGS.rest_ns // 4 + WINDOW_NS}
+def apart(when: list[int]) -> list[int]:
+    return [later - sooner for sooner, later in itertools.pairwise(when)]
+
+
+def test_pods_that_wait_all_the_time_are_looked_at_less_often_and_in_the_end_twice_a_second():
+    when, _ = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS))
+    quarter, half = (SETTINGS.rest_ns // parts + WINDOW_NS for parts in (4, 2))
+    assert apart(when) == [WINDOW_NS] * 8 + [quarter] * 8 + [half] * (len(when) - 17)
+    assert len(when) > 25
+
+
+def test_a_rise_amid_long_waiting_is_followed_by_one_more_look():
+    when, _ = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS), worth=20)
+    quarter, half = (SETTINGS.rest_ns // parts + WINDOW_NS for parts in (4, 2))
+    assert apart(when)[18:29] == [half, WINDOW_NS, *[quarter] * 8, half]
 
 
 def test_after_a_second_of_peace_they_are_looked_at_as_at_first():
-    state = WakeState()
-    for now_ns in looks(range(T0, T0 + NS_PER_S, NS_PER_MS)):
-        state = judged(begun(state, "pressure", now_ns, SETTINGS), now_ns, SETTINGS, is_worth=False)
-    assert state.empty > 8
-    later_ns = state.looked_ns + SETTINGS.rest_ns
-    assert begun(state, "pressure", later_ns - 1, SETTINGS).empty > 8
-    assert begun(state, "pressure", later_ns, SETTINGS).empty == 0
+    when, state = looks(range(T0, T0 + NS_PER_S, NS_PER_MS))
+    assert state.pressure.empty > 8
+    heard_ns = state.heard_ns("pressure")
+    assert heard_ns == when[-1] + SETTINGS.rest_ns // 4
+    assert begun(state, "pressure", heard_ns - 1, SETTINGS) == state
+    assert begun(state, "pressure", heard_ns + SETTINGS.rest_ns - 1, SETTINGS).pressure.empty > 8
+    assert begun(state, "pressure", heard_ns + SETTINGS.rest_ns, SETTINGS).pressure.empty == 0
+
+
+def test_pressure_that_is_there_all_the_time_does_not_hide_what_the_scheduler_sees():
+    # GIVEN best-effort pods that wait, which raises the machine's pressure, until that is not listened to
+    when, state = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS))
+    now_ns = when[-1] + 1
+    assert state.since_ns is None
+    assert begun(state, "pressure", now_ns, SETTINGS) == state
+    # WHEN a latency-sensitive task waits THEN it is looked at at once, and as often as if nothing had been seen before
+    for _ in range(8):
+        state = begun(state, "scheduler", now_ns, SETTINGS)
+        state = begun(begun(state, "scheduler", now_ns, SETTINGS), "pressure", now_ns, SETTINGS)
+        assert (state.by, due_ns(state, SETTINGS)) == ("scheduler", now_ns + WINDOW_NS)
+        now_ns += WINDOW_NS
+        state = judged(state, now_ns, SETTINGS, is_worth=False)
+    assert state.since_ns is not None
 
 
 @pytest.mark.parametrize(("claimed", "is_worth"), [(599, False), (600, True), (3000, True), (400, False)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import threading
 import time
 
@@ -66,6 +68,31 @@ def test_an_fd_that_rests_is_told_again_after_its_rest_and_keeps_nothing_else_wa
         assert loop.wait(time.monotonic_ns() + 1_000_000) is False
     os.close(reader)
     os.close(writer)
+
+
+def test_an_fd_rests_as_long_as_it_is_told_to_and_is_then_waited_for_as_before() -> None:
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver, Loop() as loop:
+            loop.watch(receiver.fileno(), lambda: told.append("told"), priority=True)
+            loop.rest(receiver.fileno(), FOR_EVER_NS)
+            sender.send(b"a")
+            sender.send(b"!", socket.MSG_OOB)
+            urgent = select.poll()
+            urgent.register(receiver, select.POLLPRI)
+            assert urgent.poll(60_000)
+            assert loop.wait(0) is False
+            # WHEN the rest is over THEN what came meanwhile is seen
+            loop.rest(receiver.fileno(), 0)
+            assert loop.wait(FOR_EVER_NS) is True
+            # AND what can only be read, as any PSI trigger always can, is not
+            receiver.recv(1, socket.MSG_OOB)
+            assert loop.wait(0) is False
+            loop.unwatch(receiver.fileno())
+            loop.rest(receiver.fileno(), 0)
+            assert loop.wait(0) is False
+    assert told == ["told"]
 
 
 def test_an_fd_in_error_is_told_once() -> None:
