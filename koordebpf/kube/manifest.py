@@ -87,11 +87,12 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
                 case "Node", "v1":
                     value = _convert(place, document, Node)
                 case "NodeSLO", str(version) if version == NODESLO_VERSION:
-                    value = msgspec.Raw(msgspec.json.encode(document))
+                    value = _raw(place, document)
                 case "NodeResourceTopology", str(version) if version == TOPOLOGY_VERSION:
                     value = _convert(place, document, NodeResourceTopology)
                 case "ConfigMap", "v1":
-                    name = (document.get("metadata") or {}).get("name")
+                    meta = document.get("metadata")
+                    name = meta.get("name") if isinstance(meta, dict) else meta
                     if name != CONFIG_NAME:
                         if among_others:
                             continue
@@ -127,6 +128,8 @@ def parse_documents(path: str, text: bytes) -> list[Any]:
         return list(yaml.load_all(text, Loader=_Loader))
     except msgspec.DecodeError as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole JSON: {e}") from e
+    except RecursionError as e:
+        raise ConfigError(path, text[:40].decode(errors="replace"), "must not be nested so deep") from e
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
 
@@ -167,6 +170,13 @@ def _convert(place: str, document: dict[str, Any], kind: type[T]) -> T:
     except msgspec.ValidationError as e:
         name = document.get("metadata") or {}
         raise ConfigError(place, name.get("name") if isinstance(name, dict) else name, str(e)) from e
+
+
+def _raw(place: str, document: dict[str, Any]) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(document))
+    except (TypeError, RecursionError) as e:  # YAML reads a bare `on` as true, and knows what contains itself
+        raise ConfigError(place, document.get("kind"), f"must be as JSON could have it, with text for keys: {e}") from e
 
 
 def node_labels(path: str, text: bytes) -> dict[str, dict[str, str]]:

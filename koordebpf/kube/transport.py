@@ -225,6 +225,7 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
     """
     if kubeconfig is None:
         return open_in_cluster()
+    import yaml
     from kubernetes import config as loaders
     from kubernetes.client import Configuration
     from kubernetes.client.rest import RESTClientObject
@@ -237,7 +238,8 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
         pool = RESTClientObject(configuration).pool_manager
         if not configuration.verify_ssl:
             urllib3.disable_warnings(InsecureRequestWarning)  # the kubeconfig asks for it; once is enough
-    except (loaders.ConfigException, OSError, ValueError) as e:
+    # It looks at hardly any type of what it reads.
+    except (loaders.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as e:
         raise ConfigError(str(kubeconfig), context, f"must lead to an API server: {e}") from e
 
     def authorize() -> dict[str, str]:

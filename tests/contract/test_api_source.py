@@ -634,6 +634,16 @@ def test_unusable_kubeconfig_names_the_file(tmp_path: Path) -> None:
         open_cluster(path)
 
 
+@pytest.mark.parametrize(
+    "text", ["{a: [", "[]", "clusters: 3", "current-context: x\nclusters: [1]\ncontexts: [x]", "\0"]
+)
+def test_what_is_no_kubeconfig_names_the_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{path}.*must lead to an API server"):
+        open_cluster(path)
+
+
 def test_in_cluster_configuration_outside_of_a_pod_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="in-cluster configuration"):

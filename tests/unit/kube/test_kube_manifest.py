@@ -155,6 +155,7 @@ def test_nothing_is_no_error(nothing: bytes) -> None:
         ({"apiVersion": "v1", "kind": "PodList", "items": {}}, "x.items", "must be a list"),
         ({"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), 5]}, "x.items[1]", "must be an object"),
         ({"apiVersion": "v1", "kind": "List", "items": [pod("a", spec={"containers": 1})]}, "x.items[0]", "containers"),
+        ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": "x"}, "x.metadata.name", "slo-controller-config"),
         (
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}},
             "x.metadata.name",
@@ -197,6 +198,9 @@ def test_second_of_what_a_node_has_once_is_refused(document: str) -> None:
         (b"just words", "must be Pod"),
         (b"[1, 2]", "must be Pod"),
         (b"a: !!python/object/apply:os.system [true]", "whole YAML"),
+        (b'{"a":' * 100_000, "nested so deep"),
+        (f"{NODESLO}  on: 1\n".encode(), "text for keys"),
+        (f"{NODESLO}  a: &a [*a]\n".encode(), "as JSON could have it"),
     ],
 )
 def test_unreadable_text_names_the_file(content: bytes, rule: str) -> None:
