@@ -216,7 +216,10 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
     if setting.form == "duration":
         if not isinstance(written, str) or not re.fullmatch(_DURATION, written):
             raise ConfigError(path, written, _DURATION_RULE)
-        seconds = durationpy.from_str(written).total_seconds()
+        try:
+            seconds = durationpy.from_str(written).total_seconds()
+        except durationpy.DurationError:  # not even a timedelta holds it
+            seconds = float("inf")
         if seconds > _LONGEST_S:
             raise ConfigError(path, written, "must be 10 years or less")
         number: Any = seconds if setting.field[-1].endswith("_s") else round(seconds * NS_PER_S)

@@ -239,6 +239,7 @@ def test_no_file_says_whether_to_enforce(enforce: bool | None) -> None:
         ({"sampling": {"floor": "10us"}}, "sampling.floor: '10us': must be 1ms or more"),
         ({"sampling": {"cap": "11s"}}, "sampling.cap: '11s': must be 1ms or more and 10s or less"),
         ({"sampling": {"cap": "100000h"}}, "sampling.cap: '100000h': must be 10 years or less"),
+        ({"sampling": {"cap": f"{10**17}h"}}, f"sampling.cap: '{10**17}h': must be 10 years or less"),
         (
             {"compat": "strict", "eviction": {"spreadOwners": True}},
             "eviction.spreadOwners: True: must be false with compat: strict, which is another order",
