@@ -40,7 +40,7 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
 @click.option(
     "--successor-within-s",
     type=click.FloatRange(min=0),
-    help="First wait so long for an agent that goes on from what was kept for it; where one does nothing is restored."
+    help="First wait so long for an agent that goes on from what was kept for it, and restore nothing if one comes."
     " SIGTERM ends the wait.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
