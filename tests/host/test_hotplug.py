@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,13 @@ import pytest
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.scope import open_scope
 from koordebpf.agent.watch import NodeWatch
-from koordebpf.events.layout import kinds_mask
-from koordebpf.events.records import CgroupBirth, ReclaimStall
+from koordebpf.events.layout import check_layout, decode_totals, kinds_mask
+from koordebpf.events.records import CgroupBirth, ReclaimStall, TaskMigration
+from koordebpf.kernel.backend import SignalRequest
 from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals import KernelSignals
 from tests.conftest import OTHER_MACHINE
+from tests.contract.apiserver import until
 from tests.host.conftest import MakeSignals
 from tests.host.provoke import MACHINE_BYTES, MIB, N, ReclaimSteps, in_cgroup, records, set_limit, stall_of
 
@@ -24,15 +29,44 @@ pytestmark = pytest.mark.skipif(MACHINE_BYTES > 4096 * MIB, reason=f"{OTHER_MACH
 
 
 @pytest.fixture
-def second_cpu_gone() -> Iterator[Path]:
-    """Take CPU 1 away; give the file that brings it back."""
+def second_cpu() -> Iterator[Path]:
+    """Give the file that takes CPU 1 away and brings it back; afterwards it is there."""
     if not CPU.exists():
         pytest.skip(f"{OTHER_MACHINE}it has no second CPU that can be taken away")
     allowed = os.sched_getaffinity(0)
-    CPU.write_text("0")
     yield CPU
     CPU.write_text("1")
     os.sched_setaffinity(0, allowed)
+
+
+@pytest.fixture
+def second_cpu_gone(second_cpu: Path) -> Path:
+    """Take CPU 1 away; give the file that brings it back."""
+    second_cpu.write_text("0")
+    return second_cpu
+
+
+@pytest.fixture
+def cpusets(tmp_path: Path) -> Iterator[MemoryHierarchy]:
+    """Give the cpuset controller as a hierarchy of cgroup v1, as far as births and moves in it go."""
+    mount_point = tmp_path / "cpuset"
+    mount_point.mkdir()
+    subprocess.run(["mount", "-t", "cgroup", "-o", "cpuset", "cpuset", mount_point], check=True)
+    (row,) = (line.split() for line in Path("/proc/cgroups").read_text().splitlines() if line.startswith("cpuset\t"))
+    yield MemoryHierarchy(1, mount_point, int(row[1]))
+    for path in filter(Path.is_dir, mount_point.iterdir()):
+        path.rmdir()
+    subprocess.run(["umount", mount_point], check=True)
+
+
+@pytest.fixture
+def sleepers() -> Iterator[set[int]]:
+    """Give the pids of 23 processes of one task each."""
+    processes = [subprocess.Popen(["sleep", "infinity"]) for _ in range(N)]
+    yield {process.pid for process in processes}
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def test_a_cpu_that_comes_back_is_heard(
@@ -56,6 +90,45 @@ def test_a_cpu_that_comes_back_is_heard(
     row = stall_of(signals, memory_cgroup)
     assert row is not None
     assert (row.limit.count, row.stalled) == (N, 0)
+
+
+def test_exactly_23_tasks_that_the_kernel_moves_out_of_a_set_of_cpus(
+    cpusets: MemoryHierarchy, second_cpu: Path, sleepers: set[int]
+) -> None:
+    top = cpusets.mount_point
+    emptied = top / "emptied"
+    emptied.mkdir()
+    (emptied / "cpuset.cpus").write_text("1")
+    (emptied / "cpuset.mems").write_text("0")
+    request = SignalRequest(
+        hierarchy_version=1,
+        hierarchy_id=cpusets.hierarchy_id,
+        mount_point=top,
+        root=top,
+        node_cgroup_id=None,
+        measures=False,
+    )
+    moves: list[TaskMigration] = []
+    with closing(KernelSignals(request, check_layout)) as signals:
+        signals.send_kinds(kinds_mask(["migration"]))
+
+        def heard() -> int:
+            moves.extend(record for record in records(signals) if isinstance(record, TaskMigration))
+            return len(moves)
+
+        before = decode_totals(signals.totals())
+        for pid in sleepers:
+            (emptied / "cgroup.procs").write_text(str(pid))
+        assert heard() == N
+        second_cpu.write_text("0")
+        until(lambda: heard() >= 2 * N, "the kernel has moved them")
+        after = decode_totals(signals.totals())
+    assert (emptied / "cgroup.procs").read_text() == ""
+    into = [record for record in moves if record.cgroup_id == cgroup_id(emptied)]
+    out = [record for record in moves if record.cgroup_id == cgroup_id(top)]
+    assert {record.pid for record in into} == {record.pid for record in out} == sleepers
+    assert len(into) == len(out) == after.migrations - before.migrations - N == N
+    assert not any(record.threadgroup for record in out)  # one task after the other
 
 
 def take_a_block_away() -> Path:
