@@ -19,7 +19,7 @@ from koordebpf.agent.config import AgentConfig, agent_config, defaults_for
 from koordebpf.agent.settings_table import TYPED, Setting, settings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.manifest import parse_documents
-from koordebpf.kube.quantity import quantity_bytes
+from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.convert import converted
 from koordebpf.units import NS_PER_S
 

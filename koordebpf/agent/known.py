@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import ClusterState, Node, NodeResourceTopology, PodDisruptionBudget
-from koordebpf.kube.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.host_applications import host_directories
 from koordebpf.slo.render import THRESHOLD_KEY
 from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap

@@ -24,6 +24,7 @@ THRESHOLD_KEY = "resource-threshold-config"
 BANDWIDTH_ANNOTATION = "node.koordinator.sh/network-bandwidth"
 HOST_APPLICATION_KEY = "host-application-config"
 SYSTEM_KEY = "system-config"
+QOS_KEY = "resource-qos-config"
 
 
 class StrategyKey(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class StrategyKey(msgspec.Struct, frozen=True):
 # resource-qos-config has no defaults here: koordlet lays the classes' values under what the node gets.
 STRATEGY_KEYS: Mapping[str, StrategyKey] = {
     THRESHOLD_KEY: StrategyKey("resourceUsedThresholdWithBE", DEFAULT_STRATEGY, overlay),
-    "resource-qos-config": StrategyKey("resourceQOSStrategy", ResourceQOSStrategy()),
+    QOS_KEY: StrategyKey("resourceQOSStrategy", ResourceQOSStrategy()),
     "cpu-burst-config": StrategyKey("cpuBurstStrategy", DEFAULT_CPU_BURST),
     SYSTEM_KEY: StrategyKey("systemStrategy", DEFAULT_SYSTEM),
 }
@@ -71,7 +72,7 @@ def render_part(
     """
     if key == HOST_APPLICATION_KEY:
         return _applications_for(data, labels) or None
-    part = msgspec.to_builtins(_strategy_for(data, key, STRATEGY_KEYS[key], labels))
+    part = msgspec.to_builtins(_strategy_for(data, key, labels))
     bandwidth = (annotations or {}).get(BANDWIDTH_ANNOTATION)
     if key == SYSTEM_KEY and bandwidth is not None:
         part["totalNetworkBandwidth"] = bandwidth
@@ -83,8 +84,22 @@ def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) ->
 
     Raises: ConfigError: not JSON, or a value has the wrong type.
     """
-    strategy: ResourceThresholdStrategy = _strategy_for(data, THRESHOLD_KEY, STRATEGY_KEYS[THRESHOLD_KEY], labels)
+    strategy: ResourceThresholdStrategy = _strategy_for(data, THRESHOLD_KEY, labels)
     return strategy
+
+
+def strategies_of(config: Mapping[str, Any], key: str) -> list[tuple[str, Any, Mapping[str, Any] | None]]:
+    """Return path, strategy and selector of each strategy that a key of `STRATEGY_KEYS` makes, the cluster's first.
+
+    Raises: ConfigError: a value is not what it must be.
+    """
+    of = STRATEGY_KEYS[key]
+    cluster = of.lay_over(of.default, member(config, "clusterStrategy", key) or {}, f"{key}.clusterStrategy")
+    made: list[tuple[str, Any, Mapping[str, Any] | None]] = [(f"{key}.clusterStrategy", cluster, None)]
+    for index, entry in enumerate(entries_of(config, "nodeStrategies", key)):
+        path = f"{key}.nodeStrategies[{index}]"
+        made.append((path, of.lay_over(cluster, entry, path), member(entry, "nodeSelector", path)))
+    return made
 
 
 def entries_of(config: Mapping[str, Any], name: str, path: str) -> list[dict[str, Any]]:
@@ -103,16 +118,13 @@ def entries_of(config: Mapping[str, Any], name: str, path: str) -> list[dict[str
     return value
 
 
-def _strategy_for(data: Mapping[str, str], key: str, of: StrategyKey, labels: Mapping[str, str]) -> Any:
+def _strategy_for(data: Mapping[str, str], key: str, labels: Mapping[str, str]) -> Any:
     if key not in data:
-        return of.default
-    config = decode_object(data[key], key)
-    cluster = of.lay_over(of.default, member(config, "clusterStrategy", key) or {}, f"{key}.clusterStrategy")
+        return STRATEGY_KEYS[key].default
+    (_, cluster, _), *others = strategies_of(decode_object(data[key], key), key)
     chosen = None
-    for index, entry in enumerate(entries_of(config, "nodeStrategies", key)):
-        path = f"{key}.nodeStrategies[{index}]"
-        merged = of.lay_over(cluster, entry, path)
-        if selects(member(entry, "nodeSelector", path), labels, f"{path}.nodeSelector") and chosen is None:
+    for path, merged, selector in others:
+        if selects(selector, labels, f"{path}.nodeSelector") and chosen is None:
             chosen = merged
     return cluster if chosen is None else chosen
 

@@ -94,10 +94,10 @@ class BlkIOQOS(_Part, frozen=True, omit_defaults=True):
 class NetworkQOS(_Part, frozen=True, omit_defaults=True):
     """Bandwidth of one class, each as percent of the whole or as a quantity."""
 
-    ingressRequest: str | int | None = None
-    ingressLimit: str | int | None = None
-    egressRequest: str | int | None = None
-    egressLimit: str | int | None = None
+    ingressRequest: str | Percent | None = None
+    ingressLimit: str | Percent | None = None
+    egressRequest: str | Percent | None = None
+    egressLimit: str | Percent | None = None
 
 
 class QOSClass(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,8 +12,18 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.network_rules import broken_network_rules
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
-from koordebpf.slo.render import HOST_APPLICATION_KEY, STRATEGY_KEYS, THRESHOLD_KEY, entries_of, render_spec
+from koordebpf.slo.render import (
+    HOST_APPLICATION_KEY,
+    QOS_KEY,
+    STRATEGY_KEYS,
+    SYSTEM_KEY,
+    THRESHOLD_KEY,
+    entries_of,
+    render_spec,
+    strategies_of,
+)
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
@@ -98,6 +108,8 @@ def check_configmap(
             continue
         if key == THRESHOLD_KEY:
             problems += _threshold_problems(config, key, strict=strict)
+        if key == QOS_KEY:
+            problems += _network_problems(config, data.get(SYSTEM_KEY))
         problems += _selector_problems(config, key, nodes or {})
     return tuple(problems)
 
@@ -138,6 +150,19 @@ def _threshold_problems(config: Mapping[str, Any], key: str, *, strict: bool) ->
         yield from strategy_problems(merged, path)
         if strict:
             yield from _lone_problems(own, path)
+
+
+def _network_problems(config: Mapping[str, Any], system_text: str | None) -> Iterator[Problem]:
+    try:
+        systems = strategies_of(decode_object(system_text or "{}", SYSTEM_KEY), SYSTEM_KEY)
+    except ConfigError:
+        systems = []  # told of under its own key
+    for path, strategy, selector in strategies_of(config, QOS_KEY):
+        # As the webhook takes it: of the system strategy for the very same nodes, else of the cluster's.
+        alike = [each for each in systems if each[2] == selector] or systems[:1]
+        bandwidth = alike[0][1].totalNetworkBandwidth if alike else None
+        for at, value, rule in broken_network_rules(strategy, bandwidth, path):
+            yield Problem("ConfigParamInvalid", at, value, rule)
 
 
 def _selector_problems(

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kube.objects import Node, NodeResourceTopology, PodDisruptionBudget
-from koordebpf.kube.quantity import quantity_bytes
+from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu_view import cpu_view

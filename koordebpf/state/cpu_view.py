@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Node, NodeResourceTopology
-from koordebpf.kube.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.cpu_placement import RESERVATION_ANNOTATION, NodeCpus, node_cpus
 from koordebpf.state.cpu import CpuManager, CpuMeasured, CpuOwner, CpuPlacement, CpuView
 from koordebpf.state.facts import PodFacts

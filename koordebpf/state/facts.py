@@ -11,7 +11,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Pod, ResourceRequirements
-from koordebpf.kube.quantity import parse_quantity
+from koordebpf.quantity import parse_quantity
 from koordebpf.slo.cpu_placement import PodCpus, pod_cpus
 from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
 from koordebpf.slo.priority import koord_priority, priority_or_default

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from koordebpf.kube.objects import Container, Pod
-from koordebpf.kube.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import quantity_bytes, quantity_millicpu
 
 NATIVE_MEMORY = "memory"
 BATCH_MEMORY = "kubernetes.io/batch-memory"

@@ -153,6 +153,57 @@ def test_ranges_pairs_and_words(strategy: dict[str, Any], path_and_rule: tuple[s
         assert sentence.endswith(path_and_rule[1])
 
 
+def network(**classes: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}Class": {"networkQOS": values} for name, values in classes.items()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "place", "rule"),
+    [
+        (network(be={"ingressLimit": 101}), ".beClass.networkQOS.ingressLimit: 101", "must be an integer <= 100"),
+        (network(ls={"egressLimit": "50 M"}), ".lsClass.networkQOS.egressLimit: '50 M'", "such as 500m, 2Gi or 1e9"),
+        (
+            network(ls={"ingressRequest": 60}, be={"ingressRequest": 41}),
+            ": '60 + 41'",
+            "must be 100 % or less together",
+        ),
+        (
+            network(ls={"egressRequest": "700M"}, be={"egressRequest": "400M"}),
+            ": '700M + 400M'",
+            "egressRequest must be the totalNetworkBandwidth of 1G or less together",
+        ),
+        (
+            network(ls={"egressRequest": 20}, be={"ingressRequest": "1M"}),
+            ": '20, 1M'",
+            "must all be percents or all be quantities: "
+            "lsClass.networkQOS.egressRequest, beClass.networkQOS.ingressRequest",
+        ),
+    ],
+)
+def test_bandwidths_of_classes(strategy: dict[str, Any], place: str, rule: str) -> None:
+    system = {"system-config": config({"totalNetworkBandwidth": "1G"})}
+    for text, path in (
+        (config(strategy), "clusterStrategy"),
+        (config({}, for_pool("a", **strategy)), "nodeStrategies[0]"),
+    ):
+        ((reason, sentence),) = problems(system | {"resource-qos-config": text})
+        assert reason == "ConfigParamInvalid"
+        assert sentence.startswith(f"resource-qos-config.{path}{place}")
+        assert sentence.endswith(rule)
+
+
+def test_bandwidths_are_compared_with_those_of_the_same_nodes_where_they_are_known() -> None:
+    # The webhook refuses any quantity above 100 and, without a total, any percent above 0.
+    promised = network(lsr={"ingressRequest": "4G"}, ls={"ingressRequest": "4G"}, be={"ingressLimit": 100})
+    half = network(lsr={"egressRequest": 50}, ls={"egressRequest": 50}, be={"egressRequest": 0})
+    for strategy in (promised, half):
+        assert problems({"resource-qos-config": config(strategy)}) == []
+    qos = config({}, for_pool("a", **promised), for_pool("b", **promised))
+    system = config({"totalNetworkBandwidth": "1G"}, for_pool("a", totalNetworkBandwidth="8G"))
+    ((_, sentence),) = problems({"resource-qos-config": qos, "system-config": system})
+    assert sentence.startswith("resource-qos-config.nodeStrategies[1]: '4G + 4G': ingressRequest must be the total")
+
+
 def test_a_lower_mark_that_a_node_inherits_may_spoil_its_threshold() -> None:
     cluster = {"memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}
     ((_, sentence),) = problems({THRESHOLD: config(cluster, for_pool("a", memoryEvictThresholdPercent=70))})

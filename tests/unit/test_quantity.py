@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.quantity import parse_quantity, quantity_bytes
+from koordebpf.quantity import parse_quantity, quantity_bytes
 
 
 @pytest.mark.parametrize(
