@@ -60,17 +60,20 @@ def wall_time(ts_ns: int, offset_ns: int) -> datetime:
 
 
 def open_watch(
-    files: tuple[Path, ...], node_cgroup: Path | None, asked: Asked, backend: WantedBackend | None
+    files: tuple[Path, ...],
+    node_cgroup: Path | None,
+    asked: Asked,
+    backend: WantedBackend | None,
+    ring_bytes: int | None = None,
 ) -> NodeWatch:
-    """Return the watch that is needed for it, to be closed.
+    """Return the watch that is needed for it, to be closed; `ring_bytes` as NodeWatch.
 
     Raises:  ConfigError, SupportError: as NodeWatch.
     """
     scope = open_scope(find_memory_hierarchy(), node_cgroup)
     scans = asked.summary or "memcg_event" in asked.wanted.kinds
-    return NodeWatch(
-        scope, _file_source(files) if files else None, asked.wanted.min_ns, measures=scans, backend=backend
-    )
+    source = _file_source(files) if files else None
+    return NodeWatch(scope, source, asked.wanted.min_ns, measures=scans, backend=backend, ring_bytes=ring_bytes)
 
 
 def _file_source(files: tuple[Path, ...]) -> Source:

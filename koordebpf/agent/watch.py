@@ -39,7 +39,7 @@ class NodeWatch:
         min_stall_ns: shorter stalls are counted, not sent.
         measures: False: nothing scans, so that the scan need not be loaded.
         backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
-        ring_bytes: of the ring buffer, for who expects a flood; None: what the programs say.
+        ring_bytes: of the ring buffer, for who expects a flood, a power of two; None: what the programs say.
     """
 
     def __init__(

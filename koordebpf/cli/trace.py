@@ -179,7 +179,12 @@ def trace(
             click.echo(tell(batch))
         return
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
-    with open_watch(files, node_cgroup, asked, backend) as watch:
+    ring_bytes = None
+    if record_to:
+        from koordebpf.agent.record import RING_BYTES
+
+        ring_bytes = RING_BYTES
+    with open_watch(files, node_cgroup, asked, backend, ring_bytes) as watch:
         if record_to:
             from koordebpf.agent.replay import record_trace
 

@@ -20,18 +20,24 @@ _SAMPLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
 _LOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
 
 
+def pages_per_cpu(cpus: int, ring_bytes: int | None = None) -> int:
+    """Return the pages of one CPU's buffer, a power of two; `ring_bytes` is what all share, None what suits so many."""
+    share = 1 << ((ring_bytes // mmap.PAGESIZE if ring_bytes else _ALL_PAGES) // cpus).bit_length() >> 1
+    return max(_MIN_PAGES, share if ring_bytes else min(_MAX_PAGES, share))
+
+
 class PerfReader:
     """Takes records out of the perf buffers of all CPUs as bytes; `fileno` is readable (EPOLLIN) when there are some.
 
     Records of one CPU come in their order, those of several CPUs one CPU after the other.
     """
 
-    def __init__(self, buffers: libbpf.Map, cpu_bytes: int | None = None) -> None:
+    def __init__(self, buffers: libbpf.Map, ring_bytes: int | None = None) -> None:
         """Give each CPU that is online its buffer.
 
         Args:
             buffers: the map, one element for each CPU.
-            cpu_bytes: of one CPU's buffer, a power of two of pages; None: as the number of CPUs suggests.
+            ring_bytes: what a ring in their place would have, as `pages_per_cpu` shares it.
         Raises:  SupportError: libbpf is older than 0.6. OSError: the kernel refuses the memory.
         """
         self._lib = libbpf.library()
@@ -41,8 +47,7 @@ class PerfReader:
             )
         self._lib.perf_buffer__new.restype = ctypes.c_void_p
         self._map = buffers
-        share = 1 << (_ALL_PAGES // buffers.max_entries).bit_length() >> 1
-        self._pages = cpu_bytes // mmap.PAGESIZE if cpu_bytes else max(_MIN_PAGES, min(_MAX_PAGES, share))
+        self._pages = pages_per_cpu(buffers.max_entries, ring_bytes)
         self._pending: list[bytes] = []
         self._callbacks = _SAMPLE(self._take), _LOST(self._lose)  # kept: libbpf holds only the addresses
         self._buffers: ctypes.c_void_p | None = None
