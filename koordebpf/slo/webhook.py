@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.colocation import check_colocation
 from koordebpf.slo.network_rules import broken_network_rules
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.render import (
@@ -27,11 +28,12 @@ from koordebpf.slo.render import (
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
-# Checked to be JSON objects; what they say concerns koord-manager alone.
-OTHER_KEYS = ("colocation-config", "cpu-normalization-config", "resource-amplification-config")
+COLOCATION_KEY = "colocation-config"
+# What they say concerns koord-manager alone; of the last two the webhook too asks only that they are JSON objects.
+OTHER_KEYS = (COLOCATION_KEY, "cpu-normalization-config", "resource-amplification-config")
 _KNOWN_KEYS = (*STRATEGY_KEYS, HOST_APPLICATION_KEY, *OTHER_KEYS)
 # Where each key keeps its entries for some nodes.
-_ENTRIES = {"colocation-config": "nodeConfigs", HOST_APPLICATION_KEY: "nodeConfigs"}
+_ENTRIES = {COLOCATION_KEY: "nodeConfigs", HOST_APPLICATION_KEY: "nodeConfigs"}
 _MOST_LABEL_SETS = 1000  # virtual nodes tried for each key; a selector of 4 expressions with 5 values has 625
 
 _PERCENTS = (
@@ -101,6 +103,8 @@ def check_configmap(
         try:
             config = decode_object(text, key)
             render_spec({key: text}, {})
+            if key == COLOCATION_KEY:
+                check_colocation(config, key)
         except ConfigError as error:
             is_json = error.rule.startswith("must be JSON")
             word = "ParseConfigFail" if is_json else "ConfigParamInvalid"

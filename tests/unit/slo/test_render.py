@@ -204,6 +204,29 @@ def test_bandwidths_are_compared_with_those_of_the_same_nodes_where_they_are_kno
     assert sentence.startswith("resource-qos-config.nodeStrategies[1]: '4G + 4G': ingressRequest must be the total")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("metricReportIntervalSeconds", 0, "must be an integer >= 1"),
+        ("cpuReclaimThresholdPercent", -1, "must be an integer >= 0"),
+        ("midUnallocatedPercent", 101, "must be an integer <= 100"),
+        ("resourceDiffThreshold", 0, "must be a number > 0.0"),
+        ("resourceDiffThreshold", 1.5, "must be a number <= 1.0"),
+        ("enable", "yes", "must be true or false"),
+    ],
+)
+def test_ranges_of_colocation(field: str, value: Any, rule: str) -> None:
+    key, pool = "colocation-config", {"matchLabels": {"pool": "a"}}
+    for config_, path in (
+        ({field: value}, key),
+        ({"nodeConfigs": [{"nodeSelector": pool, field: value}]}, f"{key}.nodeConfigs[0]"),
+    ):
+        ((reason, sentence),) = problems({key: json.dumps(config_)})
+        assert (reason, sentence) == ("ConfigParamInvalid", f"{path}.{field}: {value!r}: {rule}")
+    above = {"cpuReclaimThresholdPercent": 130, "resourceDiffThreshold": 1, "midStaticCPUReservedPercent": 0}
+    assert problems({key: json.dumps({"enable": True, **above, "cpuCalculatePolicy": "usage"})}) == []
+
+
 def test_a_lower_mark_that_a_node_inherits_may_spoil_its_threshold() -> None:
     cluster = {"memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}
     ((_, sentence),) = problems({THRESHOLD: config(cluster, for_pool("a", memoryEvictThresholdPercent=70))})

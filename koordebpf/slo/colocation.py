@@ -1,0 +1,50 @@
+"""What Koordinator's webhook asks of `colocation-config`, by which its manager works out batch and mid resources.
+
+Nothing here works them out: the values are only checked.
+Source: koordinator apis/configuration/slo_controller_config.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from koordebpf.slo.convert import converted
+from koordebpf.slo.render import entries_of
+
+NotNegative = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+
+
+class ColocationStrategy(msgspec.Struct, frozen=True):
+    """The strategy of the cluster, or of some nodes: every field may be absent."""
+
+    enable: bool | None = None
+    metricAggregateDurationSeconds: Positive | None = None
+    metricReportIntervalSeconds: Positive | None = None
+    cpuReclaimThresholdPercent: NotNegative | None = None
+    memoryReclaimThresholdPercent: NotNegative | None = None
+    degradeTimeMinutes: Positive | None = None
+    updateTimeThresholdSeconds: Positive | None = None
+    resourceDiffThreshold: Annotated[float, Meta(gt=0, le=1)] | None = None
+    midCPUThresholdPercent: Percent | None = None
+    midMemoryThresholdPercent: Percent | None = None
+    midUnallocatedPercent: Percent | None = None
+    midStaticCPUReservedPercent: NotNegative | None = None
+    midStaticMemoryReservedPercent: NotNegative | None = None
+    batchCPUThresholdPercent: NotNegative | None = None
+    batchMemoryThresholdPercent: NotNegative | None = None
+
+
+def check_colocation(config: Mapping[str, Any], path: str) -> None:
+    """Check the cluster's strategy and that of each entry for some nodes.
+
+    Raises: ConfigError: a value has the wrong type or lies outside its range.
+    """
+    converted(config, ColocationStrategy, path)
+    for index, entry in enumerate(entries_of(config, "nodeConfigs", path)):
+        converted(entry, ColocationStrategy, f"{path}.nodeConfigs[{index}]")
