@@ -28,6 +28,12 @@ class CpuNode(Cgroups):
         if self.version == 1:
             self.put_cpus(path, (self.mounts["cpuset"].mount_point / "cpuset.cpus").read_text())
 
+    def outweigh(self) -> None:
+        """Give the node more of the CPU than it would get beside many others, so that what works in it shows."""
+        cpu = self.mounts["cpu"]
+        name, weight = ("cpu.shares", 8 * 1024) if cpu.version == 1 else ("cpu.weight", 8 * 100)
+        (cpu.mount_point / self.name / name).write_text(str(weight))
+
     def put_cpus(self, path: str, text: str) -> None:
         (self.mounts["cpuset"].mount_point / self.path(path) / "cpuset.cpus").write_text(text)
 

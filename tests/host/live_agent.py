@@ -90,10 +90,14 @@ class LiveAgent:
         _, body = self.get("/metrics")
         return next((float(line.rpartition(" ")[2]) for line in body.splitlines() if line.startswith(f"{name} ")), 0.0)
 
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the audit's whole lines: the last one may be on its way."""
+        *whole, _unfinished = (self.audit.read_bytes() if self.audit.exists() else b"").split(b"\n")
+        return [json.loads(line) for line in whole]
+
     def plans(self) -> list[dict[str, Any]]:
         """Return the audit lines of plans that had victims."""
-        lines = self.audit.read_bytes().splitlines() if self.audit.exists() else []
-        return [plan for plan in map(json.loads, lines) if plan.get("outcomes")]
+        return [line for line in self.lines() if line.get("outcomes")]
 
     def has_plan(self, number: int = 1) -> dict[str, Any]:
         """Wait for the audit line `number`, counted from 1; return it."""

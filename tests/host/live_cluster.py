@@ -138,10 +138,12 @@ class LiveCluster:
         name = exchange.request.path.split("/")[-2]
         body = json.loads(exchange.request.body)
         self.evictions.append((name, body, time.monotonic()))
-        if self.answers[name]:
-            return self.answers[name].popleft()(exchange)
-        exchange.answer(201, EVICTED)
-        return self.kill(name)
+        try:
+            reply = self.answers[name].popleft()
+        except IndexError:
+            exchange.answer(201, EVICTED)
+            return self.kill(name)
+        return reply(exchange)
 
     def _take_event(self, exchange: Exchange) -> None:
         self.events.append(json.loads(exchange.request.body))

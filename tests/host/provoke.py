@@ -103,6 +103,11 @@ def storm(containers: Sequence[Path], ms: int) -> dict[int, StormResult]:
             each.stop()
 
 
+def stay_on_one_cpu() -> None:
+    """Keep the process where it is: each CPU has charged pages ahead, and on another one it would reclaim once more."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 class Traced:
     """The kernel's own trace of one of its events, in an instance of ours: of the task that starts it, or of all."""
 
@@ -138,6 +143,7 @@ class ReclaimSteps:
         self.traced = Traced(instance, "vmscan/mm_vmscan_memcg_reclaim_end")
 
     def __call__(self) -> None:
+        stay_on_one_cpu()
         with tempfile.TemporaryFile(dir="/var/tmp") as file:
             file.truncate(256 * MIB)
             with mmap.mmap(file.fileno(), 256 * MIB, prot=mmap.PROT_READ | mmap.PROT_WRITE) as memory:

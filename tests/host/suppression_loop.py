@@ -62,7 +62,7 @@ class SuppressionLoop:
         return plan
 
     def until(self, strategy: ResourceThresholdStrategy, reached: Callable[[SuppressPlan], bool]) -> SuppressPlan:
-        deadline = time.monotonic() + patience(20)
+        deadline = time.monotonic() + patience(60)
         while True:
             plan = self.round(strategy)
             if reached(plan):

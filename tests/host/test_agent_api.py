@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tests.host.live_agent import LiveAgent, free_port
 from tests.host.live_cluster import EVICTED, LiveCluster, busy, denied, is_another, kubeconfig
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
+from tests.patience import patience
 
 THRESHOLD_PERCENT = 70
 NODE_MIB = 400
@@ -72,9 +74,15 @@ def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
     story.close()
 
 
-def own_ticks(agent: LiveAgent) -> float:
-    """Return how often the agent ticked, but for the wakes by records: those of other cgroups wake it too."""
-    return agent.metric("koordebpf_ticks_total") - agent.metric("koordebpf_records_total")
+def ticks_per_s(agent: LiveAgent) -> float:
+    """Return the agent's pace over 3 s, but for the wakes by records: those of other cgroups wake it too."""
+
+    def own_ticks() -> float:
+        return agent.metric("koordebpf_ticks_total") - agent.metric("koordebpf_records_total")
+
+    begun, before = time.monotonic(), own_ticks()
+    time.sleep(3)
+    return (own_ticks() - before) / (time.monotonic() - begun)
 
 
 def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
@@ -86,7 +94,7 @@ def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
     agent = story.agent(cluster.server.url).becomes_ready()
     hog, other = story.grow()
     line = agent.has_plan()
-    assert hog.process.wait(10) != 0
+    assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
 
     ((name, body, _),) = cluster.evictions
@@ -129,7 +137,7 @@ def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_
     assert cluster.asked() == ["hog", "other", "hog"]
     (_, _, first), _, (_, _, again) = cluster.evictions
     assert again - first >= 3
-    assert hog.process.wait(10) != 0
+    assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
     until(lambda: len(cluster.events) == 3, "Events")
     assert reasons(cluster) == [("hog", "evictPodFail"), ("other", "evictPodFail"), ("hog", "evictPodSuccess")]
@@ -149,9 +157,11 @@ def test_a_missing_permission_is_named_and_not_tried_again_soon(story: Story) ->
     rounds = agent.metric("koordebpf_ticks_total") + 30  # 3 s and more of them: one round each 100 ms
     until(lambda: agent.metric("koordebpf_ticks_total") >= rounds, "ticks")
     assert cluster.asked()[:2] == ["hog", "other"]
-    # After 5 to 10 s there is a second try, which a slow machine may live to see; each tick would be 30.
-    assert len(cluster.asked()) <= 4
-    assert agent.log.count("refused: default/hog") <= 2
+    # After 5 to 10 s there is a second try, which a slow machine may live to see.
+    for name in ("hog", "other"):
+        asked = [at for each, _, at in cluster.evictions if each == name]
+        assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(asked))
+    assert agent.log.count("refused: default/hog") <= cluster.asked().count("hog")
 
 
 def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story) -> None:
@@ -162,7 +172,7 @@ def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story
     assert [outcome["result"] for outcome in agent.has_plan()["outcomes"]] == ["done"]
     assert cluster.asked() == ["hog", "hog"]
     assert cluster.evictions[0][1] == cluster.evictions[1][1]
-    assert hog.process.wait(10) != 0
+    assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
     until(lambda: cluster.events, "the Event")
     assert reasons(cluster) == [("hog", "evictPodSuccess")]
@@ -192,9 +202,7 @@ def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
     _, other = story.grow()
     agent.said("evicted default/hog by api")
     time.sleep(2)  # memory of the killed comes back at once: only then it is waited for more slowly
-    ticks = own_ticks(agent)
-    time.sleep(3)
-    assert own_ticks(agent) - ticks < 150  # 30 are meant; 300 would be a tick each 10 ms
+    assert ticks_per_s(agent) < 50  # 10 are meant; 100 would be a tick each 10 ms
     assert cluster.asked() == ["hog"]
     cluster.kill("hog")
     assert agent.has_plan()["latencies"]["decided_to_freed_ns"] >= 5_000_000_000
@@ -209,10 +217,8 @@ def test_a_gate_that_is_off_costs_nothing_above_the_threshold(story: Story) -> N
     hog, _ = story.grow()
     hog.wait_for("done")
     skipped = 'koordebpf_skipped_rounds_total{feature="BEMemoryEvict",reason="gate_off"}'
-    ticks = own_ticks(agent)
-    time.sleep(3)
-    assert own_ticks(agent) - ticks < 100  # 3 are meant; 750 would be a tick each 4 ms
-    assert agent.metric(skipped) >= 2
+    assert ticks_per_s(agent) < 33  # 1 is meant; 250 would be a tick each 4 ms
+    until(lambda: agent.metric(skipped) >= 2, "rounds that were skipped")
     assert cluster.asked() == []
 
 
@@ -261,7 +267,7 @@ def test_nothing_is_evicted_on_an_old_list_of_pods(story: Story) -> None:
     assert cluster.asked() == []
     assert hog.process.poll() is None
     cluster.is_cut = False
-    assert hog.process.wait(60) != 0
+    assert hog.process.wait(patience(60)) != 0
     assert cluster.asked() == ["hog"]
     agent.becomes_ready()
 
@@ -292,7 +298,7 @@ def test_a_server_that_comes_later_is_found(story: Story) -> None:
     hog.wait_for("done")
     assert (hog.process.poll(), other.process.poll()) == (None, None)
     cluster = story.cluster(port=port)
-    assert hog.process.wait(60) != 0
+    assert hog.process.wait(patience(60)) != 0
     assert cluster.asked() == ["hog"]
     agent.becomes_ready()
 
@@ -315,7 +321,7 @@ def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails:
     cluster.answers["other"].extend([busy(600)])
     agent = story.agent(cluster.server.url, "--kill-after-s", 1).becomes_ready()
     hog, other = story.grow()
-    assert hog.process.wait(30) == -9
+    assert hog.process.wait(patience(30)) == -9
     assert other.process.poll() is None
     done = until(lambda: [line for line in agent.plans() if line["outcomes"][0]["result"] == "done"], "the kill")
     (outcome,) = done[0]["outcomes"]

@@ -13,6 +13,7 @@ from tests.contract.apiserver import Exchange, until
 from tests.host.live_cluster import EVICTED, LiveCluster
 from tests.host.test_agent_api import Story
 from tests.loads import Hog
+from tests.patience import patience
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_goes(story: Story
     hog, other = story.grow()
     line = agent.has_plan()
     assert cluster.asked() == ["other"]
-    assert other.process.wait(10) != 0
+    assert other.process.wait(patience(10)) != 0
     assert hog.process.poll() is None
     (feature,) = line["features"]
     assert [(each["name"], each["disruption"]) for each in feature["ranking"]] == [
@@ -63,7 +64,7 @@ def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_goes(story: Story
     cluster.pdbs.put("MODIFIED", budget(1))
     cluster.set_threshold(40)
     until(lambda: cluster.asked() == ["other", "hog"], "the hog's eviction")
-    assert hog.process.wait(10) != 0
+    assert hog.process.wait(patience(10)) != 0
     assert agent.stop() == 0
 
 
@@ -74,7 +75,7 @@ def test_where_nobody_else_is_enough_the_server_is_asked_all_the_same(story: Sto
     hog, other = story.grow()
     until(lambda: cluster.asked(), "an eviction")
     assert cluster.asked()[0] == "hog"
-    assert hog.process.wait(10) != 0
+    assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
     assert agent.stop() == 0
 

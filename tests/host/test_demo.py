@@ -102,6 +102,7 @@ def demo(*arguments: str) -> Iterator[Demo]:
         yield running
     finally:
         if running.process.poll() is None:
+            running.process.send_signal(signal.SIGCONT)  # whoever was stopped
             running.process.terminate()
             running.process.communicate()
         for pipe in (running.process.stdout, running.process.stderr):
@@ -185,12 +186,14 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
 
 @pytest.mark.usefixtures("enough_for_two")
 def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
-    with demo("--json") as killed, demo("--json") as bystander:
+    with demo("--json") as killed, demo("--json", "--story", "own-limit") as bystander:
         killed.wait_for("worker", "ready", "hog")
-        bystander.wait_for("worker", "ready", "hog")
+        bystander.wait_for("worker", "ready", "thrash")
+        # Its story goes no further while others begin, however long that takes here.
+        bystander.process.send_signal(signal.SIGSTOP)
         killed.process.kill()
         killed.process.wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience(10)
         while killed.processes() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert killed.processes() == []  # they end with it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -74,8 +75,16 @@ def warnings_of(agent: LiveAgent) -> list[str]:
 
 
 def held_by(agent: LiveAgent) -> list[str]:
-    links = [str(path.readlink()) for path in Path(f"/proc/{agent.process.pid}/fd").iterdir() if path.is_symlink()]
+    links = links_of(Path(f"/proc/{agent.process.pid}/fd"))
     return [link for link in links if any(f"bpf-{kind}" in link or f"bpf_{kind}" in link for kind in PROGRAMS)]
+
+
+def links_of(fds: Path) -> list[str]:
+    links = []
+    for path in fds.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # one that was closed meanwhile
+            links.append(str(path.readlink()))
+    return links
 
 
 def test_without_cap_bpf_the_agent_works_by_files_and_says_so_once(start: Start, node: NodeCgroup) -> None:
@@ -157,13 +166,7 @@ def request_of(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> SignalRequest
 
 
 def bpf_fds() -> list[str]:
-    links = []
-    for path in Path("/proc/self/fd").iterdir():
-        try:
-            links.append(str(path.readlink()))
-        except FileNotFoundError:
-            continue
-    return [link for link in links if "bpf" in link]
+    return [link for link in links_of(Path("/proc/self/fd")) if "bpf" in link]
 
 
 def test_records_of_another_layout_are_passed_over_and_nothing_stays_attached(request_of: SignalRequest) -> None:

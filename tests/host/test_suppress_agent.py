@@ -57,8 +57,7 @@ def held(node: NodeCgroup) -> Iterator[HeldNode]:
 
 
 def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
-    lines = [json.loads(line) for line in agent.audit.read_bytes().splitlines()] if agent.audit.exists() else []
-    return [line for line in lines if line["schema"] == "koordebpf.write/v1"]
+    return [line for line in agent.lines() if line["schema"] == "koordebpf.write/v1"]
 
 
 def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -> None:

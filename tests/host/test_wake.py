@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -152,16 +151,20 @@ class TestLatency:
     def test_what_the_programs_take_is_about_what_the_kernel_counts(self, latency, sides):
         latency.keep_groups([cgroup_id(sides[0])], [])
         latency.attach()
-        with runs_counted():
-            before, kernel_before = latency.run_time(), counted_by_the_kernel()
-            load = ping_pong(sides[0] / "cgroup.procs", [_CPU], 200)
-            after, kernel = latency.run_time(), counted_by_the_kernel()
-        # A switch each, and a wake-up where the receiver was asleep and not preempted.
-        assert after.runs - before.runs >= load.messages
-        assert after.timed_runs - before.timed_runs == pytest.approx((after.runs - before.runs) / 64, abs=10)
-        assert kernel[1] - kernel_before[1] == pytest.approx(after.runs - before.runs, rel=0.05)
-        # The kernel's clock is looked at inside the way into a program, ours inside the program.
-        assert 0.3 < after.since(before) / (kernel[0] - kernel_before[0]) < 3
+        ratios = []
+        for _ in range(3):
+            with runs_counted():
+                before, kernel_before = latency.run_time(), counted_by_the_kernel()
+                load = ping_pong(sides[0] / "cgroup.procs", [_CPU], 100)
+                after, kernel = latency.run_time(), counted_by_the_kernel()
+            # A switch each, and a wake-up where the receiver was asleep and not preempted.
+            assert after.runs - before.runs >= load.messages
+            assert after.timed_runs - before.timed_runs == pytest.approx((after.runs - before.runs) / 64, abs=10)
+            assert kernel[1] - kernel_before[1] == pytest.approx(after.runs - before.runs, rel=0.05)
+            ratios.append(after.since(before) / (kernel[0] - kernel_before[0]))
+        # The kernel's clock is looked at inside the way into a program, ours inside the program. The middle one: where
+        # a hypervisor takes the CPU away amid a run that is timed, it counts for 64.
+        assert 0.3 < sorted(ratios)[1] < 3, ratios
 
 
 class TestBudget:
@@ -210,10 +213,10 @@ def bursting(node: NodeCgroup) -> Iterator[BurstNode]:
     made.close()
 
 
-def woken_writes(agent: LiveAgent) -> list[str]:
-    lines = [json.loads(line) for line in agent.audit.read_bytes().splitlines()] if agent.audit.exists() else []
-    reasons = [line["change"]["reason"] for line in lines if line["schema"] == "koordebpf.write/v1"]
-    return [reason for reason in reasons if "before its time" in reason]
+def woken_writes(agent: LiveAgent, file: Path) -> list[dict[str, str]]:
+    """Return the changes of a file that a burst brought before their time."""
+    changes = [line["change"] for line in agent.lines() if line["schema"] == "koordebpf.write/v1"]
+    return [each for each in changes if each["path"] == str(file) and "before its time" in each["reason"]]
 
 
 def wakes(agent: LiveAgent, source: str) -> float:
@@ -233,15 +236,14 @@ class TestAgent:
             until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
             assert scheduler_programs(agent.process.pid) == PROGRAMS
             deadline = time.monotonic() + patience(60)
-            while not (reasons := woken_writes(agent)):
+            while not (woken := woken_writes(agent, bursting.files.quota_file)):
                 assert time.monotonic() < deadline, agent.log
-                before = bursting.quota_us()
                 for worker in bursting.workers:
                     worker.work(1.0)
                 time.sleep(2.5)
-            assert bursting.quota_us() <= before
-            assert "waited" in reasons[0] and "for a CPU" in reasons[0]
-            assert "kubepods/burstable/pod" in reasons[0]
+            assert int(woken[0]["new"].split()[0]) < int(woken[0]["old"].split()[0])
+            assert "waited" in woken[0]["reason"] and "for a CPU" in woken[0]["reason"]
+            assert "kubepods/burstable/pod" in woken[0]["reason"]
             assert agent.metric('koordebpf_suppression_wakes_total{outcome="round",source="scheduler"}') >= 1
             assert agent.metric("koordebpf_sched_tracing_sampled_ratio") > 0
             held = held_by(agent.process.pid)
@@ -290,7 +292,7 @@ class TestAgent:
             until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
             time.sleep(2)
             name = 'koordebpf_file_writes_total{file="cpu.cfs_quota_us",result="written"}'
-            before, begun = agent.metric(name), time.monotonic()
+            begun, before = time.monotonic(), agent.metric(name)
             time.sleep(4)
             written, elapsed = agent.metric(name) - before, time.monotonic() - begun
         assert written <= elapsed + 1
