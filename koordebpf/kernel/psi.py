@@ -138,7 +138,8 @@ class PsiTrigger(KeptFile):
 class PsiTriggers:
     """Triggers on one pressure file of many v2 cgroups, each as long as it is wanted.
 
-    `refused` says why the last one that was refused was; it is not asked for again.
+    `refused` says why the last one that was refused was. It is asked for again only where the kernel lacked something
+    that comes back, as fds or memory.
     """
 
     def __init__(
@@ -175,6 +176,9 @@ class PsiTriggers:
                 )
             except (SupportError, CgroupGone) as error:
                 self._never.add(cgroup_id)
+                self.refused = str(error)
+                continue
+            except OSError as error:
                 self.refused = str(error)
                 continue
             new.append(trigger.fileno())
