@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
 BackendName = Literal["co-re", "bcc", "files"]
+# Called with the layout of each structure as the programs have it; raises SupportError on drift.
+LayoutCheck = Callable[[str, tuple[int, Mapping[str, int]]], None]
 
 
 class SignalSource(msgspec.Struct, frozen=True):

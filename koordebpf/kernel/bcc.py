@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from koordebpf.errors import ConfigError, SupportError
-from koordebpf.kernel.backend import BackendName, SignalRequest, SignalSource
+from koordebpf.kernel.backend import BackendName, LayoutCheck, SignalRequest, SignalSource
 from koordebpf.kernel.bcc_process import TIME_LIMIT_S, Builder
 from koordebpf.kernel.libbpf import Map, RingReader
 from koordebpf.kernel.lost_probes import ProbeWatch
@@ -22,8 +22,6 @@ from koordebpf.kernel.objects import source_folder
 from koordebpf.kernel.perf_buffer import PerfReader
 from koordebpf.kernel.programs import SCAN_TOPIC, SIGNALS, describe
 from koordebpf.kernel.signal_maps import SignalMaps
-
-LayoutCheck = Callable[[str, tuple[int, Mapping[str, int]]], None]
 
 # An older release, as "5.4", whose ways are taken on this kernel: perf buffer before 5.8, arrays not mapped before 5.5.
 RELEASE_VARIABLE = "KOORDEBPF_BCC_RELEASE"

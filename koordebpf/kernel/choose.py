@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from koordebpf.errors import ConfigError, SupportError
-from koordebpf.kernel.backend import Backend, BackendName, SignalRequest, SignalSource
+from koordebpf.kernel.backend import Backend, BackendName, LayoutCheck, SignalRequest, SignalSource
 from koordebpf.kernel.bcc import BccSignals
 from koordebpf.kernel.bcc_process import TIME_LIMIT_S
 from koordebpf.kernel.files import FilesSignals
 from koordebpf.kernel.signals import KernelSignals
 
-# Called with the layout of each structure as the programs have it; raises SupportError on drift.
-LayoutCheck = Callable[[str, tuple[int, Mapping[str, int]]], None]
 WantedBackend = Literal["auto", "co-re", "bcc", "files"]
 
 WANTED: tuple[WantedBackend, ...] = ("auto", "co-re", "bcc", "files")

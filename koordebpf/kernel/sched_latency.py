@@ -10,19 +10,16 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Self
 
 import msgspec
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel import libbpf
-from koordebpf.kernel.backend import SignalSource
+from koordebpf.kernel.backend import LayoutCheck, SignalSource
 from koordebpf.kernel.objects import object_path
 from koordebpf.kernel.signal_maps import Element
-
-# Called with each structure of the object's BTF; raises SupportError on drift.
-LayoutCheck = Callable[[str, tuple[int, Mapping[str, int]]], None]
 
 # enum koord_sched_kind
 LATENCY_SENSITIVE = 1
@@ -72,8 +69,9 @@ class SchedLatency:
         self._links: list[ctypes.c_void_p] = []
         self._ring: libbpf.RingReader | None = None
         self._settings: Element | None = None
-        self._object = libbpf.Object(object_path("sched"))
+        self._object: libbpf.Object | None = None
         try:
+            self._object = libbpf.Object(object_path("sched"))
             for name in _STRUCTS:
                 check_layout(name, self._object.layout(name))
             cpus = max(libbpf.library().libbpf_num_possible_cpus(), 1)
@@ -101,7 +99,7 @@ class SchedLatency:
 
         Raises:  SupportError: the kernel refuses it.
         """
-        assert self._settings is not None  # not closed
+        assert self._settings is not None and self._object is not None  # not closed
         shift = min(max(sample_shift, 0), MAX_SAMPLE_SHIFT)
         self._settings.write(_SKIP_MASK_AT, struct.pack("<I", (1 << shift) - 1))
         if self.is_attached:

@@ -7,13 +7,13 @@ leaves the others working and its reason in `sources`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from types import TracebackType
 from typing import Self
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel import libbpf
-from koordebpf.kernel.backend import BackendName, SignalRequest, SignalSource
+from koordebpf.kernel.backend import BackendName, LayoutCheck, SignalRequest, SignalSource
 from koordebpf.kernel.core import CoreObject
 from koordebpf.kernel.lost_probes import ProbeWatch
 from koordebpf.kernel.memcg_scan import MemcgScan
@@ -21,9 +21,6 @@ from koordebpf.kernel.missed_runs import MissedRuns
 from koordebpf.kernel.objects import object_path
 from koordebpf.kernel.programs import SCAN, SIGNALS, describe
 from koordebpf.kernel.signal_maps import SignalMaps
-
-# Called with each structure of the object's BTF; raises SupportError on drift.
-LayoutCheck = Callable[[str, tuple[int, Mapping[str, int]]], None]
 
 _STRUCTS = (
     "koord_head",
