@@ -19,7 +19,7 @@ class Keyboard:
     def __init__(self) -> None:
         self._fd = -1
         fd = sys.stdin.fileno() if sys.stdin is not None and not sys.stdin.closed else -1
-        if fd >= 0 and os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp():
+        if fd >= 0 and os.isatty(fd) and _is_in_front(fd):
             self._fd = fd
             self._before = termios.tcgetattr(fd)
             tty.setcbreak(fd)
@@ -46,3 +46,10 @@ class Keyboard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_in_front(fd: int) -> bool:
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:  # ENOTTY: the terminal of another session, as after setsid
+        return False
