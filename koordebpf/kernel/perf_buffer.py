@@ -89,11 +89,15 @@ class PerfReader:
         return self._epoll.fileno()
 
     def read(self) -> list[bytes]:
-        """Return all records that are there; never waits. A CPU that came online has its buffer afterwards."""
-        if not self._buffers:
+        """Return all records that are there; never waits. A CPU that came online has its buffer afterwards.
+
+        Raises:  OSError: the kernel refuses the memory for it. What was there, and the buffers, come with a later call.
+        """
+        if self._online_fd < 0:
             return []
-        self._lib.perf_buffer__consume(self._buffers)
-        if os.pread(self._online_fd, mmap.PAGESIZE, 0) != self._online:
+        if self._buffers:
+            self._lib.perf_buffer__consume(self._buffers)
+        if not self._buffers or os.pread(self._online_fd, mmap.PAGESIZE, 0) != self._online:
             self._free()
             self._open()
         taken, self._pending = self._pending, []
