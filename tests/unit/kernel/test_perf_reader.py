@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ class Library:
 
     libbpf_major_version = 1
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self) -> None:
         self.has_memory = True
         self.frees = 0
 
@@ -30,7 +29,6 @@ class Library:
             return int(self.has_memory)
 
         self.perf_buffer__new = perf_buffer__new
-        self._event_fd, self._open_fd = fd, -1
 
     def libbpf_get_error(self, _: object) -> int:
         return 0 if self.has_memory else -errno.ENOMEM
@@ -40,7 +38,7 @@ class Library:
         self._take(None, 0, ctypes.cast(ctypes.c_char_p(record), ctypes.c_void_p).value, len(record))
 
     def perf_buffer__epoll_fd(self, _: object) -> int:
-        self._open_fd = os.dup(self._event_fd)
+        self._open_fd = os.eventfd(0)
         return self._open_fd
 
     def perf_buffer__free(self, _: object) -> None:
@@ -49,12 +47,10 @@ class Library:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    fd = os.eventfd(0)
-    fake = Library(fd)
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    fake = Library()
     monkeypatch.setattr(libbpf, "library", lambda: fake)
-    yield fake
-    os.close(fd)
+    return fake
 
 
 def test_a_refused_buffer_is_asked_for_again_and_nothing_is_lost(
