@@ -14,7 +14,15 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import ClusterState, PodDisruptionBudget
-from koordebpf.kube.table import decode_config_map, decode_node, decode_pdb, decode_pod, decode_topology, keep_raw
+from koordebpf.kube.table import (
+    decode_config_map,
+    decode_node,
+    decode_pdb,
+    decode_pod,
+    decode_pod_event,
+    decode_topology,
+    keep_raw,
+)
 from koordebpf.kube.transport import Transport
 from koordebpf.kube.watch import Pace, Reflector, Resource
 
@@ -51,7 +59,8 @@ class ApiSource:
         self._state = ClusterState(version=0, synced_at_ns=0)
         self._wake: Callable[[], None] = lambda: None
         mine = f"metadata.name={node_name}"
-        self._pods = self._reflect(Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}"), decode_pod)
+        pods = Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}")
+        self._pods = Reflector(self._transport, pods, decode_pod, self._combine, self._pace, decode_pod_event)
         self._nodes = self._reflect(Resource("nodes", "/api/v1/nodes", mine), decode_node)
         self._nodeslos = self._reflect(
             Resource("nodeslos", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", mine, may_be_absent=True), keep_raw

@@ -5,15 +5,25 @@ One object that cannot be read never costs the others: it stays as it was last g
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.kube.objects import ConfigMap, Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.kube.objects import (
+    ConfigMap,
+    Node,
+    NodeResourceTopology,
+    ObjectMeta,
+    Pod,
+    PodDisruptionBudget,
+    VersionedMeta,
+)
 
 T = TypeVar("T")
+CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})  # types of events that tell of one object
 MAX_DELETED: Final = 4096  # UIDs of deleted objects kept against late events; dropped at the next list
 
 
@@ -31,7 +41,9 @@ class ObjectList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None  # Go writes an empty slice as null
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True):
+    """Which object something was told of, and at which version."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -42,12 +54,22 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _Identified(msgspec.Struct, frozen=True):
-    metadata: _Identity = _Identity()
+    metadata: Identity = Identity()
+
+
+class _VersionedPod(Pod, frozen=True, gc=False):
+    metadata: VersionedMeta
+
+
+class _PodEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: _VersionedPod
 
 
 _LIST = msgspec.json.Decoder(ObjectList)
 _IDENTITY = msgspec.json.Decoder(_Identified)
 _POD = msgspec.json.Decoder(Pod)
+_POD_EVENT = msgspec.json.Decoder(_PodEvent)
 _NODE = msgspec.json.Decoder(Node)
 _PDB = msgspec.json.Decoder(PodDisruptionBudget)
 _TOPOLOGY = msgspec.json.Decoder(NodeResourceTopology)
@@ -69,6 +91,37 @@ def decode_pod(raw: msgspec.Raw) -> Pod:
     Cost:    9 µs.
     """
     return _POD.decode(raw)
+
+
+def decode_pod_event(line: bytes) -> tuple[str, Identity, Pod] | None:
+    """Decode a watch's line on a pod in one go; None: it is another one, or not as it should be.
+
+    Who it is, its version and its fields cost three ways through the text otherwise, each through a cold one.
+
+    Cost:    9 µs; by `Table.apply` with the decoding of the event 22 µs.
+    """
+    try:
+        event = _POD_EVENT.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if event.type not in CHANGES:
+        return None
+    told, meta = event.object, event.object.metadata
+    # Positional: half the time of keywords.
+    plain = ObjectMeta(
+        meta.name,
+        meta.namespace,
+        meta.uid,
+        meta.generation,
+        meta.labels,
+        meta.annotations,
+        meta.ownerReferences,
+        meta.creationTimestamp,
+        meta.deletionTimestamp,
+        meta.deletionGracePeriodSeconds,
+    )
+    who = Identity(meta.name, meta.namespace, meta.uid, meta.resourceVersion)
+    return event.type, who, Pod(plain, told.spec, told.status, told.apiVersion, told.kind)
 
 
 def decode_node(raw: msgspec.Raw) -> Node:
@@ -148,7 +201,7 @@ class Table(Generic[T]):
         before, complained = self._known, self.problems
         self._known, self.problems = {}, {}
         for raw in items:
-            self._put(_identify(raw), raw, before)
+            self._put(_identify(raw), functools.partial(self._decode, raw), before)
         self._deleted.clear()
         self._listed = self.version = version
         # The order of two lists may differ without any news in it.
@@ -165,14 +218,20 @@ class Table(Generic[T]):
 
     def apply(self, kind: str, raw: msgspec.Raw) -> bool:
         """Take an event ADDED, MODIFIED or DELETED; True if it changed anything."""
-        who = _identify(raw)
+        return self._take(kind, _identify(raw), functools.partial(self._decode, raw))
+
+    def apply_decoded(self, kind: str, who: Identity, value: T) -> bool:
+        """Take an event whose object is decoded already; True if it changed anything."""
+        return self._take(kind, who, lambda: value)
+
+    def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
         known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
         if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed):
             return False
         self.move_on(who.resourceVersion)
         if kind != "DELETED":
             complained = self.problems.get(_complaint_key(who))
-            is_taken = self._put(who, raw, self._known)
+            is_taken = self._put(who, read, self._known)
             return is_taken or self.problems.get(_complaint_key(who)) != complained
         self._deleted[who.uid] = who.resourceVersion
         if len(self._deleted) > MAX_DELETED:
@@ -180,13 +239,13 @@ class Table(Generic[T]):
         was_complained = self.problems.pop(_complaint_key(who), None) is not None
         return self._known.pop(who.uid, None) is not None or was_complained
 
-    def _put(self, who: _Identity, raw: msgspec.Raw, before: dict[str, tuple[str, T]]) -> bool:
+    def _put(self, who: Identity, read: Callable[[], T], before: dict[str, tuple[str, T]]) -> bool:
         key = _complaint_key(who)
         if not who.uid:
             self.problems[key] = f"{self.resource}: {who} has no UID and is left out"
             return False
         try:
-            value = self._decode(raw)
+            value = read()
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             held = "stays as it was" if who.uid in before else "is left out"
             self.problems[key] = f"{self.resource}: {who} cannot be read and {held}: {e}"
@@ -201,16 +260,16 @@ class Table(Generic[T]):
         return is_new
 
 
-def _identify(raw: msgspec.Raw) -> _Identity:
+def _identify(raw: msgspec.Raw) -> Identity:
     try:
         return _IDENTITY.decode(raw).metadata
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Identity()
+        return Identity()
 
 
 def _is_told(version: str, at: str) -> bool:
     return version == at != "" or is_older(version, at)
 
 
-def _complaint_key(who: _Identity) -> str:
+def _complaint_key(who: Identity) -> str:
     return who.uid or str(who)

@@ -22,7 +22,7 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.backoff import Backoff
-from koordebpf.kube.table import ObjectList, Table, decode_list, is_older, version_of
+from koordebpf.kube.table import CHANGES, Identity, ObjectList, Table, decode_list, is_older, version_of
 from koordebpf.kube.transport import Transport, refusal
 from koordebpf.units import NS_PER_MS
 
@@ -94,12 +94,15 @@ class Reflector(Generic[T]):
         decode: Callable[[msgspec.Raw], T],
         publish: Callable[[bool], None],
         pace: Pace,
+        decode_event: Callable[[bytes], tuple[str, Identity, T] | None] = lambda _: None,
     ) -> None:
+        """Take what is listed by `decode`, and a line of the watch by `decode_event` where that can."""
         self.view: ResourceView[T] = ResourceView()
         self._transport = transport
         self._resource = resource
         self._table: Table[T] = Table(resource.name, decode)
         self._publish = publish
+        self._decode_event = decode_event
         self._pace = pace
         self._backoff = Backoff(pace.first_s, pace.cap_s)
         self._must_list = True
@@ -224,6 +227,9 @@ class Reflector(Generic[T]):
         return is_healthy or time.monotonic() - began >= watch_s / 2
 
     def _take(self, line: bytes) -> None:
+        if (told := self._decode_event(line)) is not None:
+            self._changed(is_news=self._table.apply_decoded(*told))
+            return
         try:
             event = _EVENT.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -231,10 +237,8 @@ class Reflector(Generic[T]):
             self._must_list = True
             raise KubeError(f"watch {self._resource.name}: a line is no event: {e}") from e
         match event.type:
-            case "ADDED" | "MODIFIED" | "DELETED":
-                is_news = self._table.apply(event.type, event.object)
-                if is_news or time.monotonic_ns() - self.view.synced_at_ns > _LIFE_NS:
-                    self._show(is_news=is_news, is_alive=True)
+            case kind if kind in CHANGES:
+                self._changed(is_news=self._table.apply(kind, event.object))
             case "BOOKMARK":
                 self._table.move_on(version_of(event.object))
                 self._show(is_alive=True)
@@ -242,6 +246,10 @@ class Reflector(Generic[T]):
                 raise self._error(event.object)
             case unknown:
                 raise KubeError(f"watch {self._resource.name}: unknown event type {unknown!r}")
+
+    def _changed(self, *, is_news: bool) -> None:
+        if is_news or time.monotonic_ns() - self.view.synced_at_ns > _LIFE_NS:
+            self._show(is_news=is_news, is_alive=True)
 
     def _error(self, raw: msgspec.Raw) -> KubeError:
         try:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.kube import table as tables
-from koordebpf.kube.table import Table, decode_list, decode_pod, is_older
+from koordebpf.kube.objects import ObjectMeta, Pod
+from koordebpf.kube.table import Table, decode_list, decode_pod, decode_pod_event, is_older
 
 
 def raw(name: str, version: int | str, uid: str | None = None, **more: Any) -> msgspec.Raw:
@@ -109,6 +110,72 @@ def test_deleting_an_unreadable_object_ends_the_complaint() -> None:
     assert of.problems
     assert of.apply("DELETED", raw("a", 120, spec=[]))
     assert of.problems == {}
+
+
+def test_a_line_decoded_in_one_go_is_the_same_pod() -> None:
+    meta = {
+        "name": "a", "namespace": "be", "uid": "uid-a", "generation": 3, "labels": {"x": "1"},
+        "annotations": {"y": "2"}, "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "controller": True}],
+        "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:30Z",
+        "deletionGracePeriodSeconds": 30,
+    }  # fmt: skip
+    assert set(meta) == set(ObjectMeta.__struct_fields__)
+    pod = {
+        "metadata": meta | {"resourceVersion": "7", "managedFields": []}, "spec": {"priority": 5000},
+        "status": {"phase": "Running"}, "apiVersion": "v2", "kind": "Other",
+    }  # fmt: skip
+    assert set(pod) == set(Pod.__struct_fields__)
+    told = decode_pod_event(msgspec.json.encode({"type": "MODIFIED", "object": pod}))
+    assert told is not None
+    kind, who, decoded = told
+    assert (kind, str(who), who.uid, who.resourceVersion) == ("MODIFIED", "be/a", "uid-a", "7")
+    assert type(decoded) is Pod
+    assert decoded == decode_pod(msgspec.Raw(msgspec.json.encode(pod)))
+    assert decoded.metadata.deletionGracePeriodSeconds == 30
+
+
+LINES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]),
+            "object": st.fixed_dictionaries(
+                {"metadata": st.fixed_dictionaries(
+                    {"resourceVersion": st.integers(90, 110).map(str) | st.sampled_from(["", "x"]) | st.just(105)},
+                    optional={
+                        "uid": st.sampled_from(["uid-a", "uid-b", "", None]), "name": st.sampled_from(["a", "b", 1]),
+                        "labels": st.sampled_from([{"content": "1"}, {"content": "2"}, [], None]),
+                    },
+                )},
+                optional={
+                    "spec": st.sampled_from([{}, [], {"priority": "high"}]),
+                    "status": st.just({"phase": "Failed"}),
+                },
+            ) | st.sampled_from([None, {}, {"code": 410}]),
+        }
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(lines=LINES)
+def test_decoded_in_one_go_or_bit_by_bit_the_table_is_the_same(lines: list[dict[str, Any]]) -> None:
+    one_go, bit_by_bit = table("a"), table("a")
+    for event in lines:
+        line = msgspec.json.encode(event)
+        if event["type"] not in tables.CHANGES:
+            assert decode_pod_event(line) is None
+            continue
+        obj = msgspec.Raw(msgspec.json.encode(event["object"]))
+        is_news = bit_by_bit.apply(event["type"], obj)
+        told = decode_pod_event(line)
+        assert (one_go.apply_decoded(*told) if told else one_go.apply(event["type"], obj)) is is_news
+    assert one_go.objects == bit_by_bit.objects
+    assert (one_go.problems, one_go.version) == (bit_by_bit.problems, bit_by_bit.version)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_no_event_of_a_pod(rubbish: bytes) -> None:
+    assert decode_pod_event(rubbish) is None
 
 
 EVENTS = st.lists(
