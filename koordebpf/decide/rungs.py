@@ -8,7 +8,7 @@ from koordebpf.decide.evict.settings import LadderSettings, Rung
 from koordebpf.decide.plan import Candidate, FeaturePlan, RungAction, RungPlan
 from koordebpf.detect.verdict import USED
 from koordebpf.state.view import NodeView, PodView
-from koordebpf.units import format_bytes
+from koordebpf.units import format_bytes, format_millicpu
 
 _NAMES = 3  # pods spelled out in a sentence
 
@@ -39,7 +39,7 @@ def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: Ladder
         _brake(growing, pods, settings),
         _reclaim(for_use, pods, need, settings),
         _freeze([whole[each.uid] for each in growing], settings),
-        _evict(actions, sum(gives), settings),
+        _evict(actions, sum(gives), _cpu_of(features), settings),
         _kill(actions, gives, settings),
     )
 
@@ -83,8 +83,15 @@ def _freeze(growing: Sequence[RungAction], settings: LadderSettings) -> RungPlan
     return _rung(Rung.FREEZE, settings, tuple(growing), text, "nobody to go grows", undo="thaw")
 
 
-def _evict(victims: Sequence[RungAction], gives: int, settings: LadderSettings) -> RungPlan:
-    text = f"evicts {_names(victims)}: {format_bytes(gives)} come back"
+# What those give back that go for CPU.
+def _cpu_of(features: Sequence[FeaturePlan]) -> int:
+    return sum(feature.cpu.credit_millicpu for feature in features if feature.cpu is not None)
+
+
+def _evict(victims: Sequence[RungAction], gives: int, gives_millicpu: int, settings: LadderSettings) -> RungPlan:
+    cpu = [format_millicpu(gives_millicpu)] if gives_millicpu else []
+    memory = [format_bytes(gives)] if gives or not cpu else []
+    text = f"evicts {_names(victims)}: {' and '.join([*memory, *cpu])} come back"
     return _rung(Rung.EVICT, settings, tuple(victims), text, "", gives_bytes=gives)
 
 
