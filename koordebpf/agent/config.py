@@ -197,19 +197,10 @@ def _check(config: AgentConfig) -> None:
         raise ConfigError("emergency.maxAge", format_ns(emergency.max_age_ns), rule)
 
 
-def parse_feature_gates(given: Sequence[str]) -> dict[str, bool]:
-    """Return every gate of this agent with what `Name=true,Other=false` says of it.
-
-    Raises:  ConfigError: a gate that koordlet does not have, or a value that is neither true nor false.
-    """
-    named = feature_gates.parse_feature_gates(given)
-    return {name: named.get(name, default) for name, default in FEATURE_GATES.items()}
-
-
 def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:
     """Return what is said of the gates of this agent, and the names of others that koordlet has.
 
-    Raises:  ConfigError: as `parse_feature_gates`.
+    Raises:  ConfigError: a gate that koordlet does not have, or a value that is neither true nor false.
     """
     named = feature_gates.parse_feature_gates(given)
     here = {name: value for name, value in named.items() if name in FEATURE_GATES}

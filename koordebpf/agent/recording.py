@@ -38,10 +38,6 @@ _DISCARD = 1 << 30  # BPF_RINGBUF_DISCARD_BIT, include/uapi/linux/bpf.h
 _END = struct.Struct("<8sQQQQ")
 _END_MARK = b"koordend"
 _NOT_KNOWN = (1 << 64) - 1
-_GATHER_S = (
-    0.001  # Why: a write for each of 1,000 sweeps a second costs 2 % of a CPU, and 256 KiB fill in 2.7 ms at 1 M/s
-)
-_POLL_NS = NS_PER_S // 10  # where a backend has no fd to wait for
 
 
 class StructLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

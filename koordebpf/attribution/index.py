@@ -20,8 +20,6 @@ CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
 # Why 65,536: the kernel's own bound on memory cgroups (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
 MAX_CGROUPS = 1 << 16
 
-_FINISHED = ("Succeeded", "Failed")
-
 
 class Rescan(msgspec.Struct, frozen=True):
     """What a walk of the tree corrected."""
@@ -245,15 +243,6 @@ class CgroupIndex:
             found = ((uid, self.pod_cgroup(uid)) for uid in self._pods)
             self._pod_cgroups = {uid: cgroup_id for uid, cgroup_id in found if cgroup_id is not None}
         return self._pod_cgroups
-
-    def pods_without_cgroup(self) -> tuple[Pod, ...]:
-        """Return the known pods that have no cgroup though they have not finished."""
-        held = self.pod_cgroups()
-        return tuple(
-            known.pod
-            for uid, known in self._pods.items()
-            if uid not in held and known.pod.status.phase not in _FINISHED
-        )
 
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""

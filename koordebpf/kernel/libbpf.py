@@ -168,13 +168,6 @@ class Object:
         self._pointer = _check_pointer(opened, f"open {path.name}")
         self.name = path.name
 
-    def reuse_map(self, name: str, fd: int) -> None:
-        """Let the object use the map behind `fd` in place of its own of that name. Before `load`."""
-        found = _check_pointer(self._lib.bpf_object__find_map_by_name(self._pointer, name.encode()), name)
-        error = self._lib.bpf_map__reuse_fd(found, fd)
-        if error:
-            raise OSError(-error, f"{self.name}: reuse map {name}: {os.strerror(-error)}")
-
     def set_max_entries(self, name: str, max_entries: int) -> None:
         """Let a map be made with so many elements, a ring with so many bytes. Before `load`."""
         found = _check_pointer(self._lib.bpf_object__find_map_by_name(self._pointer, name.encode()), name)

@@ -14,7 +14,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
 from koordebpf.kube.backoff import Backoff
-from koordebpf.kube.objects import ClusterState, Node
+from koordebpf.kube.objects import ClusterState
 from koordebpf.kube.table import Table, decode_list, decode_pod
 from koordebpf.kube.transport import open_kubelet
 
@@ -143,17 +143,3 @@ class KubeletSource:
         if self._state.problems != (problem,):
             self._state = msgspec.structs.replace(self._state, version=self._state.version + 1, problems=(problem,))
             self._wake()
-
-
-def kubelet_url(node: Node) -> str:
-    """Return where a Node says that its kubelet listens, by its internal address.
-
-    Raises:  ConfigError: the Node has no InternalIP.
-    """
-    endpoints = node.status.daemonEndpoints
-    port = endpoints.kubeletEndpoint.Port if endpoints and endpoints.kubeletEndpoint else 10250
-    for address in node.status.addresses or ():
-        if address.type == "InternalIP":
-            host = f"[{address.address}]" if ":" in address.address else address.address
-            return f"https://{host}:{port}"
-    raise ConfigError(f"Node {node.metadata.name} status.addresses", None, "must hold an InternalIP")

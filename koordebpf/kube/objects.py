@@ -141,32 +141,11 @@ class Pod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class NodeAddress(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.NodeAddress; type is InternalIP, ExternalIP, Hostname, InternalDNS or ExternalDNS."""
-
-    type: str = ""
-    address: str = ""
-
-
-class DaemonEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.DaemonEndpoint. The API spells this one field with a capital."""
-
-    Port: int = 0
-
-
-class NodeDaemonEndpoints(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.NodeDaemonEndpoints."""
-
-    kubeletEndpoint: DaemonEndpoint | None = None
-
-
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """corev1.NodeStatus; quantities stay as written."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
-    addresses: list[NodeAddress] | None = None
-    daemonEndpoints: NodeDaemonEndpoints | None = None
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

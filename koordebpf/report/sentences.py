@@ -62,7 +62,3 @@ class RepeatFilter:
         if len(self._said) > _MAX_KEYS:
             self._said.popitem(last=False)
         return f"{sentence} ({suppressed} more like this suppressed)" if suppressed else sentence
-
-    def over(self, key: str) -> None:
-        """Say that the matter has ended: the next sentence about it is news."""
-        self._said.pop(key, None)

@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
-from apiserver import Exchange, Reply, Server, gives, let_it_spin, node, pod, status, until
+from apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, until
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.kubelet import KubeletSource, kubelet_url
-from koordebpf.kube.objects import Node
+from koordebpf.kube.kubelet import KubeletSource
 
 Open = Callable[..., KubeletSource]
 
@@ -245,21 +243,3 @@ def test_unusable_settings_are_refused(url: str, ca_file: Path | None, insecure:
 def test_missing_token_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be a readable file"):
         KubeletSource("https://127.0.0.1:10250", tmp_path / "none", "n1", insecure=True)
-
-
-def test_url_comes_from_the_node() -> None:
-    here = msgspec.convert(node(1), Node)
-    assert kubelet_url(here) == "https://10.0.0.7:10250"
-
-
-def test_url_of_an_ipv6_node_is_bracketed() -> None:
-    obj = node(1)
-    obj["status"]["addresses"] = [{"type": "InternalIP", "address": "fd00::7"}]
-    assert kubelet_url(msgspec.convert(obj, Node)) == "https://[fd00::7]:10250"
-
-
-def test_node_without_an_address_says_so() -> None:
-    obj = node(1)
-    obj["status"] = {}
-    with pytest.raises(ConfigError, match="must hold an InternalIP"):
-        kubelet_url(msgspec.convert(obj, Node))

@@ -89,7 +89,6 @@ def answers(index: CgroupIndex, ids: range) -> tuple[object, ...]:
         [(index.owner(each), index.subtree_pod(each), index.path(each)) for each in ids],
         dict(index.pod_cgroups()),
         sorted(each.cgroup_id for each in index.cgroups_without_pod()),
-        [each.uid for each in index.pods_without_cgroup()],
         (len(index), index.orphans, index.pending_names()),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.suppress.recovery import at_exit
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.decide.suppress.state import KeptSuppression, SuppressState, adopted
@@ -363,16 +362,8 @@ class TestOff:
 
 
 class TestExit:
-    def test_it_restores_its_own_only(self):
-        view = node(be_now=range(2), quota_us=5000)
-        assert wanted_files(at_exit(view.cpu, SuppressSettings(), USING)) == {CPUS}
-        assert wanted_files(at_exit(view.cpu, SuppressSettings(), SuppressState(quota="using"))) == {QUOTA}
-        assert wanted_files(at_exit(view.cpu, SuppressSettings(), SuppressState(idle="using"))) == {IDLE}
-        assert at_exit(view.cpu, SuppressSettings(), SuppressState()).writes == ()
-
-    def test_or_keeps_it_for_a_successor_for_a_time(self):
+    def test_what_is_kept_is_a_successors_for_a_time(self):
         settings = SuppressSettings(at_exit="keep", keep_s=300)
-        assert at_exit(node().cpu, settings, USING).writes == ()
         grown = replace(USING, cpuset_grown_ns=5)
         kept = KeptSuppression(grown, left_s=1000.0)
         assert adopted(kept, 1300.0, settings.keep_s) == USING

@@ -8,7 +8,6 @@ from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.decide.suppress.cpuset import recovered_cpuset
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.quota import quota_write
-from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.decide.suppress.state import SuppressState, Use
 from koordebpf.kernel.cgroup_files import CgroupFile
 from koordebpf.state.cpu import BeCgroup, CpuView
@@ -58,15 +57,3 @@ def recovered_state(cpu: CpuView, state: SuppressState) -> SuppressState:
         idle="recovered" if not cpu.measured.be_idle else state.idle,
         memory_rest_until_ns=state.memory_rest_until_ns,
     )
-
-
-def at_exit(cpu: CpuView, settings: SuppressSettings, state: SuppressState) -> DesiredState:
-    """Return what is written when the agent ends: nothing where it keeps the values, else what undoes its own."""
-    if settings.at_exit == "keep":
-        return DesiredState(f"the agent ends; suppression stays for a successor within {settings.keep_s:g} s")
-    own = SuppressState(
-        cpuset="using" if state.cpuset == "using" else "recovered",
-        quota="using" if state.quota == "using" else "recovered",
-        idle="using" if state.idle == "using" else "recovered",
-    )
-    return recovery(cpu, own, "the agent ends")

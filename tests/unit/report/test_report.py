@@ -221,8 +221,6 @@ def test_repeats_are_held_back_and_counted() -> None:
     assert [repeats.say("k", "two", n * NS_PER_S) for n in (1, 2, 29)] == [None] * 3
     assert repeats.say("other", "x", NS_PER_S) == "x"
     assert repeats.say("k", "three", 30 * NS_PER_S) == "three (3 more like this suppressed)"
-    repeats.over("k")
-    assert repeats.say("k", "four", 31 * NS_PER_S) == "four"
 
 
 def test_the_filters_memory_is_bounded() -> None:
