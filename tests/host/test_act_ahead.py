@@ -11,6 +11,7 @@ from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
+from tests.patience import patience
 
 NODE_MIB = 400
 RATE_MIB_S = 20
@@ -39,7 +40,7 @@ def test_a_steady_growth_is_met_before_the_line(node: NodeCgroup, tmp_path: Path
         hog = Hog(container, NODE_MIB * 9 // 10, rate_mib_s=RATE_MIB_S, hold_s=60)
         try:
             line = agent.has_plan()
-            assert hog.process.wait(10) != 0
+            assert hog.process.wait(patience(10)) != 0
         finally:
             hog.stop()
         (feature,) = line["features"]

@@ -92,8 +92,9 @@ def test_a_signal_ends_it_and_nothing_stays_behind(start: Start, node: NodeCgrou
 
 def _links(pid: int) -> list[str]:
     links = []
-    with contextlib.suppress(FileNotFoundError):  # one that was closed meanwhile
-        links += [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # one that was closed meanwhile
+            links.append(str(link.readlink()))
     return links
 
 
@@ -130,7 +131,7 @@ def test_a_changed_list_of_pods_is_taken(start: Start, node: NodeCgroup, manifes
     gone = node.pods.pop(0)
     node.write_manifest(manifest)
     until(lambda: attributed(agent) == 1, f"{gone['metadata']['name']} is still there")
-    assert agent.metric('koordebpf_pods{state="without_pod"}') == 1
+    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "its cgroup is nobody's")
 
 
 def _refused(agent: LiveAgent, code: int, *words: str) -> None:
@@ -271,8 +272,9 @@ def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, 
     resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (1, 4096))
     agent.said("the tick ended unexpectedly")
     resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
-    failed = until(lambda: agent.metric("koordebpf_failed_ticks_total"), "the metric")
-    ticks = agent.metric("koordebpf_ticks_total")
+    until(lambda: agent.metric("koordebpf_failed_ticks_total"), "the metric")
+    agent.becomes_ready()  # one more may have begun to fail meanwhile
+    failed, ticks = agent.metric("koordebpf_failed_ticks_total"), agent.metric("koordebpf_ticks_total")
     until(lambda: agent.metric("koordebpf_ticks_total") >= ticks + 2, "the next ticks")
     assert agent.metric("koordebpf_failed_ticks_total") == failed
     assert "Too many open files" in agent.log

@@ -15,6 +15,7 @@ from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from tests.agent_process import AgentProcess
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
+from tests.patience import patience
 
 BURSTS = 100
 INNOCENTS = 55
@@ -48,7 +49,7 @@ def test_only_the_hog_goes(node: NodeCgroup, tmp_path: Path) -> None:
                     rate = chance.choice((0, 0, 1024, 2048))
                     hog = Hog(hog_container, HOG_MIB, rate_mib_s=rate, hold_s=60)
                     try:
-                        hog.story(timeout_s=30)
+                        hog.story(timeout_s=patience(30))
                     finally:
                         hog.stop()
                     assert hog.process.returncode == -9, f"burst {burst}: the hog ended by itself"

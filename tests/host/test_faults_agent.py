@@ -123,7 +123,7 @@ def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start
         assert 0 < row.limit.total_ns <= row.limit.count * row.limit.max_ns
         assert row.limit.total_ns / 1e9 <= elapsed_s
         assert 0 < told_s <= elapsed_s
-        assert early.episodes <= row.limit.count <= later.episodes
+        assert early.episodes <= row.limit.count <= later.episodes + 1  # its last end may be between the two sums
         assert "Traceback" not in second.log
         assert second.stop() == 0
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -439,7 +440,7 @@ class TestTop:
             command, stdin=slave, stdout=slave, stderr=slave, env=ENV | {"TERM": "xterm-256color"},
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
-        screen = ""
+        screen, decoder = "", codecs.getincrementaldecoder("utf-8")()
         try:
             for key, expected in (
                 ("", "POD "),
@@ -449,9 +450,9 @@ class TestTop:
                 ("s", "CGROUP "),
             ):
                 os.write(master, key.encode())
-                screen += read_until(master, expected)
+                screen += read_until(master, expected, decoder)
             os.write(master, b"q")
-            screen += read_until(master, "\x1b[?1049l")
+            screen += read_until(master, "\x1b[?1049l", decoder)
             assert process.wait(timeout=TIMEOUT_S) == 0
         finally:
             process.kill()
@@ -465,13 +466,13 @@ class TestTop:
         os.close(slave)
 
 
-def read_until(fd: int, text: str) -> str:
+def read_until(fd: int, text: str, decoder: codecs.IncrementalDecoder) -> str:
     """Return what a terminal shows until it shows `text`."""
     seen = ""
     deadline = time.monotonic() + TIMEOUT_S
     while text not in seen and time.monotonic() < deadline:
         if select.select([fd], [], [], 1)[0]:
-            seen += os.read(fd, 1 << 16).decode(errors="replace")
+            seen += decoder.decode(os.read(fd, 1 << 16))  # which may end within a character
     assert text in seen
     return seen
 

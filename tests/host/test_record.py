@@ -122,7 +122,7 @@ def test_what_was_taken_is_written_whatever_ends_it(path: Path, number: int) -> 
             time.sleep(0.0005)
         assert recorder.pid is not None
         os.kill(recorder.pid, number)
-        recorder.join(30)
+        recorder.join(patience(30))
         assert recorder.exitcode == (-signal.SIGKILL if number == signal.SIGKILL else 0)
         left = [decode(buf) for buf in RingReader(flood.ring).read()]
         sent = flood.sent()
@@ -161,7 +161,7 @@ def test_a_nodes_births_and_deaths(path: Path, memory_cgroup: Path, hierarchy: M
         (memory_cgroup / f"pod{i}").rmdir()
     assert recorder.pid is not None
     os.kill(recorder.pid, signal.SIGTERM)
-    recorder.join(30)
+    recorder.join(patience(30))
     assert recorder.exitcode == 0
     recording = read_recording(path)
     assert recording.summary is not None
@@ -173,7 +173,7 @@ def test_a_nodes_births_and_deaths(path: Path, memory_cgroup: Path, hierarchy: M
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline_ns = time.monotonic_ns() + 30 * NS_PER_S
+    deadline_ns = time.monotonic_ns() + int(patience(30) * NS_PER_S)
     while not is_true():
         assert time.monotonic_ns() < deadline_ns
         time.sleep(0.001)

@@ -20,7 +20,19 @@ from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child
-from tests.host.provoke import MIB, TRACEFS, N, ReclaimSteps, Traced, in_cgroup, records, set_limit, stall_of, start_in
+from tests.host.provoke import (
+    MIB,
+    TRACEFS,
+    N,
+    ReclaimSteps,
+    Traced,
+    in_cgroup,
+    records,
+    set_limit,
+    stall_of,
+    start_in,
+    stay_on_one_cpu,
+)
 
 COMPACT = Path("/proc/sys/vm/compact_memory")
 MEMSTALL = "every memory stall the kernel counts"
@@ -65,6 +77,7 @@ def test_exactly_23_compactions(memory_cgroup: Path, make_signals: MakeSignals, 
 
 # Pages that cannot be had back before the disk has them: on cgroup v1 reclaim sleeps for them.
 def write_dirty(traced: Traced, at_most: int) -> None:
+    stay_on_one_cpu()
     with tempfile.TemporaryFile(dir="/var/tmp") as file:
         block = bytes(MIB)
         traced.start()
