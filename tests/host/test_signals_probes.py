@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,6 +78,40 @@ def test_nothing_is_left_of_one_that_ran(request_for: SignalRequest) -> None:
         assert made != before
     assert held_by(os.getpid()) == before
     assert not wait_for_none(made.without(before).alive, patience(10))
+
+
+def test_nothing_is_left_of_one_that_was_killed_and_the_next_counts_from_zero(
+    memory_cgroup: Path, request_for: SignalRequest
+) -> None:
+    set_limit(memory_cgroup, 8 * MIB)
+    before = held_by(os.getpid())
+    ready, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with KernelSignals(request_for, check_layout) as signals:
+                in_cgroup(memory_cgroup, read_a_file)
+                row = stall_of(signals, memory_cgroup)
+                os.write(go, b"r" if row and row.limit.count else b"n")
+                signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(ready, 1) == b"r"
+        made = held_by(pid).without(before)
+        assert made.prog and made.map and made.link
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(go)
+    assert not wait_for_none(made.alive, patience(60))
+    with KernelSignals(request_for, check_layout) as signals:
+        assert stall_of(signals, memory_cgroup) is None
+        assert in_cgroup(memory_cgroup, read_a_file) == 0
+        row = stall_of(signals, memory_cgroup)
+        assert row is not None
+        assert 0 < row.limit.count <= decode_totals(signals.totals()).episodes
 
 
 def test_nothing_is_left_where_the_layout_is_another(request_for: SignalRequest) -> None:
