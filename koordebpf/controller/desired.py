@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from koordebpf.controller.settings import FIELDS, Settings
+from koordebpf.controller.settings import Settings
 from koordebpf.kube.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
-from koordebpf.slo.render import render_spec
+from koordebpf.slo.render import SPEC_FIELDS, render_spec
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "koordebpf-controller"
@@ -26,7 +26,7 @@ def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings)
     and a list of Nodes that is wrong can never delete anything.
     """
     spec = render_spec(settings.data, node.labels or {}, node.annotations)
-    for field in (FIELDS[key] for key in settings.held):
+    for field in (SPEC_FIELDS[key] for key in settings.held):
         if current is not None and isinstance(current.spec, dict) and field in current.spec:
             spec[field] = current.spec[field]
     meta = current.metadata if current else NodeSLOMeta(name=node.name)

@@ -7,13 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.render import HOST_APPLICATION_KEY, STRATEGY_KEYS, render_spec
+from koordebpf.slo.render import SPEC_FIELDS, render_spec
 from koordebpf.slo.webhook import Problem, check_configmap
-
-# Key of the ConfigMap → field of the NodeSLO's spec.
-FIELDS: Mapping[str, str] = {key: strategy.field for key, strategy in STRATEGY_KEYS.items()} | {
-    HOST_APPLICATION_KEY: "hostApplications"
-}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -48,7 +43,7 @@ def settings_of(
     for key, text in data.items():
         found = check_configmap({key: text}, nodes)
         problems += found
-        if key not in FIELDS:
+        if key not in SPEC_FIELDS:
             continue
         if _renders(key, text) and not any(_is_unusable(problem) for problem in found):
             good[key] = text

@@ -22,8 +22,9 @@ MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
 _MAX_BYTES = (1 << 63) - 1
 MIN_QUOTA_US = 1000  # kernel/sched/core.c, min_cfs_quota_period
 _MAX_QUOTA_US = (1 << 44) - 1  # kernel/sched: max_cfs_runtime, MAX_BW (44 bits) in µs
-# A v1 limit within the largest page size below 2^63 is none.
-_V1_NO_LIMIT_BYTES = (1 << 63) - (1 << 16)
+# PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, 9223372036854771712 with 4 KiB pages; a limit within the
+# largest page size below 2^63 is none.
+V1_NO_LIMIT_BYTES = (1 << 63) - (1 << 16)
 IDLE_SHARES = 3  # kernel/sched/sched.h: WEIGHT_IDLEPRIO; what cpu.shares shows while cpu.idle is 1
 
 
@@ -170,7 +171,7 @@ def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Val
     match file:
         case CgroupFile.CPU_QUOTA if number < 0:
             return None
-        case CgroupFile.MEMORY_LIMIT if version == 1 and number >= _V1_NO_LIMIT_BYTES:
+        case CgroupFile.MEMORY_LIMIT if version == 1 and number >= V1_NO_LIMIT_BYTES:
             return None
         case CgroupFile.CPU_SHARES if version == 2:
             # Since 5.15 (commit 304000390f88, "sched: Cgroup SCHED_IDLE support") an idle cgroup shows the weight 0.
@@ -188,7 +189,7 @@ def settled(file: CgroupFile, version: Version, value: Value) -> Value:
         if file is CgroupFile.CPU_SHARES and version == 2:
             return shares_of_weight(weight_of_shares(value))
         if _FORMS[file].is_in_pages:
-            return None if value >= _V1_NO_LIMIT_BYTES else value - value % PAGE_BYTES
+            return None if value >= V1_NO_LIMIT_BYTES else value - value % PAGE_BYTES
     return value
 
 

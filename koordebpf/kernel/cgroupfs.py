@@ -15,11 +15,8 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.cgroup_files import V1_NO_LIMIT_BYTES
 from koordebpf.kernel.kept_file import KeptFiles
-
-# PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, 9223372036854771712 with 4 KiB pages; a limit within the
-# largest page size below 2^63 is none.
-_V1_NO_LIMIT_BYTES = (1 << 63) - (1 << 16)
 
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB
 _GONE = (errno.ENODEV, errno.ENOENT)
@@ -211,7 +208,7 @@ class CgroupMemory(KeptFiles):
         if self.version == 2 and text == b"max":
             return None
         limit = self._number(name, text)
-        return None if self.version == 1 and limit >= _V1_NO_LIMIT_BYTES else limit
+        return None if self.version == 1 and limit >= V1_NO_LIMIT_BYTES else limit
 
     def read(self) -> CgroupMemoryStat:
         """Return usage and LRU sizes as they are now."""

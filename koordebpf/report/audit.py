@@ -6,6 +6,7 @@ until then stands in another file (`in_flight`).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from datetime import UTC, datetime
@@ -228,7 +229,7 @@ class AuditLog:
                 size = 0
             if os.write(fd, line) != len(line):
                 os.ftruncate(fd, size)  # a full disk took a part: half a line would spoil the file for its readers
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             if fd >= 0:
                 os.close(fd)

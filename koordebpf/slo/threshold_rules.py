@@ -121,6 +121,6 @@ def allocatable_percents(threshold: int | None, lower: int | None) -> tuple[int,
 
 
 def allocatable_priority(strategy: ResourceThresholdStrategy) -> int:
-    """Return the highest priority that MemoryAllocatableEvict may evict; absent: the top of koord-batch."""
+    """Return the highest priority that both AllocatableEvict features may evict; absent: the top of koord-batch."""
     priority = strategy.allocatableEvictPriorityThreshold
     return DEFAULT_ALLOCATABLE_PRIORITY if priority is None else priority

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.controller.settings import FIELDS, Settings, settings_of
+from koordebpf.controller.settings import Settings, settings_of
+from koordebpf.slo.render import SPEC_FIELDS
 from koordebpf.slo.spec import NodeSLOSpec
 
 THRESHOLD = "resource-threshold-config"
@@ -26,7 +27,7 @@ def test_good_keys_are_in_force() -> None:
 
 
 def test_each_field_is_one_of_the_spec() -> None:
-    assert set(FIELDS.values()) <= set(NodeSLOSpec.__struct_fields__)
+    assert set(SPEC_FIELDS.values()) <= set(NodeSLOSpec.__struct_fields__)
 
 
 @pytest.mark.parametrize(
