@@ -51,7 +51,7 @@ class FilesSignals:
         self._request = request
         self._kinds = _NEEDED_KINDS
         self._only: frozenset[int] | None = None
-        self._sent = self._populated_changes = self._births = self._deaths = self._overflows_seen = 0
+        self._sent = self._populated_changes = self._births = self._deaths = 0
         self._fresh: set[TreeCgroup] = set()
         self._populated: dict[int, bool] = {}
         self._vmstat = Vmstat()

@@ -117,7 +117,7 @@ class Transport:
         what = f"watch {resource}"
         with self._wires.within(within_s) as limit:
             with self._worded(what, limit):
-                response = self._open("GET", path, query, None, what, connect_s=CONNECT_S, read_s=within_s)
+                response = self._open("GET", path, query, None, connect_s=CONNECT_S, read_s=within_s)
             try:
                 if response.status != HTTPStatus.OK:
                     with self._worded(what, limit):
@@ -150,9 +150,7 @@ class Transport:
         what = f"{verb} {resource}"
         deadline = time.monotonic() + timeout_s
         with self._wires.within(timeout_s) as limit, self._worded(what, limit):
-            response = self._open(
-                method, path, query, body, what, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s
-            )
+            response = self._open(method, path, query, body, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s)
             try:
                 answer = _read(response, deadline, what)
             except BaseException:
@@ -169,7 +167,6 @@ class Transport:
         path: str,
         query: Mapping[str, str] | None,
         body: bytes | None,
-        what: str,
         *,
         connect_s: float,
         read_s: float,

@@ -375,7 +375,3 @@ class TestExit:
         state = adopted(KeptSuppression(USING, 0.0), 301.0, 300)
         plan = plan_suppress(node(strategy={"enable": False}, be_now=range(2)), state)
         assert wanted(plan, CPUS)[BE_ROOT] == frozenset(range(8))
-
-
-def wanted_files(desired) -> set[CgroupFile]:
-    return {write.file for write in desired.writes}

@@ -13,8 +13,6 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.file import FileSource
 from koordebpf.units import NS_PER_S
 
-LATER_NS = NS_PER_S
-
 
 def pod(name: str) -> dict[str, Any]:
     meta = {"name": name, "namespace": "be", "uid": f"uid-{name}"}
