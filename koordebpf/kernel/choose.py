@@ -23,7 +23,8 @@ _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 # files could do it. Who asks for bcc by name waits longer.
 _PATIENCE_S = 60.0
 _BACKEND = "backend "  # in a source: one that was passed over
-_SCAN = "usage of all cgroups in one pass"
+# They tell of no cgroup, or what its files tell, too: files that are watched are better than these alone.
+_NOT_ENOUGH = frozenset({"usage of all cgroups in one pass", "kswapd activity"})
 
 
 def wanted_backend(given: str | None = None, environ: Mapping[str, str] = os.environ) -> WantedBackend:
@@ -82,7 +83,8 @@ def _open(name: BackendName, request: SignalRequest, check_layout: LayoutCheck, 
         return FilesSignals(request)
     backend = KernelSignals(request, check_layout) if name == "co-re" else BccSignals(request, check_layout, patience_s)
     # A backend that leaves out one program is better than none; one that hears nothing is none.
-    if backend.fileno() is None or not any(source.works for source in backend.sources if source.signal != _SCAN):
+    heard = {source.signal for source in backend.sources if source.works}
+    if backend.fileno() is None or heard <= _NOT_ENOUGH:
         backend.close()
         broken = next(source for source in backend.sources if not source.works)
         raise SupportError(f"BPF programs ({name})", broken.reason, broken.remedy)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from koordebpf.kernel import libbpf
+from koordebpf.kernel.lockdown import is_of_lockdown
 from koordebpf.kernel.programs import partner_of
 
 _Way = Literal["tp_btf", "raw_tp", "fentry", "kprobe", "iter"]
@@ -99,7 +100,7 @@ class CoreObject:
 
     def _refuse(self, program: str, way: _Way, error: OSError) -> None:
         # What the kernel does not permit one program it permits none: each attempt costs another load.
-        programs = self._names if error.errno == errno.EPERM else [program]
+        programs = self._names if error.errno == errno.EPERM or is_of_lockdown(error) else [program]
         for name in programs:
             self._refused.setdefault((name, way), error)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.kernel.lockdown import lockdown
+
 # include/uapi/linux/capability.h: those that some part of the agent needs.
 CAPABILITIES = {
     "CAP_IPC_LOCK": 14,
@@ -76,7 +78,7 @@ def host_facts() -> HostFacts:
         mounted=frozenset(
             line.split()[2] for line in _text(Path("/proc/self/mounts")).splitlines() if line.count(" ") > 2
         ),
-        lockdown=_lockdown(_text(Path("/sys/kernel/security/lockdown"))),
+        lockdown=lockdown(),
         has_btf=Path("/sys/kernel/btf/vmlinux").exists(),
         has_headers=Path(f"/lib/modules/{release}/build/include").is_dir(),
         has_bcc=_BCC.is_dir(),
@@ -114,11 +116,6 @@ def _capabilities() -> frozenset[str]:
             effective = int(line.split()[1], 16)
             return frozenset(name for name, bit in CAPABILITIES.items() if effective >> bit & 1)
     return frozenset(CAPABILITIES) if os.geteuid() == 0 else frozenset()
-
-
-def _lockdown(text: str) -> str | None:
-    # "none [integrity] confidentiality": the brackets mark what is in force.
-    return text.partition("[")[2].partition("]")[0] or None
 
 
 def _text(path: Path) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Mapping
 
-from koordebpf.kernel import libbpf
 from koordebpf.kernel.backend import SignalSource
+from koordebpf.kernel.lockdown import explain_refusal
 
 SCAN = "scan_memcgs"
 SCAN_TOPIC = "memcg_iter"  # CO-RE only
@@ -78,5 +77,5 @@ def describe(topic: str, how: Mapping[str, str], failures: Mapping[str, OSError]
         if error is None:
             yield SignalSource(signal, way, works=True)
         else:
-            reason, remedy = libbpf.explain_errno(error.errno or errno.EINVAL)
+            reason, remedy = explain_refusal(error)
             yield SignalSource(signal, way, works=False, reason=reason, remedy=remedy, cost=cost)

@@ -6,7 +6,6 @@ Owns its maps and its ring; gives bytes, which `events.run_queue` decodes.
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import struct
@@ -18,6 +17,7 @@ import msgspec
 from koordebpf.errors import SupportError
 from koordebpf.kernel import libbpf
 from koordebpf.kernel.backend import LayoutCheck, SignalSource
+from koordebpf.kernel.lockdown import explain_refusal
 from koordebpf.kernel.objects import object_path
 from koordebpf.kernel.signal_maps import Element
 
@@ -183,4 +183,4 @@ def support_of_tracing(check_layout: LayoutCheck) -> SignalSource:
 
 
 def _refusal(error: OSError) -> SupportError:
-    return SupportError(_FEATURE, *libbpf.explain_errno(error.errno or errno.EINVAL))
+    return SupportError(_FEATURE, *explain_refusal(error))

@@ -1,0 +1,43 @@
+"""A kernel that is locked down and lets nobody read its memory. It stays so until the next boot: a machine's last."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from koordebpf.events.layout import check_layout
+from koordebpf.kernel.backend import SignalRequest
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.choose import open_signals, passed_over_sentence
+from koordebpf.kernel.host import host_facts
+from koordebpf.report.fixes import fixes_of
+from tests.bpf_ids import held_by
+from tests.conftest import OTHER_MACHINE
+
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
+
+
+def test_the_files_are_read_and_the_sentence_says_why(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
+    if "KOORDEBPF_OWN_MACHINE" not in os.environ:
+        pytest.skip(f"{OTHER_MACHINE}it would stay locked down")
+    if not LOCKDOWN.exists():
+        subprocess.run(["mount", "-t", "securityfs", "securityfs", LOCKDOWN.parent], check=True)
+    LOCKDOWN.write_text("confidentiality")
+    before = held_by(os.getpid())
+    request = SignalRequest(hierarchy.version, hierarchy.hierarchy_id, hierarchy.mount_point, memory_cgroup, None)
+    backend = open_signals(request, check_layout)
+    try:
+        over = passed_over_sentence(backend)
+        assert backend.name == "files"
+        assert held_by(os.getpid()) == before
+        fixes = {fix.what for signal in fixes_of(backend.sources, host_facts()) for fix in signal.fixes}
+        assert over.startswith(
+            "no co-re (BPF programs (co-re): the kernel is locked down and lets no program read its memory"
+        )
+        assert over.endswith(". Boot with lockdown=integrity, or without lockdown")
+        assert "lockdown=integrity, then boot anew" in fixes
+    finally:
+        backend.close()
