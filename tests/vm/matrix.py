@@ -105,9 +105,13 @@ MATRIX = (
         "6.12",
         "swap",
         swap_mib=256,
-        tests=("tests/host/test_signals_scan.py::test_swap_equals_the_files", *_host("test_silent_probe")),
+        tests=(
+            "tests/host/test_signals_scan.py::test_swap_equals_the_files",
+            *_host("test_swap_ins", "test_silent_probe"),
+        ),
     ),
-    # Vagrant's scripts that give a machine swap, and of its stories the one that needs swap, and an eviction.
+    # Vagrant's scripts that give a machine swap, and of its stories the one that needs swap, and an eviction. Last what
+    # locks the kernel down, which no other program outlives.
     Variant(
         "6.12",
         "scenarios",
@@ -118,6 +122,7 @@ MATRIX = (
             "tests/host/test_scenarios.py::test_it_is_told_as_expected[memory-hog]",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
+            *_host("test_locked_down"),
         ),
     ),
     # What may go wrong on a node, on cgroup v2. An agent beside a storm takes minutes of one emulated CPU: not in here.
