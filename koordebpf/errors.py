@@ -77,7 +77,10 @@ class KubeError(KoordebpfError):
 
 
 class KubeBusy(KubeError):
-    """The server asks to come back later (429, 503); `retry_after_s` is None where it did not say when."""
+    """The server asks to come back later (429, 503); `retry_after_s` is None where it did not say when.
+
+    Hours are not believed: who reads an answer cuts it to five minutes.
+    """
 
     def __init__(self, message: str, retry_after_s: float | None) -> None:
         super().__init__(message, retry=True)

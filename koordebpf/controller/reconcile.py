@@ -26,7 +26,6 @@ _SLICE_NS: Final = 5 * NS_PER_S  # then the loop looks at what changed meanwhile
 _FIRST_S, _CAP_S = 0.5, 30.0
 # RBAC is mended by people; but an API server that has just started says 403 until it has read its roles.
 _DENIED_FIRST_S, _DENIED_CAP_S = 5.0, 60.0
-_BUSY_CAP_S: Final = 300.0  # the longest Retry-After that is believed
 _MAX_PROBLEMS: Final = 5  # sentences; a thousand objects may fail for the same reason
 
 
@@ -168,7 +167,7 @@ class Reconciler:
             case KubeDenied():
                 wait_s = self._denials.next_s()
             case KubeBusy():
-                wait_s = max(min(error.retry_after_s or 0.0, _BUSY_CAP_S), self._backoff.next_s())
+                wait_s = max(error.retry_after_s or 0.0, self._backoff.next_s())
             case KubeError(retry=True):
                 # It may be this object alone, and then the others must not wait behind it.
                 keeper.failed(str(error), self._now_ns())

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 CONNECT_S: Final = 3.0  # a connection inside a cluster takes milliseconds; after this the server is taken for gone
+# The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
+_BELIEVED_S: Final = 300.0
 MAX_BODY_BYTES: Final = 64 << 20  # kubelet's /pods at 500 pods is 10 MB
 MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
 _CHUNK_BYTES: Final = 64 << 10
@@ -351,9 +353,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
 def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
     value = headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
-        return float(value)
+        return min(float(value), _BELIEVED_S)
     if said.details is not None and said.details.retryAfterSeconds:
-        return float(said.details.retryAfterSeconds)
+        return min(max(float(said.details.retryAfterSeconds), 0.0), _BELIEVED_S)
     return None
 
 

@@ -1,0 +1,36 @@
+"""When a server that is busy is asked again."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from koordebpf.errors import KubeBusy
+from koordebpf.kube.transport import refusal
+
+
+def retry_after_s(headers: dict[str, str], **details: Any) -> float | None:
+    body = json.dumps({"message": "later", "details": details}).encode()
+    error = refusal(HTTPStatus.TOO_MANY_REQUESTS, headers, body, "create", "pods/eviction")
+    assert isinstance(error, KubeBusy)
+    return error.retry_after_s
+
+
+def test_the_header_goes_before_the_body() -> None:
+    assert retry_after_s({"Retry-After": "10"}, retryAfterSeconds=20) == 10
+    assert retry_after_s({}, retryAfterSeconds=20) == 20
+    assert retry_after_s({}) is None
+    assert retry_after_s({"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}) is None
+
+
+@pytest.mark.parametrize("text", ["86400", "9" * 400], ids=["a day", "more than a float holds"])
+def test_no_server_holds_a_pod_back_for_hours(text: str) -> None:
+    assert retry_after_s({"Retry-After": text}) == 300
+
+
+@pytest.mark.parametrize(("said", "taken"), [(2**62, 300), (-5, 0)])
+def test_nor_does_its_body(said: int, taken: float) -> None:
+    assert retry_after_s({}, retryAfterSeconds=said) == taken
