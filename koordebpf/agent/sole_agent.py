@@ -55,8 +55,9 @@ class SoleAgent:
         except OSError as error:
             raise ConfigError("--run-dir", str(self.folder), f"must be writable: {error.strerror}") from error
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()} of {socket.gethostname()} since {since}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the words too
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} of {socket.gethostname()} since {since}\n".encode(), 0)
 
     def close(self) -> None:
         """Give it back."""

@@ -68,8 +68,10 @@ class InFlight:
         left = read_left(raw)
         self.left, self.kills = left.records, left.kills
         self.dropped = 0
-        if raw and not raw.endswith(b"\n"):  # the line that the agent was killed in
-            self._write(b"\n")
+        # The line that the agent was killed in: ended, or where there is no room even for that, gone.
+        if raw and not raw.endswith(b"\n") and not self._write(b"\n"):
+            self._bytes = raw.rfind(b"\n") + 1
+            os.ftruncate(self._fd, self._bytes)
 
     def begin(self, record: AuditRecord) -> bool:
         """Note a decision before it is carried out; tell whether it stands in the file."""

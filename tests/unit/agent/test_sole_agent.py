@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +44,17 @@ def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
         assert told.value.path == "--enforce"
     assert list(tmp_path.iterdir()) == []
     SoleAgent(tmp_path, machine()).close()
+
+
+def test_a_full_disk_keeps_no_agent_from_acting(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        agent = SoleAgent(tmp_path, machine())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with agent, pytest.raises(ConfigError, match="another process acts on this node already"):
+        SoleAgent(tmp_path, machine())
 
 
 def test_another_node_of_the_same_machine_is_another_lock(tmp_path: Path) -> None:

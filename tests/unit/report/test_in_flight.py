@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,22 @@ def test_the_line_it_was_killed_in_costs_only_itself(path: Path, cut: int, left:
     assert len(successor.left) == left
     successor.begin(decision(3))
     assert len(InFlight(path).left) == left + 1
+
+
+def test_that_line_spoils_no_other_where_the_disk_was_full(path: Path) -> None:
+    killed = InFlight(path)
+    killed.begin(decision(1))
+    killed.begin(decision(2))
+    os.truncate(path, path.stat().st_size - 40)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+    try:
+        successor = InFlight(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(successor.left) == 1
+    assert successor.begin(decision(3))
+    assert len(InFlight(path).left) == 2
 
 
 def test_rubbish_and_another_version_are_passed_over(path: Path) -> None:
