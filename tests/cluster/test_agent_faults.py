@@ -46,7 +46,7 @@ def test_a_disruption_budget_sends_the_next_one_and_lets_go_later(story: Story) 
     story.api.delete(kept)
     story.is_gone("high")
     story.still_run("low")
-    assert reasons(story.events("high"))[-1] == ("high", "evictPodSuccess")
+    story.until(lambda: reasons(story.events("high"))[-1] == ("high", "evictPodSuccess"), "the last Event")
     (refusal, *_) = story.events("low")
     assert refusal["reason"] == "evictPodFail"
     assert "disruption budget" in refusal["message"]
