@@ -23,6 +23,7 @@ def frame_of(
     wall_s: float | None = None,
     own_pod_uid: str | None = None,
     evictions: Sequence[PastEviction] = (),
+    last_cpu_evict_ns: int | None = None,
     started_ns: int | None = None,
 ) -> Frame:
     """Return everything a decision at this moment rests on, as one value."""
@@ -44,5 +45,6 @@ def frame_of(
         ownPodUid=own_pod_uid,
         evictions=tuple(evictions),
         podDisruptionBudgets=known.pdbs,
+        lastCpuEvictNs=last_cpu_evict_ns,
         startedNs=started_ns,
     )

@@ -100,6 +100,7 @@ class Agent:
         self._kept = kept or KeptBudget(None)
         self._usefulness = Usefulness()
         self._last_evict_ns: int | None = None
+        self._last_cpu_evict_ns: int | None = None
         self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
@@ -240,6 +241,7 @@ class Agent:
             executor=self._config.executor,
             pending=self._pending,
             last_evict_ns=self._last_evict_ns,
+            last_cpu_evict_ns=self._last_cpu_evict_ns,
             topology=self._known.topology,
             wall_s=time.time(),
             own_pod_uid=self._own_pod_uid,
@@ -301,8 +303,13 @@ class Agent:
         for feature in plan.features:
             is_for_use = any(need.resource == USED for need in feature.verdict.needs)
             for victim in feature.victims:
-                if victim.candidate.uid in acting:
-                    self._tell(victim.candidate, decided_ns, view.used_bytes, is_for_use=is_for_use)
+                if victim.candidate.uid not in acting:
+                    continue
+                self._tell(victim.candidate, decided_ns, view.used_bytes, is_for_use=is_for_use)
+                if feature.verdict.cpu_needs:
+                    self._last_cpu_evict_ns = decided_ns
+                else:
+                    self._last_evict_ns = decided_ns
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if acting:
@@ -316,7 +323,6 @@ class Agent:
         # What is remembered of a pod that was told to go.
         past = PastEviction(decided_ns, pod.uid, pod.namespace, pod.workload)
         self._kept.keep(self._kept.budget.spend(past))
-        self._last_evict_ns = decided_ns
         self._pending = note_told(self._pending, uid=pod.uid, credit_bytes=pod.credit_bytes, now_ns=decided_ns)
         self._usefulness = self._usefulness.told(
             pod.uid, credit_bytes=pod.credit_bytes if is_for_use else 0, used_bytes=used_bytes, now_ns=decided_ns

@@ -44,6 +44,7 @@ def build_view(
     own_pod_uid: str | None = None,
     evictions: Sequence[PastEviction] = (),
     pdbs: Sequence[PodDisruptionBudget] | None = None,
+    last_cpu_evict_ns: int | None = None,
     started_ns: int | None = None,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
@@ -77,6 +78,7 @@ def build_view(
         own_pod_uid=own_pod_uid,
         evictions=tuple(evictions),
         pdbs=None if pdbs is None else tuple(pdbs),
+        last_cpu_evict_ns=last_cpu_evict_ns,
         started_ns=started_ns,
     )
 
@@ -101,6 +103,7 @@ def view_of_frame(frame: Frame) -> NodeView:
         own_pod_uid=frame.ownPodUid,
         evictions=frame.evictions,
         pdbs=frame.podDisruptionBudgets,
+        last_cpu_evict_ns=frame.lastCpuEvictNs,
         started_ns=frame.startedNs,
     )
 

@@ -263,6 +263,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     ownPodUid: str | None = None  # the agent's own pod
     evictions: tuple[PastEviction, ...] = ()
     podDisruptionBudgets: tuple[PodDisruptionBudget, ...] | None = None
+    lastCpuEvictNs: NotNegative | None = None  # by a feature that judges CPU; `lastEvictNs`: by one that judges memory
     startedNs: NotNegative | None = None  # when the agent that was running then had started; None: not known
 
 
@@ -331,7 +332,7 @@ class NodeView(msgspec.Struct, frozen=True):
     executor: ExecutorName = "api"
     pending: tuple[PendingRelease, ...] = ()
     refused: tuple[RefusedEviction, ...] = ()
-    last_evict_ns: int | None = None
+    last_evict_ns: int | None = None  # by a feature that judges memory
     strays: tuple[StrayMeasure, ...] = ()
     allocatable: dict[str, int] | None = None  # node.status.allocatable, memory resources in bytes; None: no Node known
     ledger: LedgerView | None = None
@@ -341,4 +342,5 @@ class NodeView(msgspec.Struct, frozen=True):
     evictions: tuple[PastEviction, ...] = ()  # of the last minute
     pdbs: tuple[PodDisruptionBudget, ...] | None = None  # None: nothing is known of them
     cpu: CpuView | None = None  # None: not measured
+    last_cpu_evict_ns: int | None = None  # by one that judges CPU
     started_ns: int | None = None  # when the agent started; None: not known

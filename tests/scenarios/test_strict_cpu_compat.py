@@ -12,7 +12,7 @@ from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import FeaturePlan
 from koordebpf.decide.rounds import decide
 from koordebpf.state.cpu import CpuWindow
-from koordebpf.state.view import NodeView
+from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
 from tests.builders import feature_of, frame, names, pod, why_not
 from tests.cpu_nodes import node
@@ -134,6 +134,21 @@ def test_nobody_goes_for_cpu_soon_after_a_start() -> None:
     assert names(unknown) == ["a"]
     short = frame([pod("b", anon=50)], used=810)
     assert names(feature_of(replace(short, startedNs=short.measured.now_ns), STRICT)) == ["b"]
+
+
+def test_memory_and_cpu_have_each_their_own_cool_down() -> None:
+    cpu = by_usage([pod("a", labels=ENABLED)], 81_000, {"uid-spark-a": 4000})
+    memory = frame([pod("a", anon=50), pod("gone", anon=50, priority=1)], used=860)
+    a_second_ago = memory.measured.now_ns - NS_PER_S
+    memory = replace(memory, pending=(PendingRelease("uid-spark-gone", a_second_ago, 1),))  # holds its memory yet
+    for field, frame_field, waits in (
+        ("last_evict_ns", "lastEvictNs", ([], ["a"])),
+        ("last_cpu_evict_ns", "lastCpuEvictNs", (["a"], [])),
+    ):
+        ours, strict = both(replace(cpu, **{field: cpu.now_ns - NS_PER_S}), "CPUEvict")
+        assert (names(ours), names(strict)) == ([], waits[1])
+        after = replace(memory, **{frame_field: a_second_ago})
+        assert (names(feature_of(after, OURS)), names(feature_of(after, STRICT))) == ([], waits[0])
 
 
 def test_what_is_not_given_back_for_cpu_because_it_would_not_be_safe() -> None:

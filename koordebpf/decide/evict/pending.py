@@ -76,18 +76,28 @@ def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
 
 
 def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
-    """Tell whether the cool-down after the last eviction runs.
+    """Tell whether the cool-down after the last eviction runs, for whatever that was: its memory comes back too.
 
-    It ends early once what was evicted has given its memory back, but not with `strict_compat`.
+    It ends early once what was evicted has given its memory back. With `strict_compat` it does not, and only an
+    eviction for memory begins it.
     """
-    if view.last_evict_ns is None or view.now_ns >= view.last_evict_ns + settings.cool_time_ns:
+    last_ns = view.last_evict_ns if settings.strict_compat else _last_ns(view)
+    if last_ns is None or view.now_ns >= last_ns + settings.cool_time_ns:
         return False
     return settings.strict_compat or bool(still_pending(view.pending, view.pods, view.strays))
 
 
 def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
-    """Tell the same for features that judge CPU: to the end, since an average shows later what went."""
-    return view.last_evict_ns is not None and view.now_ns < view.last_evict_ns + settings.cpu_cool_time_ns
+    """Tell the same for features that judge CPU: to the end, since an average shows later what went.
+
+    With `strict_compat` only an eviction for CPU begins it.
+    """
+    last_ns = view.last_cpu_evict_ns if settings.strict_compat else _last_ns(view)
+    return last_ns is not None and view.now_ns < last_ns + settings.cpu_cool_time_ns
+
+
+def _last_ns(view: NodeView) -> int | None:
+    return max((each for each in (view.last_evict_ns, view.last_cpu_evict_ns) if each is not None), default=None)
 
 
 def is_starting_cpu(view: NodeView, settings: EvictSettings) -> bool:
