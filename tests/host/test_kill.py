@@ -161,7 +161,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def kill(site: Site, seconds: float = 10) -> KillReport:
-    return kill_cgroup(site.target(), deadline_ns=time.monotonic_ns() + int(seconds * NS_PER_S))
+    return kill_cgroup(site.target(), deadline_ns=time.monotonic_ns() + int(patience(seconds) * NS_PER_S))
 
 
 def test_everything_below_dies_and_a_bystander_lives(site: Site) -> None:
@@ -358,7 +358,7 @@ def test_the_executor_signals_now_and_reports_when_empty(site: Site) -> None:
     try:
         first = executor.submit(_victim(site), decided_ns=time.monotonic_ns())
         assert first.result is Result.SENT and first.sent_ns is not None
-        woken.get(timeout=10)
+        woken.get(timeout=patience(10))
         (final,) = outcomes.drain()
         assert (final.result, final.killed_tasks) == (Result.DONE, 1)
         assert child.wait(patience(5)) == -9
