@@ -13,7 +13,6 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.writer import WriterSettings
 from koordebpf.agent.cpu_collector import CpuCollector
-from koordebpf.decide.suppress.recovery import at_exit
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
@@ -241,8 +240,7 @@ def test_the_end_of_the_agent_gives_cpus_and_quota_back(node, tmp_path):
     suppression = SuppressionLoop(node, tmp_path / "journal")
     suppression.until(BY_QUOTA, lambda plan: plan.quota_us is not None)
     assert quota_us(node) is not None
-    view = suppression.view(BY_QUOTA)
-    suppression.writer.apply(at_exit(view.cpu, suppression.settings, suppression.state), time.monotonic_ns())
+    suppression.writer.give_back(time.monotonic_ns())
     assert quota_us(node) is None
     suppression.collector.close()
 
