@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster import documented
 from tests.deploy.programs import helm
 from tests.deploy.rendered import CHART, DEPLOY, NAMESPACE, built, by_name, overlay_with, pod_specs
 
@@ -125,3 +126,32 @@ def test_it_names_every_folder() -> None:
     first = {name.split("/")[0] for cell in cells for name in re.findall(r"`([\w./-]+)`", cell)}
     expected = {path.name for path in DEPLOY.iterdir() if path.is_dir() or path.suffix == ".md"}
     assert expected - {"README.md"} <= first
+
+
+def test_what_it_shows_is_of_a_command_of_its_section() -> None:
+    """tests/cluster/test_deployed.py types these, and compares."""
+    sections = re.findall(r"^## (.+)$", README, re.MULTILINE)
+    shown = {each: documented.transcripts(each) for each in sections}
+    assert sum(map(len, shown.values())) > 5
+    assert [command for each in sections for command in shown[each] if command not in documented.commands(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_alike"),
+    [
+        ("agent-x2k7p  1/1  Running  0  1m20s\nlow: 29 % of 3.0 GiB", True),
+        ("agent-9ffb2 1/1 Running 0 5s\nlow:\n  30 % of 900 MiB\n", True),
+        ("agent-x2k7p  0/1  Running  0  1m20s\nlow: 29 % of 3.0 GiB", False),
+        ("agent-x2k7p  1/1  Running  0  1m20s\nlow:  - % of 3.0 GiB", True),
+        ("agent-x2k7p  1/1  Running  0  1m20s\nweb: 29 % of 3.0 GiB", False),
+    ],
+)
+def test_what_it_shows_may_differ_in_numbers_and_widths(printed: str, is_alike: bool) -> None:
+    shown = ["koordebpf-agent-zzzzz   1/1   Running   0   7s", "low: 31 % of 2.9 GiB"]
+    assert documented.is_like(f"koordebpf-{printed}", shown) is is_alike
+
+
+def test_three_points_stand_for_any_lines() -> None:
+    shown = ["first 1", documented.OMITTED, "last 2"]
+    assert documented.is_like("first 5\nmore\nand more\nlast 9", shown)
+    assert not documented.is_like("more\nlast 9", shown)
