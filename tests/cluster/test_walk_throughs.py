@@ -25,7 +25,7 @@ def test_a_stress_pod_is_evicted_by_usage_and_the_latency_sensitive_pod_survives
     story.hold("train", 200, priority="koord-batch-high")
     agent = story.agent()
     story.threshold(memoryEvictThresholdPercent=60, memoryEvictLowerPercent=55)
-    stress = story.add("stress", 2200, rate_mib_s=600)
+    stress = story.add("stress", 2200, rate_mib_s=400)
     line = story.evicted("stress")
     story.is_gone("stress")
     tell(capsys, "a stress pod, from its POST to the end of its cgroup", stress.lines())
