@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ import yaml
 
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
+from tests.cluster.documented import commands
 from tests.deploy.programs import helm, operator_definitions
-from tests.deploy.rendered import CHART, DEPLOY, NAMESPACE, built, overlay_with, templated
+from tests.deploy.rendered import DEPLOY, NAMESPACE, built, overlay_with, templated
 
 EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
@@ -33,8 +35,10 @@ class Operator:
     def kubectl(self, *arguments: str, given: str = "") -> str:
         return self._run([*self._kubectl, *arguments], given)
 
-    def helm(self, *arguments: str) -> str:
-        return self._run([*self._helm, *arguments, "-n", NAMESPACE])
+    def type(self, line: str) -> str:
+        """Run a line of deploy/README.md; return what it printed."""
+        program, *arguments = shlex.split(line)
+        return self._run([*{"kubectl": self._kubectl, "helm": self._helm}[program], *arguments])
 
     def get(self, *what: str) -> Any:
         return json.loads(self.kubectl("-n", NAMESPACE, "get", *what, "-o", "json"))
@@ -121,19 +125,20 @@ def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> 
 
 
 def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
-    operator.kubectl("apply", "--server-side", "-f", "deploy/base/namespace.yaml")
-    told = operator.helm("install", "koordebpf", str(CHART))
+    namespace, install, upgrade, rollback, uninstall = commands("The same with Helm")
+    operator.type(namespace)
+    told = operator.type(install)
     assert "koordebpf watches every node and evicts nobody." in told
     # The namespace has the label already.
     assert "Pod Security Standard" not in told
     watching = operator.get("daemonset", "koordebpf-agent")["spec"]
     assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
-    told = operator.helm("upgrade", "koordebpf", str(CHART), "--set", "enforce.enabled=true")
+    told = operator.type(upgrade)
     assert "acts on those with koordebpf.io/mode=enforce" in told
     assert operator.daemonsets() == ["koordebpf-agent", "koordebpf-agent-enforce"]
     assert operator.evicting_roles() == ["koordebpf-agent"]
-    operator.helm("rollback", "koordebpf")
+    operator.type(rollback)
     assert operator.get("daemonset", "koordebpf-agent")["spec"] == watching
     assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
-    operator.helm("uninstall", "koordebpf")
+    operator.type(uninstall)
     assert operator.what_is_left() == []
