@@ -100,8 +100,9 @@ def run_agent(config: AgentConfig) -> None:
             return CgroupExecutor(locate, outcomes, enforce=config.enforce, note=note)
 
         executor = _open_executor(config, by_cgroup, outcomes, actions)
-        stack.callback(executor.close)
-        emergency = _open_emergency(config, by_cgroup, stack)
+        executors = stack.enter_context(contextlib.ExitStack())
+        executors.callback(executor.close)
+        emergency = _open_emergency(config, by_cgroup, executors)
         node_name = config.node_name or socket.gethostname()
         koordlet = KoordletMetrics(node_name, time.time()) if config.koordinator_metrics else None
         kept = KeptBudget(
@@ -140,7 +141,7 @@ def run_agent(config: AgentConfig) -> None:
             watch.index,
             sole.folder if sole else None,
             stack,
-            kill=_open_kill(config, executor, by_cgroup, stack),
+            kill=_open_kill(config, executor, by_cgroup, executors),
             own_pod_uid=own_pod_uid,
             tell=reporter.change,
             wake=loop.wake,
@@ -161,6 +162,7 @@ def run_agent(config: AgentConfig) -> None:
             ladder=ladder,
             marking=open_node_marking(config, stack),
         )
+        stack.callback(_finish, executors, agent)
         # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision
         # left 5 ms after the crossing (p99 12 ms), with the highest 3 ms.
         open_all_files()
@@ -173,13 +175,23 @@ def run_agent(config: AgentConfig) -> None:
     log.info("stopped: everything is detached")
 
 
+# While whoever records and tells of it is still there.
+def _finish(executors: contextlib.ExitStack, agent: Agent) -> None:
+    executors.close()
+    agent.take_outcomes()
+
+
 # Before anything else: whoever is frozen waits for it.
 def _open_in_flight(sole: SoleAgent | None, folder: Path) -> InFlight | None:
     if sole is None:
         for sentence in left_behind(folder):
             log.warning("%s", sentence)
         return None
-    in_flight = InFlight(folder / IN_FLIGHT_PATH.name)
+    path = folder / IN_FLIGHT_PATH.name
+    try:
+        in_flight = InFlight(path)
+    except OSError as error:
+        raise ConfigError("--run-dir", str(path), f"must be a file that can be written: {error.strerror}") from error
     for outcome in in_flight.finish(finish_kill):
         log.warning("%s", outcome_sentence(outcome))
     return in_flight

@@ -157,8 +157,7 @@ class Agent:
             self._records += 1
             if isinstance(record, OomKill):
                 self._reporter.oom_kill(record, owner)
-        for outcome in self._outcomes.drain():
-            self._note(outcome)
+        self.take_outcomes()
         state, is_news = self._watch.cluster()
         if is_news and state:
             self._known.learn(state)
@@ -167,6 +166,11 @@ class Agent:
             self._refused = {uid: entry for uid, entry in self._refused.items() if uid in self._known.uids}
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
+
+    def take_outcomes(self) -> None:
+        """Take note of what came of evictions since the last time; each tick does."""
+        for outcome in self._outcomes.drain():
+            self._note(outcome)
 
     def _note(self, outcome: Outcome) -> None:
         outcome = self._executor.observe(outcome)

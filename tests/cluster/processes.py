@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -74,13 +73,6 @@ class ServerProcess:
         """Return what it holds in memory."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody listens on; they are found together, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def wait_for(

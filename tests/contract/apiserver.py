@@ -22,14 +22,14 @@ from urllib.parse import parse_qs, urlsplit
 from tests.patience import patience
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
-    """Return the first true value of `condition`, however slow the machine is."""
+def until(condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 30.0) -> Any:
+    """Return the first true value of `condition`, however slow the machine is; a callable `what` is called last."""
     deadline = time.monotonic() + patience(timeout_s)
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(patience(0.002))  # where it is slow, asking takes the time of what is asked
-    raise TimeoutError(what)
+    raise TimeoutError(what if isinstance(what, str) else what())
 
 
 def let_it_spin() -> None:

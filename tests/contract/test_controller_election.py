@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from koordebpf.kube.transport import Transport, open_cluster
 from tests.contract.apiserver import Reply, Request, Server, gives, let_it_spin, status, until
 from tests.contract.objectstore import CONFIGMAPS, LEASES, NODES, NODESLOS, Store, config_map, node
 from tests.contract.rbac import Rules, asked
+from tests.ports import free_port
 
 TERMS = Terms(lease_s=1, renew_s=0.6, retry_s=0.1)
 LONG = Terms(lease_s=60, renew_s=40.0, retry_s=0.1)  # a busy machine makes nobody lose it
@@ -243,8 +243,7 @@ Run = Callable[..., Process]
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 class TestProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -16,13 +15,9 @@ from typing import Any, Self
 
 from tests.contract.apiserver import until
 from tests.patience import patience
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class LiveAgent:
@@ -74,7 +69,7 @@ class LiveAgent:
         return code, json.loads(body)["reasons"] if code else []
 
     def becomes_ready(self) -> Self:
-        until(lambda: self.readiness() == (200, []), f"ready, but: {self.log}")
+        until(lambda: self.readiness() == (200, []), lambda: f"ready, but: {self.readiness()}\n{self.log}")
         return self
 
     def refuses(self, reason: str, timeout_s: float = 30) -> None:

@@ -13,11 +13,12 @@ import pytest
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import Exchange, gives, status, until
-from tests.host.live_agent import LiveAgent, free_port
+from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import EVICTED, LiveCluster, busy, denied, is_another, kubeconfig
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
 from tests.patience import patience
+from tests.ports import free_port
 
 THRESHOLD_PERCENT = 70
 NODE_MIB = 400
@@ -162,6 +163,23 @@ def test_a_missing_permission_is_named_and_not_tried_again_soon(story: Story) ->
         asked = [at for each, _, at in cluster.evictions if each == name]
         assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(asked))
     assert agent.log.count("refused: default/hog") <= cluster.asked().count("hog")
+
+
+def test_an_answer_that_comes_while_the_agent_ends_is_on_record(story: Story) -> None:
+    cluster = story.cluster()
+
+    def end_it(exchange: Exchange) -> None:
+        agent.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)  # of the second that an answer has to come; an agent that is slower to end hears it as always
+        exchange.answer(201, EVICTED)
+        cluster.kill("hog")
+
+    cluster.answers["hog"].append(end_it)
+    agent = story.agent(cluster.server.url).becomes_ready()
+    story.grow()
+    assert agent.process.wait(patience(30)) == 0
+    assert [outcome["result"] for line in agent.plans() for outcome in line["outcomes"]] == ["done"]
+    assert reasons(cluster) == [("hog", "evictPodSuccess")]
 
 
 def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story) -> None:

@@ -126,7 +126,7 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
         hog = ladder.hog()
         until(lambda: ladder.usage_mib() > 200, "growth")
         free_mib_s = ladder.growth_mib_s()
-        until(lambda: ladder.brake.read_text() != before, f"a brake, but: {agent.log}")
+        until(lambda: ladder.brake.read_text() != before, lambda: f"a brake, but: {agent.log}")
         braked_mib_s = ladder.growth_mib_s(1)
         held = ladder.brake.read_text().strip()
         print(f"growth {free_mib_s:.0f} MiB/s free, {braked_mib_s:.0f} MiB/s braked by {held}")
@@ -135,7 +135,7 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
         file = "memory.high" if ladder.version == 2 else "cpu.cfs_quota_us"
         assert agent.metric(f'koordebpf_file_writes_total{{file="{file}",result="written"}}') >= 1
         hog.process.kill()
-        until(lambda: ladder.brake.read_text() == before, f"the brake off, but: {agent.log}")
+        until(lambda: ladder.brake.read_text() == before, lambda: f"the brake off, but: {agent.log}")
         told = until(lambda: len(found := changes(agent, ladder.brake)) > 1 and found, "the audit's lines")
         assert told == [(before.strip(), held, "written"), (held, before.strip(), "written")]
         agent.said("the shortage is over: undone is brake")
@@ -148,7 +148,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: La
     with start(ladder, tmp_path, Rung.FREEZE, settle="60s", freezeMax="3s") as agent:
         agent.started()
         ladder.hog()
-        until(lambda: ladder.is_frozen, f"a freeze, but: {agent.log}")
+        until(lambda: ladder.is_frozen, lambda: f"a freeze, but: {agent.log}")
         usage_mib = until(lambda: ladder.growth_mib_s(0.05) == 0 and ladder.usage_mib(), "no growth")
         assert usage_mib < MOST_MIB
         seen_mib = [usage_mib]
@@ -181,7 +181,7 @@ def test_what_was_not_enough_leads_to_the_end_and_nobody_stays_frozen(
         assert [result for *_, result in changes(agent, ladder.freezer)] == ["written", "written"]
         reclaimed = [result for *_, result in changes(agent, ladder.pod / "memory.reclaim")]
         assert reclaimed == (["unsupported"] if not (ladder.pod / "memory.reclaim").exists() else ["written"])
-        until(lambda: ladder.brake.read_text() == brake, f"the brake off, but: {agent.log}")
+        until(lambda: ladder.brake.read_text() == brake, lambda: f"the brake off, but: {agent.log}")
         assert ladder.freezer.read_text() == freezer
         agent.said("freeze was not enough")
         assert agent.stop() == 0
@@ -193,7 +193,7 @@ def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_
     with start(ladder, tmp_path, Rung.BRAKE, Rung.FREEZE, settle="300ms", freezeMax="60s") as agent:
         agent.started()
         hog = ladder.hog()
-        until(lambda: ladder.is_frozen, f"a freeze, but: {agent.log}")
+        until(lambda: ladder.is_frozen, lambda: f"a freeze, but: {agent.log}")
         agent.stop(signal.SIGKILL)
     assert ladder.is_frozen
     assert ladder.brake.read_text() != brake

@@ -63,7 +63,7 @@ def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
 def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
-        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
         change = until(lambda: lines_of(agent), "the audit's line")[0]["change"]
         assert change["path"] == str(held.quota_file)
         assert (change["old"], change["result"]) == (before.decode().strip(), "written")
@@ -102,7 +102,7 @@ def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path)
 def test_what_a_killed_agent_wrote_is_given_back_by_the_command(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
-        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
         agent.stop(signal.SIGKILL)
     assert held.quota_file.read_bytes() != before
     (journal,) = tmp_path.glob("run/*/writes.journal")
@@ -128,7 +128,7 @@ def leave_for_a_successor(held: HeldNode, folder: Path, keep: str = "5m") -> int
     whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "suppress": suppress}
     config.write_text(json.dumps(whole))
     with LiveAgent(folder, "--config", config, *held.arguments(folder), "--enforce") as agent:
-        until(lambda: held.quota_file.read_bytes() != before, f"a quota, but: {agent.log}")
+        until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
         assert agent.stop() == 0
         found = re.search(r"is kept for a successor; process (\d+) waits ", agent.log)
         assert found, agent.log
@@ -158,7 +158,7 @@ def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at
             seen.add(held.quota_file.read_bytes())
             return agent.metric("koordebpf_be_cpu_cores") > 0
 
-        until(is_held_anew, f"the successor's own decision, but: {agent.log}")
+        until(is_held_anew, lambda: f"the successor's own decision, but: {agent.log}")
         until(lambda: is_over(waiting), "nobody waits any more")
         seen.add(held.quota_file.read_bytes())
         assert before not in seen  # nobody was let go in between
@@ -197,7 +197,7 @@ def test_what_was_kept_too_long_ago_is_not_gone_on_from(held: HeldNode, tmp_path
     left.write_text(json.dumps(kept | {"left_s": kept["left_s"] - 3600}))
     gates = ("--feature-gates", "BECPUSuppress=false")
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce", *gates) as agent:
-        until(lambda: held.quota_file.read_bytes() == before, f"no quota any more, but: {agent.log}")
+        until(lambda: held.quota_file.read_bytes() == before, lambda: f"no quota any more, but: {agent.log}")
         assert agent.stop() == 0
     assert held.quota_file.read_bytes() == before
 

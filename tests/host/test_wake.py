@@ -233,7 +233,7 @@ class TestAgent:
     def test_a_burst_wakes_it_by_the_scheduler_and_the_quota_is_cut(self, bursting, tmp_path, latency):
         latency.close()  # it was only asked for as what this kernel must have
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path, pressure=False, scheduler=True)) as agent:
-            until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
+            until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
             assert scheduler_programs(agent.process.pid) == PROGRAMS
             deadline = time.monotonic() + patience(60)
             while not (woken := woken_writes(agent, bursting.files.quota_file)):
@@ -265,7 +265,7 @@ class TestAgent:
 
     def test_without_being_asked_it_does_not_trace_the_scheduler(self, bursting, tmp_path):
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path)) as agent:
-            until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
+            until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
             assert scheduler_programs(agent.process.pid) == set()
             assert "koordebpf_sched_tracing" not in agent.get("/metrics")[1]
 
@@ -273,7 +273,7 @@ class TestAgent:
         if not NODE_CPU_PRESSURE.exists():
             pytest.skip(f"{OTHER_MACHINE}its kernel accounts no pressure")
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path)) as agent:
-            until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
+            until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
 
             def is_woken() -> bool:
                 for worker in bursting.workers:
@@ -281,7 +281,7 @@ class TestAgent:
                 time.sleep(1)
                 return wakes(agent, "pressure") >= 1
 
-            until(is_woken, f"a wake by pressure, but: {agent.log}")
+            until(is_woken, lambda: f"a wake by pressure, but: {agent.log}")
 
     def test_while_nothing_changes_a_file_is_written_no_more_than_once_a_second(self, bursting, tmp_path, latency):
         latency.close()
@@ -289,7 +289,7 @@ class TestAgent:
         for worker in bursting.workers:
             worker.work(600)
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path, scheduler=True)) as agent:
-            until(lambda: bursting.quota_us() > 0, f"a quota, but: {agent.log}")
+            until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
             time.sleep(2)
             name = 'koordebpf_file_writes_total{file="cpu.cfs_quota_us",result="written"}'
             begun, before = time.monotonic(), agent.metric(name)
