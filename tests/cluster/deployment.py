@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import yaml
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.documented import commands, is_like, transcripts
 from tests.cluster.node import RealNode
 from tests.cluster.objects import AGENT, BASE, NAMESPACE, PRIORITIES
 from tests.cluster.processes import ServerProcess
@@ -22,11 +26,15 @@ from tests.contract.apiserver import until
 from tests.deploy.programs import promtool
 from tests.patience import patience
 
+NODE = "worker-1"
 NODE_BYTES = 3 << 30
+_POOL = {"pool": "batch"}
 _CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 _TIMEOUT_S = 120
 _PROMETHEUS = 9090
 _AGENTS = "app.kubernetes.io/component=agent"
+# What changes nothing may be typed again until it shows what it should.
+_LOOKS = {"get", "logs", "exec", "status"}
 _MODES = {"observe": AGENT, "enforce": f"{AGENT}-enforce"}
 
 
@@ -41,6 +49,11 @@ class Deployment:
         self.api = cluster.api
         self.folder = shutil.copytree(BASE.parent, folder / "deploy")
         self._kubectl = [str(binaries.kubernetes), "kubectl", f"--kubeconfig={cluster.admin_kubeconfig}"]
+        self._programs = folder / "bin"
+        self._programs.mkdir()
+        program = self._programs / "kubectl"
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(self._kubectl)} "$@"\n')
+        program.chmod(0o755)
         # The node is a cgroup: all of its pods are below this one, whose limit is what the node can give them.
         self.edit("base/agent/config.yaml", "\n  cgroup: null\n", "\n  cgroup: /kubepods\n")
         # containerd before 1.7 keeps bpf(2) to CAP_SYS_ADMIN.
@@ -52,7 +65,8 @@ class Deployment:
             for name, value in PRIORITIES.items():
                 priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
                 self.api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
-            self.node = RealNode(cluster, binaries, "real", NODE_BYTES, image)
+            self.node = RealNode(cluster, binaries, NODE, NODE_BYTES, image)
+            self.api.patch(self.node.object, {"metadata": {"labels": _POOL}})
         except BaseException:
             self._scheduler.stop()
             raise
@@ -72,13 +86,54 @@ class Deployment:
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}{self.told()}"
         return done.stdout
 
+    def follow(self, section: str, pod: str = "") -> None:
+        """Type each command of a section of deploy/README.md; what it shows of their output must come.
+
+        Not docker's: the image, of the same Dockerfile, is there already.
+        """
+        shown = transcripts(section)
+        for command in commands(section):
+            if not command.startswith("docker "):
+                self._type(command.replace("NODE", self.node.name).replace("POD", pod), shown.get(command))
+
+    def _type(self, line: str, shown: Sequence[str] | None) -> None:
+        environment = os.environ | {"PATH": f"{self._programs}:{os.environ['PATH']}", "COLUMNS": "80"}
+        printed = ""
+
+        def is_shown() -> bool:
+            nonlocal printed
+            done = subprocess.run(
+                ["sh", "-c", line],
+                cwd=self.folder.parent,
+                env=environment,
+                timeout=patience(_TIMEOUT_S),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            printed = done.stdout + done.stderr
+            # What runs in a container, as doctor, may say something by its exit code.
+            is_done = done.returncode == 0 or " exec " in line
+            return is_done and (shown is None or is_like(done.stdout, shown))
+
+        if _LOOKS & set(line.split()):
+            with contextlib.suppress(TimeoutError):
+                until(is_shown, line, 60)
+                return
+        elif is_shown():
+            return
+        raise AssertionError("\n".join([f"not as deploy/README.md has it: {line}", printed, self.told()]))
+
     def apply(self, overlay: str) -> None:
         """Apply an overlay as deploy/README.md says."""
         self.kubectl("apply", "--server-side", "-k", f"deploy/overlays/{overlay}")
 
     def configure(self, **strategy: Any) -> None:
         """Change the cluster's resource-threshold-config."""
-        text = json.dumps({"clusterStrategy": {"enable": True, **strategy}})
+        self.edit_config_map(json.dumps({"clusterStrategy": {"enable": True, **strategy}}))
+
+    def edit_config_map(self, text: str) -> None:
+        """Change the text of the cluster's resource-threshold-config."""
         change = {"data": {"resource-threshold-config": text}}
         name = {"name": "slo-controller-config", "namespace": "koordinator-system"}
         self.api.patch({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name}, change)
@@ -122,8 +177,8 @@ class Deployment:
         (found,) = job.pop("kubernetes_sd_configs")
         (selector,) = found["selectors"]
         (namespace,) = found["namespaces"]["names"]
-        pods = self.api.items("v1", "Pod", namespace, labelSelector=selector["label"])
-        (folder / "pods.json").write_text(json.dumps([_discovered(each) for each in pods]))
+        self._discovery = (namespace, selector["label"])
+        self.discover()
         job |= {"file_sd_configs": [{"files": ["pods.json"]}], "scrape_interval": "1s"}
         settings["global"] = {"evaluation_interval": "1s"}
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
@@ -134,6 +189,16 @@ class Deployment:
         network = ["nsenter", f"--net=/proc/{self.node.first_pid}/ns/net", "--"]
         command = [*network, promtool().with_name("prometheus"), *flags]
         return ServerProcess("prometheus", command, self.folder / "prometheus.log")
+
+    def discover(self) -> None:
+        """Tell Prometheus of the pods that there are now; it looks at the file itself."""
+        namespace, label = self._discovery
+        pods = self.api.items("v1", "Pod", namespace, labelSelector=label)
+        found = [_discovered(each) for each in pods if "deletionTimestamp" not in each["metadata"]]
+        path = self.folder / "monitoring/pods.json"
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(found))
+        unfinished.rename(path)
 
     def ask_prometheus(self, path: str) -> Any:
         """Return what Prometheus answers, through the API server as everything in the node's network."""

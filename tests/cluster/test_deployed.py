@@ -36,6 +36,7 @@ WRITTEN = (
 )
 SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}  # until who holds 17 % is gone
 NOBODY = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
+HELD = {**NOBODY, "cpuSuppressThresholdPercent": 40, "cpuSuppressPolicy": "cfsQuota"}
 NO_QUOTA = "-1"
 HOLD_S = 600
 
@@ -140,12 +141,9 @@ def test_the_overlay_is_applied_and_the_agent_becomes_ready(
     deployment: Deployment, untouched: dict[Path, bytes]
 ) -> None:
     assert len(untouched) > 20
-    deployment.apply("observe")
-    deployment.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
+    deployment.follow("Watch")
     agent = deployment.rolled_out("observe")
     deployment.said(agent, "dry run: nothing is evicted")
-    deployment.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/koordebpf-controller", "--timeout=60s")
-    until(lambda: deployment.node.name in deployment.kubectl("get", "nodeslo", "-o", "name"), "the node's NodeSLO")
 
 
 def test_a_second_apply_changes_nothing(deployment: Deployment) -> None:
@@ -216,7 +214,7 @@ def test_prometheus_finds_the_agent_and_both_controllers(deployment: Deployment,
 def test_who_observes_tells_and_evicts_nobody(deployment: Deployment, prometheus: ServerProcess) -> None:
     agent = deployment.rolled_out("observe")
     low = user_pod(deployment, "low", 500)
-    deployment.configure(**SHORT)
+    deployment.follow("Read what it would have done", agent)
     (plan, *_) = until(lambda: decided(deployment, agent), "a plan", 60)
     assert [(each["name"], each["result"]) for each in plan["outcomes"]] == [("low", "dry_run")]
     wait_for(lambda: "KoordebpfWouldEvict" in firing(deployment), "no alert", [prometheus])
@@ -227,9 +225,19 @@ def test_who_observes_tells_and_evicts_nobody(deployment: Deployment, prometheus
     wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
 
 
+def test_who_is_gone_and_what_is_unusable_is_told(deployment: Deployment, prometheus: ServerProcess) -> None:
+    deployment.follow("Act, on one pool of nodes")
+    deployment.rolled_out("enforce")
+    deployment.edit_config_map("{")
+    # Prometheus knows of the agent that has gone, and not of the one in its place.
+    expected = {"KoordebpfDown", "KoordebpfAbsent", "KoordebpfConfigMapUnusable"}
+    wait_for(lambda: expected <= firing(deployment).keys(), f"not all of {expected} fire", [prometheus])
+    deployment.discover()
+    deployment.configure(**NOBODY)
+    wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
+
+
 def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
-    deployment.apply("enforce")
-    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode=enforce")
     agent = deployment.rolled_out("enforce")
     low, web = (deployment.api.get(named(name)) for name in ("low", "web"))
     assert low is not None and web is not None
@@ -242,6 +250,7 @@ def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
     events = until(lambda: deployment.api.items("v1", "Event", USERS, **query), "an Event")
     assert reasons(events) == [("low", "evictPodSuccess")]
     deployment.configure(**NOBODY)
+    deployment.follow("Read what it has done", agent)
 
 
 def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
@@ -260,7 +269,7 @@ def test_an_upgrade_lets_nobody_loose(deployment: Deployment) -> None:
     deployment.edit("base/agent/config.yaml", "\n  atExit: restore\n", "\n  atExit: keep\n")
     deployment.apply("enforce")
     deployment.rolled_out("enforce")
-    deployment.configure(**NOBODY, cpuSuppressThresholdPercent=40, cpuSuppressPolicy="cfsQuota")
+    deployment.configure(**HELD)
     held_by_quota(deployment)
     deployment.node.tag_image(IMAGE, IMAGE + ".next")
     replace_while_held(deployment, "0.1.0", "0.1.0.next")
@@ -285,16 +294,17 @@ def test_without_the_label_everything_is_given_back(deployment: Deployment, unto
     deployment.apply("enforce")
     deployment.rolled_out("enforce")
     held_by_quota(deployment)
-    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode-")
+    deployment.follow("Back")
     deployment.rolled_out("observe")
     assert files_of(deployment) == untouched
 
 
 def test_after_its_removal_every_cgroup_is_as_before(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
-    deployment.kubectl("label", "node", deployment.node.name, "koordebpf.io/mode=enforce")
+    deployment.follow("Act, on one pool of nodes")
     deployment.rolled_out("enforce")
+    deployment.configure(**HELD)
     held_by_quota(deployment)
-    deployment.kubectl("delete", "-k", "deploy/overlays/enforce")
+    deployment.follow("Away")
     assert deployment.api.items("v1", "Pod", NAMESPACE) == []
     assert files_of(deployment) == untouched
 
