@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,12 +49,15 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
     say("snapshot of the checkout")
     make_snapshot(RESULTS / "snapshot")
 
+    is_over = threading.Event()
+
     def one(variant: Variant) -> Verdict:
         results = RESULTS / variant.folder
         say_of_it = partial(_say_of, variant)
         boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
         verdict = judge(results)
-        if verdict.is_only_silent:  # emulated, on a machine that others use too; a kernel that crashed says so
+        # Emulated, on a machine that others use too; a kernel that crashed says so.
+        if verdict.is_only_silent and not is_over.is_set():
             explain(variant, verdict, results)
             say_of_it("once more")
             boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
@@ -66,6 +70,7 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
         try:
             return dict(zip([variant.title for variant in variants], machines.map(one, variants), strict=True))
         except BaseException:
+            is_over.set()
             machines.shutdown(wait=False, cancel_futures=True)
             end_children()
             raise
