@@ -368,7 +368,7 @@ def _tell_signals(watch: NodeWatch) -> None:
     log.info("%s", watch.quality.sentence)
     for signal in watch.signals.sources:
         if not signal.works and watch.quality.backend != "files":
-            log.warning("no %s here: %s; %s", signal.signal, signal.reason, signal.cost)
+            log.warning("missing signal: %s: %s; %s", signal.signal, signal.reason, signal.cost)
 
 
 def _nothing() -> None:
