@@ -408,7 +408,7 @@ def test_a_kill_without_descriptors_leaves_none_open_and_nobody_frozen(site: Sit
     wait_until(lambda: len(site.pids()) == 13)
     open_fds = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = [fd for fd in range(max(open_fds) + 9) if fd not in open_fds]
+    free = [fd for fd in range(max(open_fds) + 10) if fd not in open_fds]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[8], hard))
     try:
         with pytest.raises((ActuationError, OSError)):
