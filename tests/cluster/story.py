@@ -71,8 +71,8 @@ class Story:
         self.api.patch(self._slo, {"spec": {"resourceUsedThresholdWithBE": strategy}})
 
     def used_percent(self) -> int:
-        """Return how much of the node is charged to it."""
-        return self.node.usage_bytes() * 100 // self.node.memory_bytes
+        """Return how much of the node is used, as the agent counts."""
+        return self.node.used_bytes() * 100 // self.node.memory_bytes
 
     def evicted(self, name: str, number: int = 1) -> dict[str, Any]:
         """Wait until the agent's plan `number` is told; check that it evicted this pod; return its audit line."""
