@@ -61,10 +61,12 @@ def signals(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> Iterator[Backend
 def thrash(container: Path, mib: int, seconds: int, cpus: frozenset[int] = frozenset()) -> subprocess.Popen[bytes]:
     """Walk a mapped file of `mib` in a cgroup that may hold less; on these CPUs only, if any are named."""
     command = [BUILD / "thrash", "/var/tmp", str(mib), str(seconds), container / "cgroup.procs"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    if cpus:
-        os.sched_setaffinity(process.pid, cpus)
-    return process
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus or own)  # it inherits them: a stall before that would be one on another CPU
+    try:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def set_limit(cgroup: Path, limit_bytes: int) -> None:
