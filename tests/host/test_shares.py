@@ -197,8 +197,8 @@ def test_derived_pressure_is_what_the_kernel_shows(
             error = f"{100 * (derived - real) / real:+.1f} %" if real else "-"
             print(f"    {path.name}: derived {derived / 1e6:.3f} s, PSI {real / 1e6:.3f} s, error {error}")
         print(f"    avg10 apart by {sum(apart) / len(apart):.1f} points on average, {max(apart):.1f} at most")
-    # Up to 6.12 they are 0.1 to 0.4 % apart. 7.2, emulated, counts pinned tasks 22 % and 76 ms less, and no other time the
-    # same, while what is derived stays the union of the records.
+    # Up to 6.12 they are 0.1 to 0.4 % apart. 7.2, emulated, counts pinned tasks 22 % and 76 ms less, another time not,
+    # while what is derived stays the union of the records.
     share, us = (0.1, 50_000) if int(os.uname().release.partition(".")[0]) < 7 else (0.3, 120_000)
     for path in before:
         derived, real = some_us(table, path), shown[path]
