@@ -197,17 +197,17 @@ def test_derived_pressure_is_what_the_kernel_shows(
             error = f"{100 * (derived - real) / real:+.1f} %" if real else "-"
             print(f"    {path.name}: derived {derived / 1e6:.3f} s, PSI {real / 1e6:.3f} s, error {error}")
         print(f"    avg10 apart by {sum(apart) / len(apart):.1f} points on average, {max(apart):.1f} at most")
-    # Up to 6.12 they are 0.1 to 0.4 % apart. 7.2, emulated, counts pinned tasks 22 % and 76 ms less, another time not,
-    # while what is derived stays the union of the records.
-    share, us = (0.1, 50_000) if int(os.uname().release.partition(".")[0]) < 7 else (0.3, 120_000)
+    # Up to 6.12 they are 0.1 to 0.4 % apart. 7.2, emulated, shows now and then half of what a pinned task waited, while
+    # what is derived stays the union of the records: there only less than the kernel shows would be wrong.
+    is_exact = int(os.uname().release.partition(".")[0]) < 7
     for path in before:
         derived, real = some_us(table, path), shown[path]
         assert derived > 0
         # Without psi_memstall_enter the waits for pages that come back are missing.
         if has_all:
-            assert derived >= real * (1 - share) - us
-        if len(cpus) == 1:
-            assert derived <= real * (1 + share) + us
+            assert derived >= real * (0.9 if is_exact else 0.7) - 50_000
+        if len(cpus) == 1 and is_exact:
+            assert derived <= real * 1.1 + 50_000
 
 
 def test_how_many_tasks_a_cgroup_has(memory_cgroup: Path) -> None:
