@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.binaries import Binaries, obtain, say_line
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.node import RealNode, hierarchies
-from tests.cluster.objects import AGENT, NAMESPACE, install
+from tests.cluster.objects import AGENT, NAMESPACE, install, node
 from tests.cluster.story import NODE_BYTES, Story
 
 
@@ -42,9 +42,17 @@ def real_node(cluster: ControlPlane, binaries: Binaries) -> Iterator[RealNode]:
         pytest.skip("needs root: it makes cgroups and namespaces")
     if not hierarchies():
         pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
-    node = RealNode(cluster, binaries, "real", NODE_BYTES)
-    yield node
-    node.close()
+    made = RealNode(cluster, binaries, "real", NODE_BYTES)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def node_name(cluster: ControlPlane) -> Iterator[str]:
+    """A Node that only the API server knows."""
+    made = cluster.api.create(node(f"n-{secrets.token_hex(4)}"))
+    yield made["metadata"]["name"]
+    cluster.api.delete(made)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from koordebpf.kube.transport import open_cluster
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import node, nodeslo, pod, running
+from tests.cluster.objects import nodeslo, pod, running
 from tests.cluster.troubled_wire import TroubledWire
 from tests.contract.apiserver import until
 from tests.patience import patience
@@ -32,13 +32,6 @@ from tests.patience import patience
 FAULT_S = float(os.environ.get("KOORDEBPF_FAULT_S", "8"))
 PODS = 20
 FLAPS = 20
-
-
-@pytest.fixture
-def node_name(cluster: ControlPlane) -> Iterator[str]:
-    made = cluster.api.create(node(f"n-{secrets.token_hex(4)}"))
-    yield made["metadata"]["name"]
-    cluster.api.delete(made)
 
 
 @pytest.fixture

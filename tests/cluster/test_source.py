@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,10 @@ from koordebpf.kube.watch import Pace
 from tests.cluster.accounts import account_that_lacks, refused_requests
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import deployed, node, nodeslo, pod
+from tests.cluster.objects import deployed, nodeslo, pod
 from tests.contract.apiserver import let_it_spin, until
 
 Opens = Callable[[Path], ApiSource]
-
-
-@pytest.fixture
-def node_name(cluster: ControlPlane) -> Iterator[str]:
-    made = cluster.api.create(node(f"n-{secrets.token_hex(4)}"))
-    yield made["metadata"]["name"]
-    cluster.api.delete(made)
 
 
 @pytest.fixture
