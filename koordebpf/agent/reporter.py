@@ -106,9 +106,7 @@ class Reporter:
         if self._in_flight and not self._in_flight.begin(self._begun.record()):
             self._say("in-flight", "what is under way cannot be noted: a kill of the agent now would leave no record")
 
-    def plan(
-        self, view: NodeView, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int
-    ) -> None:
+    def plan(self, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int) -> None:
         """Tell of a plan that fired, with the outcomes known at once."""
         begun, self._begun = self._begun, None
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]

@@ -294,7 +294,7 @@ class Agent:
         decided_ns = time.monotonic_ns()
         if not plan.victims:
             self._next_round_ns = decided_ns + (_WAITING_PACE_NS if self._is_waiting(decided_ns) else _HELPLESS_PACE_NS)
-            self._reporter.plan(view, plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+            self._reporter.plan(plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
             plan.victims, guards, self._kept.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
@@ -318,7 +318,7 @@ class Agent:
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if acting:
             self._next_full_ns = self._next_round_ns = decided_ns + _WAITING_PACE_NS
-        self._reporter.plan(view, plan, outcomes, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+        self._reporter.plan(plan, outcomes, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
                 self._note(outcome)

@@ -43,7 +43,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     first_s: float = 0.5  # back-off after the first failure …
     cap_s: float = 30.0  # … and at most
     slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent
-    busy_cap_s: float = 300.0  # the longest Retry-After that is believed
     watch_s: int = 60
     grace_s: float = 15.0
     answer_s: float = 15.0  # a page of a list, to its end
@@ -165,7 +164,7 @@ class Reflector(Generic[T]):
             case KubeDenied():
                 wait_s = pace.slow_s * random.uniform(1.0, 1.1)
             case KubeBusy():
-                wait_s = max(min(error.retry_after_s or 0.0, pace.busy_cap_s), self._backoff.next_s())
+                wait_s = max(error.retry_after_s or 0.0, self._backoff.next_s())
             case _:
                 wait_s = self._backoff.next_s()
         self._show(problem=str(error), is_denied=isinstance(error, KubeDenied))

@@ -22,7 +22,6 @@ from koordebpf.report.explain import decode_audit
 from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
-from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import PendingRelease
 from tests.builders import frame, plan_of, pod
 
@@ -68,7 +67,7 @@ class Agent:
         decided_ns = time.monotonic_ns()
         self.reporter.begin(plan, crossed_ns=None, decided_ns=decided_ns)
         sent = self.outcome(Result.SENT, decided_ns)
-        self.reporter.plan(view_of_frame(RECORDED), plan, [sent], crossed_ns=None, decided_ns=decided_ns)
+        self.reporter.plan(plan, [sent], crossed_ns=None, decided_ns=decided_ns)
         self.reporter.flush()
         return decided_ns
 
