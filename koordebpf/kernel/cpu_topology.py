@@ -72,8 +72,10 @@ class CpuTopologyFiles(KeptFile):
         """
         text = os.pread(self._fd, _FILE_BYTES, 0)
         if text != self._seen:
-            self._topology = self._read_all(parse_cpu_list(text.decode(errors="backslashreplace"), str(self.path)))
-            self._seen = text
+            online = parse_cpu_list(text.decode(errors="backslashreplace"), str(self.path))
+            self._topology = self._read_all(online)
+            # One that went meanwhile may be back under the same list the next time.
+            self._seen = text if len(self._topology.online) == len(online) else None
         return self._topology
 
     def _read_all(self, online: Collection[int]) -> CpuTopology:

@@ -84,7 +84,10 @@ def test_a_cpu_that_is_unplugged_and_comes_back(tmp_path):
 def test_a_cpu_that_goes_offline_while_it_is_read_is_offline(tmp_path):
     write_sysfs(tmp_path, without(machine(cores=4), [3]))
     (tmp_path / "cpu" / "online").write_text("0-3\n")  # read before it went, the rest after
-    assert read(tmp_path) == without(machine(cores=4), [3])
+    with CpuTopologyFiles(tmp_path) as files:
+        assert files.read() == without(machine(cores=4), [3])
+        write_sysfs(tmp_path, machine(cores=4))  # AND it is back before the next look: the list is the same
+        assert files.read() == machine(cores=4)
 
 
 @pytest.mark.parametrize(
