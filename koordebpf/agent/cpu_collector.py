@@ -250,10 +250,15 @@ class CpuCollector:
 
 
 def best_effort_root(owned: Mapping[str, Owner]) -> str | None:
-    """Return the path of the node's best-effort directory; None: there is none."""
+    """Return the path of the node's best-effort directory; None: there is none.
+
+    Of two, as a change of kubelet's cgroup driver leaves them until the next boot, it is the one with pods, of those
+    the highest, and else systemd's, which koordlet takes too.
+    """
+    with_pods = {path.rpartition("/")[0] for path, owner in owned.items() if owner.kind is OwnerKind.POD}
     return min(
         (path for path, owner in owned.items() if owner.kind is OwnerKind.ROOT and owner.kube_qos == BEST_EFFORT),
-        key=len,
+        key=lambda path: (path not in with_pods, path.count("/"), not path.endswith(".slice"), path),
         default=None,
     )
 

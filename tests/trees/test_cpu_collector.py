@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
+from koordebpf.agent.cpu_collector import BurstLook, CpuCollector, best_effort_root
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.kernel.cgroupfs import ControllerMount
@@ -192,6 +192,30 @@ def test_without_best_effort_pods(tmp_path):
         measured = collector.sample(NS_PER_S)
     assert (measured.be_cgroups, measured.be_quota, measured.be_parent_cpus) == ((), None, None)
     assert measured.usage.be_used_millicpu is None
+
+
+CGROUPFS = "kubepods/besteffort"
+
+
+@pytest.mark.parametrize(
+    ("paths", "root"),
+    [
+        ([CGROUPFS, BE], BE),  # no pod yet: as koordlet
+        ([CGROUPFS, BE, BE_POD], BE),
+        ([CGROUPFS, BE, f"{CGROUPFS}/podbe-1"], CGROUPFS),
+        ([CGROUPFS, BE, f"{CGROUPFS}/podbe-1", BE_POD], BE),
+        ([CGROUPFS], CGROUPFS),
+        (["kubepods.slice"], None),
+        # below a --cgroup-root, beside what was left of another driver
+        ([CGROUPFS, "x.slice/x-kubepods.slice/x-kubepods-besteffort.slice",
+          "x.slice/x-kubepods.slice/x-kubepods-besteffort.slice/x-kubepods-besteffort-podbe_1.slice"],
+         "x.slice/x-kubepods.slice/x-kubepods-besteffort.slice"),
+    ],
+)  # fmt: skip
+def test_which_best_effort_directory_is_the_nodes(paths, root):
+    # GIVEN what a change of kubelet's cgroup driver leaves until the next boot
+    for order in (paths, paths[::-1]):
+        assert best_effort_root({each.path: each for each in owners(order)}) == root
 
 
 def test_kubelets_cpu_manager(tmp_path, caplog):
