@@ -22,6 +22,7 @@ _BASES = {
     "KubepodsBurstable": ("kubepods/burstable", "kubepods.slice/kubepods-burstable.slice"),
     "KubepodsBesteffort": ("kubepods/besteffort", "kubepods.slice/kubepods-besteffort.slice"),
 }
+_OF_PODS = frozenset(directory for both in _BASES.values() for directory in both if directory)
 
 
 class CgroupPath(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +46,8 @@ class HostApplication(msgspec.Struct, frozen=True, omit_defaults=True):
 def host_applications(written: Any, path: str) -> tuple[HostApplication, ...]:
     """Return the list at `path`.
 
-    Raises: ConfigError: a value has the wrong type, a base is one that Koordinator does not know, or a name is missing.
+    Raises: ConfigError: a value has the wrong type, a base is one that Koordinator does not know, a name is missing, or
+            the directory is one of kubelet's own: all pods would be the application.
     """
     if not isinstance(written, list):
         raise ConfigError(path, written, "must be a list")
@@ -56,6 +58,9 @@ def host_applications(written: Any, path: str) -> tuple[HostApplication, ...]:
         base = entry.cgroupPath.base if entry.cgroupPath else ""
         if base and base not in _BASES:
             raise ConfigError(f"{path}[{index}].cgroupPath.base", base, f"must be one of {', '.join(_BASES)}")
+        for directory in _directories(entry):
+            if directory in _OF_PODS:
+                raise ConfigError(f"{path}[{index}].cgroupPath", directory, "must not be a directory that pods lie in")
     return entries
 
 

@@ -50,6 +50,13 @@ def test_none_are_none() -> None:
         (nodeslo({"qos": "LS"}), r"spec.hostApplications\[0\].name"),
         (nodeslo({"name": "a", "cgroupPath": {"base": "Elsewhere"}}), "cgroupPath.base: 'Elsewhere'"),
         (nodeslo({"name": "a", "cgroupPath": {"parentDir": 7}}), "cgroupPath.parentDir: 7: must be a string"),
+        # all best-effort pods would be the application
+        (
+            nodeslo({"name": "a", "cgroupPath": {"base": "KubepodsBesteffort"}}),
+            r"\[0\].cgroupPath: 'kubepods/besteffort'",
+        ),
+        (nodeslo({"name": "a", "cgroupPath": {"relativePath": "/kubepods.slice/"}}), r"cgroupPath: 'kubepods.slice'"),
+        (nodeslo({"name": "kubepods"}), r"cgroupPath: 'kubepods': must not be a directory that pods lie in"),
     ],
 )
 def test_errors_name_the_path(raw: bytes, path: str) -> None:
