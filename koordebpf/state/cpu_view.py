@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Node, NodeResourceTopology
@@ -33,7 +33,7 @@ def cpu_view(
     return CpuView(
         measured=measured,
         capacity_millicpu=capacity,
-        reserved_millicpu=_reserved_millicpu(node, set_aside, capacity, problems),
+        reserved_millicpu=_reserved_millicpu(node, set_aside, measured, problems),
         allocatable=allocatable_cpu(node),
         placement=_placement(tuple(pods), set_aside, measured.manager, problems),
     )
@@ -57,23 +57,30 @@ def allocatable_cpu(node: Node | None) -> dict[str, int] | None:
 
 
 # As for memory: of a node that is a cgroup the Node object speaks of the whole machine, and so does /proc/stat; its
-# CPUs are those of the machine all the same.
+# CPUs are those of the machine all the same. Kubelet counts them when it starts: those that are offline since are in
+# the object, and nobody can use them.
 def _capacity_millicpu(node: Node | None, measured: CpuMeasured) -> int:
+    online, written = len(measured.topology.online) * MILLI, _written_millicpu(node)
+    return online if written is None else min(written, online)
+
+
+def _written_millicpu(node: Node | None) -> int | None:
     capacity = node.status.capacity if node is not None else None
     if not capacity or NATIVE_CPU not in capacity:
-        return len(measured.topology.online) * MILLI
+        return None
     return quantity_millicpu(capacity[NATIVE_CPU], f"node.status.capacity.{NATIVE_CPU}")
 
 
-# The larger of what kubelet keeps back and what the annotation does; its CPUs by number replace its quantity. Nobody
-# checks annotations: one that is no quantity says nothing, and becomes a problem.
-def _reserved_millicpu(node: Node | None, set_aside: NodeCpus, capacity: int, problems: list[str]) -> int:
-    allocatable = (node.status.allocatable if node is not None else None) or {}
+# The larger of what kubelet keeps back and what the annotation does; its CPUs by number replace its quantity, those
+# that are not there left out. Nobody checks annotations: one that is no quantity says nothing, and becomes a problem.
+def _reserved_millicpu(node: Node | None, set_aside: NodeCpus, measured: CpuMeasured, problems: list[str]) -> int:
+    allocatable, capacity = (node.status.allocatable if node is not None else None) or {}, _written_millicpu(node)
     by_kubelet = 0
     if NATIVE_CPU in allocatable:
-        by_kubelet = max(capacity - quantity_millicpu(allocatable[NATIVE_CPU], "node.status.allocatable.cpu"), 0)
-    by_annotation = len(set_aside.reserved_cpus) * MILLI
-    if not by_annotation and set_aside.reserved_cpu is not None:
+        whole = len(measured.topology.online) * MILLI if capacity is None else capacity
+        by_kubelet = max(whole - quantity_millicpu(allocatable[NATIVE_CPU], "node.status.allocatable.cpu"), 0)
+    by_annotation = len(set(set_aside.reserved_cpus).intersection(measured.topology.cpus)) * MILLI
+    if not set_aside.reserved_cpus and set_aside.reserved_cpu is not None:
         place = f"annotation {RESERVATION_ANNOTATION} resources.cpu"
         try:
             by_annotation = quantity_millicpu(set_aside.reserved_cpu, place)
@@ -83,6 +90,7 @@ def _reserved_millicpu(node: Node | None, set_aside: NodeCpus, capacity: int, pr
 
 
 # Kubelet is asked beside the object: where nobody makes NodeResourceTopology, its pods have their CPUs all the same.
+# Only CPUs that the scheduler bound an LSR or LSE pod to count in place of kubelet's: a NUMA node is no CPU.
 def _placement(
     pods: Sequence[PodFacts], set_aside: NodeCpus, manager: CpuManager | None, problems: Sequence[str]
 ) -> CpuPlacement:
@@ -92,7 +100,7 @@ def _placement(
         for pod in pods
         if (pod.cpus.cpus or pod.cpus.has_numa) and pod.phase not in FINISHED_PHASES
     ]
-    by_scheduler: Mapping[str, CpuOwner] = {owner.uid: owner for owner in owners}
+    by_scheduler = {owner.uid for owner in owners if owner.cpus and owner.koord_qos in ("LSR", "LSE")}
     owners += [
         CpuOwner(uid, "", cpus, by_kubelet=True) for uid, cpus in pinned.items() if cpus and uid not in by_scheduler
     ]

@@ -308,8 +308,8 @@ class TestOff:
         first = plan_suppress(node(strategy=off, be_now=range(2), quota_us=5000), SuppressState("using", "using"))
         assert wanted(first, CPUS)[f"{BE_ROOT}/pod0/c0"] == frozenset(range(8))
         assert wanted(first, QUOTA) == {BE_ROOT: None}
-        assert first.next == SuppressState(cpuset="using", quota="using", idle="recovered")
-        assert plan_suppress(node(strategy=off), first.next).next == SuppressState(*["recovered"] * 3)
+        assert first.next == SuppressState(cpuset="using", quota="using", idle="recovered", is_ruled=True)
+        assert plan_suppress(node(strategy=off), first.next).next == SuppressState(*["recovered"] * 3, is_ruled=True)
 
     def test_while_it_is_disabled_lse_pods_keep_their_cpus_and_quotas_are_others_affair(self):
         state = SuppressState(cpuset="recovered", quota="recovered")

@@ -60,12 +60,13 @@ def cpus_in_use(cpu: CpuView) -> frozenset[int] | None:
     """Return the CPUs that best-effort pods can use now, None where none of their directories could be read.
 
     Where kubelet places containers itself it is the smallest set of a container, since only these are held; else that
-    of the best-effort directory. CPUs that are offline do not count: v1 keeps them in cpuset.cpus.
+    of the best-effort directory. That is empty on v1 after its last CPU went offline: the kernel moved its tasks to the
+    directory above, and they come no more; who is started then is held. An empty container is one that is being made.
     """
-    known = [(each.level, each.cpus) for each in cpu.measured.be_cgroups if each.cpus]
+    known = [(each.level, each.cpus) for each in cpu.measured.be_cgroups if each.cpus is not None]
     now = next((cpus for level, cpus in known if level == "root"), None)
     if cpu.placement.manager_policy == "static":
-        now = min((cpus for level, cpus in known if level == "container"), key=len, default=now)
+        now = min((cpus for level, cpus in known if level == "container" and cpus), key=len, default=now)
     return None if now is None else frozenset(cpu.measured.topology.cpus).intersection(now)
 
 

@@ -23,16 +23,17 @@ class QuotaChoice(msgspec.Struct, frozen=True):
 def choose_quota(now: BeQuota, be_millicpu: int, capacity_millicpu: int, *, may_grow: bool) -> QuotaChoice:
     """Return the quota for an amount, in the period that is set; Koordinator takes 100 ms for granted.
 
-    Never under 2000 µs. Less at once; more only where `may_grow`, and at most a tenth of the node at a time. What
-    changes by less than a hundredth of the node stays as it is. Without a quota now, the first one is written whole.
+    Never under 2000 µs, nor more than the node has. Less at once; more only where `may_grow`, and at most a tenth of
+    the node at a time. What changes by less than a hundredth of the node stays as it is. Without a quota now, the first
+    one is written whole.
 
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpusuppress/cpu_suppress.go, adjustByCfsQuota.
     """
-    wanted = max(be_millicpu * now.period_us // 1000, MIN_QUOTA_US)
-    if now.quota_us is None:
-        return QuotaChoice(wanted, is_growth=False)
     cores = -(-capacity_millicpu // 1000)  # Quantity.Value() rounds up to whole CPUs
     whole_us = cores * now.period_us
+    wanted = max(min(be_millicpu * now.period_us // 1000, whole_us), MIN_QUOTA_US)
+    if now.quota_us is None:
+        return QuotaChoice(wanted, is_growth=False)
     if abs(wanted - now.quota_us) < whole_us * _BYPASS_RATIO and wanted != MIN_QUOTA_US:
         return QuotaChoice(max(now.quota_us, MIN_QUOTA_US), is_growth=False)
     if wanted > now.quota_us:

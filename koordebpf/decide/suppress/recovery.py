@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.decide.suppress.cpuset import recovered_cpuset
+from koordebpf.decide.suppress.cpuset import MIN_CPUS, recovered_cpuset
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.quota import quota_write
 from koordebpf.decide.suppress.state import SuppressState, Use
@@ -48,10 +48,16 @@ def recovery(cpu: CpuView, state: SuppressState, reason: str) -> DesiredState:
 
 
 def recovered_state(cpu: CpuView, state: SuppressState) -> SuppressState:
-    """Return the state with what is seen to be recovered: a write may fail, so only the kernel says that it is done."""
+    """Return the state with what is seen to be recovered: a write may fail, so only the kernel says that it is done.
+
+    A pool of fewer than two CPUs is not written (`recovered_cpuset`), and nothing is seen by it therefore.
+    """
     quota, pool = cpu.measured.be_quota, be_pools(cpu).cpus
-    has_pool = all(each.cpus is None or pool.issubset(each.cpus) for each in cpu.measured.be_cgroups)
+    has_pool = len(pool) >= MIN_CPUS and all(
+        each.cpus is None or pool.issubset(each.cpus) for each in cpu.measured.be_cgroups
+    )
     return SuppressState(
+        is_ruled=True,
         cpuset="recovered" if has_pool else state.cpuset,
         quota="recovered" if quota is None or quota.quota_us is None else state.quota,
         idle="recovered" if not cpu.measured.be_idle else state.idle,

@@ -10,7 +10,7 @@ from koordebpf.decide.suppress.amount import BeAmount, be_amount
 from koordebpf.decide.suppress.cpuset import choose_cpuset, cpus_in_use, cpuset_writes, recovered_cpuset
 from koordebpf.decide.suppress.memory_pressure import memory_hold
 from koordebpf.decide.suppress.pools import CpuPools, be_pools
-from koordebpf.decide.suppress.quota import choose_quota, quota_write
+from koordebpf.decide.suppress.quota import MIN_QUOTA_US, choose_quota, quota_write
 from koordebpf.decide.suppress.recovery import be_root, recovered_idle, recovered_quota, recovered_state, recovery
 from koordebpf.decide.suppress.settings import Policy, SuppressSettings
 from koordebpf.decide.suppress.state import SuppressState
@@ -57,7 +57,10 @@ def plan_suppress(
     if cpu is None:
         return _skip(state, "unmeasured", "the node's CPUs were not measured")
     if strategy is None:
-        return _skip(state, "no_strategy", "no NodeSLO and no slo-controller-config is known")
+        # At a start it may come yet, and a predecessor have left something; where it was deleted it holds nobody.
+        if not state.is_ruled or be_root(cpu) is None:
+            return _skip(state, "no_strategy", "no NodeSLO and no slo-controller-config is known")
+        return _undone(cpu, state, "suppression is off: there is no NodeSLO and no slo-controller-config any more")
     if strategy.enable is None:
         return _skip(state, "enable_unset", "resourceUsedThresholdWithBE.enable is not set")
     if be_root(cpu) is None:
@@ -66,8 +69,7 @@ def plan_suppress(
     if is_on and view.feature_gates.get(MANAGER_GATE, False):
         return _managed(cpu, state)
     if not is_on:
-        desired = recovery(cpu, state, f"suppression is off: feature gate {SUPPRESS_GATE} is off")
-        return SuppressPlan(desired.reason, recovered_state(cpu, state), desired)
+        return _undone(cpu, state, f"suppression is off: feature gate {SUPPRESS_GATE} is off")
     if not strategy.enable:
         # The set is wanted for as long as the gate is on: LSE pods come and go, and so do CPUs.
         reason = "suppression is off: resourceUsedThresholdWithBE.enable is false"
@@ -113,6 +115,8 @@ def _held(
             plan = _by_quota(view, cpu, pools, be_millicpu, settings, state)
         case _:  # koordlet takes any other word for cpuset, too
             plan = _by_cpuset(view, cpu, pools, be_millicpu, settings, state)
+    if state.memory_hold is not None:
+        plan = _by_time_too(plan, cpu, state.memory_hold.cap_millicpu)
     reason = "; ".join([*sentences, plan.reason])
     desired = replace(plan.desired, reason=reason)
     return replace(plan, reason=reason, desired=desired, amount=amount, be_millicpu=be_millicpu)
@@ -142,7 +146,7 @@ def _by_cpuset(
         cpuset_grown_ns=view.now_ns if choice.is_growth else state.cpuset_grown_ns,
         memory_hold=state.memory_hold,
     )
-    reason = f"CPUs {format_cpu_list(choice.cpus)}, from {format_cpu_list(now)}"
+    reason = f"CPUs {format_cpu_list(choice.cpus)}, from {format_cpu_list(now) or 'none'}"
     return SuppressPlan(
         reason,
         after,
@@ -200,6 +204,22 @@ def _by_idle(cpu: CpuView, pools: CpuPools, state: SuppressState) -> SuppressPla
     return SuppressPlan(reason, after, DesiredState("", writes), policy="cpuIdle")
 
 
+# A set has two CPUs at least, and who runs idle has all that nobody else wants: what is held there is time.
+def _by_time_too(plan: SuppressPlan, cpu: CpuView, cap_millicpu: int) -> SuppressPlan:
+    now, root = cpu.measured.be_quota, be_root(cpu)
+    if plan.skipped is not None or plan.policy == "cfsQuota" or now is None or root is None:
+        return plan
+    quota_us = max(cap_millicpu * now.period_us // 1000, MIN_QUOTA_US)
+    others = (write for write in plan.desired.writes if write.file is not CgroupFile.CPU_QUOTA)
+    return replace(
+        plan,
+        next=replace(plan.next, quota="using"),
+        desired=DesiredState("", (*others, quota_write(root.path, quota_us))),
+        held_millicpu=cap_millicpu if plan.held_millicpu is None else min(plan.held_millicpu, cap_millicpu),
+        quota_us=quota_us,
+    )
+
+
 # Somebody else places best-effort pods; what suppression set goes, and the pods that were given CPUs keep theirs.
 def _managed(cpu: CpuView, state: SuppressState) -> SuppressPlan:
     reason = f"feature gate {MANAGER_GATE} is on: somebody else places best-effort pods"
@@ -210,6 +230,10 @@ def _managed(cpu: CpuView, state: SuppressState) -> SuppressPlan:
         *recovered_idle(cpu, state),
     )
     return SuppressPlan(reason, recovered_state(cpu, state), DesiredState(reason, writes))
+
+
+def _undone(cpu: CpuView, state: SuppressState, reason: str) -> SuppressPlan:
+    return SuppressPlan(reason, recovered_state(cpu, state), recovery(cpu, state, reason))
 
 
 def _may_grow(grown_ns: int | None, now_ns: int, settings: SuppressSettings) -> bool:

@@ -21,7 +21,7 @@ class MemoryHold(msgspec.Struct, frozen=True):
 
 
 class SuppressState(msgspec.Struct, frozen=True):
-    """The state of each value, and when it last grew."""
+    """The state of each value, and when it last grew. `is_ruled`: a strategy was known since the start."""
 
     cpuset: Use = "unknown"
     quota: Use = "unknown"
@@ -30,6 +30,7 @@ class SuppressState(msgspec.Struct, frozen=True):
     quota_grown_ns: int | None = None
     memory_hold: MemoryHold | None = None
     memory_rest_until_ns: int | None = None
+    is_ruled: bool = False
 
 
 class KeptSuppression(msgspec.Struct, frozen=True):
