@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from koordebpf.agent.scope import open_scope
+from koordebpf.agent.cpu_collector import best_effort_root
+from koordebpf.agent.scope import NodeScope, open_scope
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.errors import SupportError
 from koordebpf.events import run_queue
 from koordebpf.kernel.backend import BackendName, SignalSource
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroupfs import find_controllers, find_memory_hierarchy
 from koordebpf.kernel.choose import WantedBackend, wanted_backend
+from koordebpf.kernel.cpu_support import support_of_suppression
 from koordebpf.kernel.host import host_facts
 from koordebpf.kernel.sched_latency import support_of_tracing
 from koordebpf.kernel.support import host_line, support_of_files
@@ -36,7 +39,7 @@ def examine(node_cgroup: Path | None, backend: WantedBackend | None = None) -> D
         sources.append(support_of_tracing(run_queue.check_layout))
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
-            sources += watch.signals.sources
+            sources += [*watch.signals.sources, *_suppression(scope, watch)]
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
@@ -47,6 +50,12 @@ def examine(node_cgroup: Path | None, backend: WantedBackend | None = None) -> D
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]
     return doctor_report(host_line(), tries, sources, fixes_of([*sources, *failed], host_facts()), quality)
+
+
+def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:
+    owned = {owner.path.strip("/"): owner for each in watch.index if (owner := watch.index.owner(each))}
+    online_cpus = os.sysconf("SC_NPROCESSORS_ONLN")
+    return support_of_suppression(find_controllers(), scope.node_path, best_effort_root(owned), online_cpus)
 
 
 def _tries(sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None) -> list[BackendTry]:

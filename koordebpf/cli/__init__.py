@@ -22,7 +22,7 @@ _COMMANDS = {
     "controller": "Give every Node its NodeSLO, in a cluster without Koordinator.",
     "slo": "Render and check the ConfigMap slo-controller-config.",
     "restore": "Give back what cgroup files held before the agent wrote them.",
-    "doctor": "Show which signals work on this host, and what is missing.",
+    "doctor": "Show what works on this host, and what is missing.",
     "demo": "Watch a node cgroup be eaten and saved, on this kernel.",
 }
 

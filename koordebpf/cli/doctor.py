@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
 def doctor(node_cgroup: Path | None, fix: bool, backend: WantedBackend | None, as_json: bool) -> None:
-    """Show which signals work on this host, and what is missing.
+    """Show which signals and which policies of suppression work on this host, and what is missing.
 
     Each is tried: the programs are loaded and attached for a moment and gone again. What is marked -- does not work
     here, or works only in the way that is noted below it, with what that costs. With --fix the kernel option, boot

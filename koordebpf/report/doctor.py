@@ -98,6 +98,4 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
 
 
 def _wrapped(head: str, text: str, indent: int) -> list[str]:
-    return textwrap.wrap(
-        head + text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
-    )
+    return textwrap.wrap(head + text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)

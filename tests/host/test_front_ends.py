@@ -24,6 +24,7 @@ from jsonschema import Draft202012Validator
 
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.kernel.choose import BACKEND_VARIABLE
+from tests.host.held_node import CpuFiles, or_skipped
 from tests.nodes import MIB, NodeCgroup
 
 pytestmark = pytest.mark.usefixtures("require_root")
@@ -530,6 +531,31 @@ class TestDoctor:
         (fix,) = report["fixes"][:1]
         assert fix["signal"] == "memory controller"
         assert fix["fixes"][0]["command"].startswith("mount -t cgroup2 ")
+
+    def test_it_says_which_policies_can_hold_the_best_effort_pods_of_a_node(self, node: NodeCgroup) -> None:
+        node.add_pod("be")
+        command = ("doctor", "--json", "--node-cgroup", str(node.path))
+
+        def policies(*prefix: str) -> dict[str, Any]:
+            report = json.loads(koordebpf(*command, prefix=prefix).stdout)
+            listed = {each["signal"].removeprefix("suppression by "): each for each in report["sources"]}
+            return {policy: listed[policy] for policy in ("cpuset", "cfsQuota", "cpuIdle", "CPU usage")}
+
+        # On v1 the node is in the memory hierarchy alone, on v2 nothing is handed down to it.
+        assert not any(each["works"] for name, each in policies().items() if name != "CPU usage")
+        files = or_skipped(lambda: CpuFiles(node))
+        try:
+            held = policies()
+            assert held["cfsQuota"]["how"].startswith(f"{files.quota_file.name}, cgroup v")
+            assert held["cpuset"]["works"] is ((os.cpu_count() or 1) > 1)
+            assert held["cpuIdle"]["works"] and held["CPU usage"]["works"]
+            mount = files.mounts["cpu"].mount_point
+            script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'
+            quota = policies("unshare", "-m", "sh", "-c", script, "sh")["cfsQuota"]
+            assert not quota["works"]
+            assert quota["reason"] == f"{files.quota_file}: Read-only file system"
+        finally:
+            files.close()
 
     def test_a_backend_is_tried_alone(self) -> None:
         report = json.loads(koordebpf("doctor", "--json", "--backend", "files").stdout)

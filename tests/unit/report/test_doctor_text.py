@@ -60,6 +60,13 @@ def test_what_is_missing_says_why_how_and_what_it_costs() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_a_path_that_is_longer_than_its_column_is_broken() -> None:
+    path = "/sys/fs/cgroup/cpuset/kubepods.slice/kubepods-besteffort.slice"
+    lines = doctor_text(report(msgspec.structs.replace(MISSING, reason=f"there is no {path}"))).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert path in "".join(line.strip() for line in lines)
+
+
 def test_the_same_cause_is_explained_once() -> None:
     other = msgspec.structs.replace(REFUSED, signal="kswapd activity")
     text = doctor_text(report(REFUSED, other), with_fixes=True)
@@ -100,6 +107,8 @@ NO_BCC = SignalSource("backend bcc", "", False, "python3-bpfcc is not installed"
 NO_HEADERS = SignalSource("backend bcc", "", False, "the running kernel's headers are not installed", "y", "x")
 NO_FREEZER = SignalSource("kill a cgroup", "pidfd", True, "no freezer hierarchy", "Mount it.", "x")
 NO_STALL = SignalSource("every memory stall", "", False, "psi_memstall_enter cannot be probed", "y", "x")
+NO_IDLE = SignalSource("suppression by cpuIdle", "the least cpu.shares", True, "this kernel has no cpu.idle", "y", "x")
+NO_CPUSET = SignalSource("suppression by cpuset", "", False, "no cgroup mount has the cpuset controller", "y", "x")
 GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && update-grub"
 
 
@@ -205,6 +214,12 @@ GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && updat
                     "mkdir -p /sys/fs/cgroup/freezer\nmount -t cgroup -o freezer cgroup /sys/fs/cgroup/freezer"
                 )
             },
+        ),
+        (NO_IDLE, with_host(release="5.10.0"), {"kernel Linux 5.15 or newer, for cpu.idle; this is 5.10.0": ""}),
+        (
+            NO_CPUSET,
+            with_host(options={}),
+            {"kernel option CONFIG_CPUSETS=y; it is not in /boot/config-6.12.1-amd64": ""},
         ),
         (
             NO_STALL,
