@@ -257,3 +257,14 @@ def test_a_set_that_somebody_made_smaller_grows_again_as_a_whole(node, suppressi
     assert {node.text(path, CPUS).strip() for path in (BE_ROOT, f"{BE_ROOT}/podbe-1", f"{BE_ROOT}/podbe-1/c1")} == {
         chosen
     }
+
+
+def test_sets_that_the_kernel_emptied_are_held_anew(node, suppression):
+    # GIVEN no CPU in the best-effort tree, as on v1 after the last one of each set went offline
+    paths = (f"{BE_ROOT}/podbe-1/c1", f"{BE_ROOT}/podbe-1", BE_ROOT)
+    for path in paths:
+        node.put_cpus(path, "\n")
+    plan = suppression.until(BY_CPUSET, lambda plan: plan.policy is not None)
+    if plan.cpus is None:
+        pytest.skip(f"{OTHER_MACHINE}it has one CPU")
+    assert {node.text(path, CPUS).strip() for path in paths} == {format_cpu_list(plan.cpus)}
