@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal, read_journal
+from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.kernel.cgroup_files import format_cpu_list
@@ -123,12 +125,69 @@ def test_what_cannot_be_given_back_stays_on_record(cgroups: Cgroups, tmp_path: P
         pytest.skip("not this kind of machine: on v2 kernels differ in whether a parent may have fewer CPUs")
     journal = tmp_path / "writes.journal"
     write_and_be_killed(cgroups, journal, WRITES)
-    cgroups.make("be/born")
-    cgroups.put("be/born", CPUS, cgroups.text("be", CPUS))
+    first, second = two_cpus()
+    cgroups.put("", CPUS, str(second))
     done = koordebpf_restore(journal)
     assert done.returncode == 1
-    assert f"{cgroups.file('be', CPUS)}: not 0: EBUSY" in done.stdout
-    assert list(read_journal(journal)[0]) == [(cgroups.path("be"), CPUS)]
-    cgroups.remove("be/born")
+    why = f"the parent /{cgroups.path()} has not CPU {first}"
+    assert f"{cgroups.file('be', CPUS)}: not {first}: {why}" in done.stdout
+    assert {path for path, _ in read_journal(journal)[0]} == {cgroups.path(path) for path in TREE}
+    cgroups.put("", CPUS, format_cpu_list((first, second)))
     assert koordebpf_restore(journal).returncode == 0
     assert not journal.exists()
+
+
+def told_story(cgroups: Cgroups, path: Path) -> None:
+    """Hold the tree, then otherwise, then give it back."""
+    first, second = two_cpus()
+    with Journal(path) as journal:
+        writer = CgroupWriter(cgroups.places, journal, enforce=True)
+        writer.apply(wanted(cgroups), 0)
+        writes = [CgroupWrite(cgroups.path(path), CPUS, frozenset({first, second})) for path in TREE]
+        writes += [CgroupWrite(cgroups.path("be"), QUOTA, 5_000)]
+        writer.apply(DesiredState("a test", tuple(writes)), 1)
+        writer.give_back(2)
+
+
+def killed_at(number: int, moment: str, cgroups: Cgroups, path: Path) -> bool:
+    """Tell the story in another process that kills itself at a call of write(2); whether it came to that."""
+    pid = os.fork()
+    if pid == 0:
+        write, left = os.write, number
+
+        def write_or_die(fd: int, data: bytes) -> int:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if moment == "after":
+                    write(fd, data)
+                elif moment == "torn" and stat.S_ISREG(os.fstat(fd).st_mode) and data.startswith(b"{"):
+                    write(fd, data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(fd, data)
+
+        code = 1
+        try:
+            os.write = write_or_die  # type: ignore[assignment]
+            told_story(cgroups, path)
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+@pytest.mark.parametrize("moment", ["before", "torn", "after"])
+def test_every_byte_comes_back_from_each_write_of_a_story(cgroups: Cgroups, tmp_path: Path, moment: str) -> None:
+    before = content(cgroups)
+    journal = tmp_path / "writes.journal"
+    number = 1
+    while killed_at(number, moment, cgroups, journal):
+        report = restore_journal(journal, cgroups.places, 0)
+        assert (report.left, report.lost_lines, content(cgroups)) == ((), 0, before), number
+        assert not journal.exists()
+        number += 1
+    assert content(cgroups) == before
+    # The header, the originals, each write of the first part and back, and what is done with.
+    assert number > 1 + 1 + WRITES + WRITES + 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,11 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.seen import is_wish
 from koordebpf.decide.reconcile.order import plan_writes
 from koordebpf.decide.reconcile.values import FileKey, PlannedWrite
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
-from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
 from koordebpf.kernel.kernel_file import read_kernel_file
 
 _REASON = "it held this before the first write"
@@ -48,20 +50,35 @@ def restore_journal(path: Path, places: Places, now_ns: int, *, dry_run: bool = 
 
 
 def restore(
-    places: Places, originals: Mapping[FileKey, Original], now_ns: int, *, enforce: bool = False
+    places: Places,
+    originals: Mapping[FileKey, Original],
+    now_ns: int,
+    *,
+    enforce: bool = False,
+    last: Mapping[FileKey, Value] | None = None,
 ) -> RestoreReport:
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
-    with.
+    with, and so is a file that somebody else wants otherwise since it held what `last` says. On v1 a set of CPUs gets
+    those that the one above has, and the sets that were copied from one that is given back are as that one.
     """
-    return _Restore(places, originals, now_ns, enforce).run()
+    return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
 
 class _Restore:
-    def __init__(self, places: Places, originals: Mapping[FileKey, Original], now_ns: int, enforce: bool) -> None:
+    def __init__(
+        self,
+        places: Places,
+        originals: Mapping[FileKey, Original],
+        now_ns: int,
+        enforce: bool,
+        last: Mapping[FileKey, Value],
+    ) -> None:
         self._places = places
-        self._originals = originals
+        self._originals = dict(originals)
+        self._last = last
+        self._lacking: dict[FileKey, str] = {}  # CPUs that the one above has not any more
         self._now_ns = now_ns
         self._enforce = enforce
         self._held: dict[FileKey, Held] = {}
@@ -81,10 +98,15 @@ class _Restore:
             except KernelFileError as error:
                 self._tell(key, None, WriteResult.REFUSED, str(error))
             else:
-                if held.inode == original.inode:
-                    self._held[key] = held
-                else:
+                if held.inode != original.inode:
                     self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
+                elif is_wish(self._last.get(key, held.value), held.value) and held.text != original.text:
+                    self._tell(key, held.text, WriteResult.YIELDED, "somebody else has written it since: left to them")
+                else:
+                    self._held[key] = held
+        if self._places.versions.get("cpuset") == 1:
+            self._add_copies(wanted)
+            self._take_what_is_there(wanted)
         plan = plan_writes(self._current(), {key: wanted[key] for key in self._held}, self._places.versions)
         for block in plan.blocked:
             self._tell(block.key, self._held[block.key].text, WriteResult.BLOCKED, block.why)
@@ -94,6 +116,41 @@ class _Restore:
         self._compare_bytes(wanted)
         done = tuple(key for key in self._originals if key not in self._left)
         return RestoreReport(tuple(self._changes), done, tuple(key for key in self._originals if key in self._left))
+
+    # Whoever makes a cgroup on v1 copies the CPUs of the one above it, also while that one is held and nobody looks.
+    def _add_copies(self, wanted: dict[FileKey, Value]) -> None:
+        left = [key for key in self._held if key[1] is CgroupFile.CPUSET_CPUS]
+        while left:
+            above = left.pop()
+            if self._held[above].value == wanted[above]:
+                continue
+            for path in _children(self._held[above].path.parent, above[0]):
+                key = (path, CgroupFile.CPUSET_CPUS)
+                if key in self._originals:
+                    continue
+                try:
+                    held = look(self._places, key, self._now_ns)
+                except Unusable:
+                    continue
+                if held.value == self._held[above].value:
+                    self._originals[key] = Original(self._originals[above].text, held.inode)
+                    self._held[key], wanted[key] = held, wanted[above]
+                    left.append(key)
+
+    # On v1 a CPU that goes offline goes out of every set for good, and the kernel takes no set with others than those
+    # above have.
+    def _take_what_is_there(self, wanted: dict[FileKey, Value]) -> None:
+        current = self._current()
+        for key in sorted(self._held, key=lambda key: key[0].count("/")):
+            above = beside(key, self._places.versions)
+            cpus = wanted[key]
+            if above is None or not isinstance(cpus, frozenset):
+                continue
+            room = wanted[above] if above in self._held else current.get(above)
+            if isinstance(room, frozenset) and (there := cpus & room) and there != cpus:
+                self._lacking[key] = f"the one above it has not CPU {format_cpu_list(cpus - there)} any more"
+                self._originals[key] = Original(f"{format_cpu_list(there)}\n", self._originals[key].inode)
+                wanted[key] = there
 
     # The same value may be in other words: cpu.max has a period beside the quota.
     def _compare_bytes(self, wanted: Mapping[FileKey, Value]) -> None:
@@ -125,7 +182,7 @@ class _Restore:
         text = original.text if step.is_final else self._places.format(step.key, step.value)
         if not self._enforce:
             if step.is_final:
-                self._tell(step.key, held.text, WriteResult.DRY_RUN, "")
+                self._tell(step.key, held.text, WriteResult.DRY_RUN, self._lacking.get(step.key, ""))
             return
         old = held.text
         try:
@@ -140,7 +197,8 @@ class _Restore:
         if step.is_final and held.text != original.text:
             self._tell(step.key, old, WriteResult.REFUSED, f"the file holds {held.text.strip()!r}")
         else:
-            self._tell(step.key, old, WriteResult.WRITTEN, "", new=text, is_final=step.is_final)
+            detail = self._lacking.get(step.key, "") if step.is_final else ""
+            self._tell(step.key, old, WriteResult.WRITTEN, detail, new=text, is_final=step.is_final)
 
     # Kernels differ in whether a v2 set that has tasks, or children with sets, may become empty again.
     def _is_kept(self, key: FileKey, text: str, error: Unusable) -> bool:
@@ -175,7 +233,7 @@ class _Restore:
         if result is WriteResult.WRITTEN:
             if is_final:
                 self._written.add(key)
-        elif result is not WriteResult.GONE:
+        elif result not in (WriteResult.GONE, WriteResult.YIELDED):
             self._left.add(key)
         if result is WriteResult.GONE:
             self._held.pop(key, None)
@@ -191,3 +249,11 @@ class _Restore:
                 is_final=is_final,
             )
         )
+
+
+def _children(directory: Path, path: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from (f"{path}/{entry.name}".lstrip("/") for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:  # gone
+        return

@@ -11,9 +11,11 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteReport, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.originals import Originals
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
 from koordebpf.act.writer.quotas import CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
+from koordebpf.act.writer.seen import is_wish
 from koordebpf.decide.reconcile.order import plan_writes
 from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite, wanted_values
 from koordebpf.errors import ConfigError
@@ -51,6 +53,7 @@ class _Call(msgspec.Struct):
     reason: str
     now_ns: int
     wanted: dict[FileKey, Value]
+    looked: list[FileKey] = msgspec.field(default_factory=list)
     changes: list[FileChange] = msgspec.field(default_factory=list)
     beside: dict[FileKey, Held] = msgspec.field(default_factory=dict)  # files that are read and not written
     corrected: set[FileKey] = msgspec.field(default_factory=set)
@@ -78,6 +81,8 @@ class CgroupWriter:
             raise ConfigError("journal", None, "must be given where files are written, so that they can be given back")
         self._places = places
         self._journal = journal if enforce else None
+        self._originals = Originals(places, self._journal)
+        self._seen = self._originals.seen
         self._settings = settings or WriterSettings()
         self._audit = audit
         self._held: dict[FileKey, Held] = {}
@@ -124,6 +129,8 @@ class CgroupWriter:
     def give_back(self, now_ns: int, files: Collection[CgroupFile] | None = None) -> RestoreReport:
         """Make every file that was ever written hold what it held before; in a dry run there is none.
 
+        What somebody else has changed since it was last looked at stays as it is.
+
         Args:
             now_ns: CLOCK_MONOTONIC.
             files: only these, of every cgroup.
@@ -134,10 +141,11 @@ class CgroupWriter:
         if self._journal is None:
             return RestoreReport()
         originals = {key: held for key, held in self._journal.originals.items() if files is None or key[1] in files}
-        report = restore(self._places, originals, now_ns, enforce=True)
+        report = restore(self._places, originals, now_ns, enforce=True, last=self._seen.last)
         for change in report.changes:
             if self._audit is not None:
                 self._audit(change)
+        self._seen.forget(report.done)
         self._journal.forget(report.done)
         return report
 
@@ -158,13 +166,9 @@ class CgroupWriter:
         if self._journal is None or (self._dropped_ns is not None and now_ns - self._dropped_ns < _DROP_NS):
             return
         self._dropped_ns = now_ns
-        originals = self._journal.originals
-        gone = [key for key, original in originals.items() if not self._places.is_there(key, original)]
+        gone = self._originals.drop_gone(self._wanted, now_ns)
         if self._cut is not None:
             self._cut.forget(gone)
-        with contextlib.suppress(OSError):  # the next time
-            self._journal.forget(gone)
-            self._journal.compact()
 
     # What differs, and of what was all right the part that has waited longest, so that no call takes long.
     def _due(self, now_ns: int) -> list[FileKey]:
@@ -195,15 +199,16 @@ class CgroupWriter:
     def _look(self, call: _Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
         try:
-            held = look(self._places, key, call.now_ns)
+            held = self._held[key] = self._originals.look(key, call.now_ns)
         except Unusable as error:
             self._fail(call, key, None, error.result, error.detail)
             return
+        call.looked.append(key)
         if before is not None and before.is_ours and before.inode == held.inode:
             held.is_ours = held.value == before.value
             if not held.is_ours and not self._may_correct(call, key, held, before.value):
+                del self._held[key]
                 return
-        self._held[key] = held
         if self._places.is_held(key, held.value, call.wanted[key]):
             held.satisfies = (call.wanted[key],)
             self._failures.pop(key, None)
@@ -214,10 +219,15 @@ class CgroupWriter:
             return True
         if self._corrections.may_correct(key, call.now_ns):
             call.corrected.add(key)
-            # What they want is what they are to be given back. Fewer CPUs than were written are no wish: on v1 the
-            # kernel takes a CPU that goes offline out of every set.
-            is_less = isinstance(held.value, frozenset) and isinstance(ours, frozenset) and held.value < ours
-            return is_less or self._record(call, {key: held}, [key])
+            # What they want is what they are to be given back.
+            if not is_wish(ours, held.value) or self._journal is None:
+                return True
+            try:
+                self._journal.record({key: Original(held.text, held.inode)})
+            except OSError as error:
+                self._hold_back(call, key, error)
+                return False
+            return True
         if self._journal is not None:
             with contextlib.suppress(OSError):  # the original stays on record then
                 self._journal.forget([key])
@@ -226,7 +236,7 @@ class CgroupWriter:
 
     def _carry_out(self, call: _Call) -> None:
         steps = self._plan(call)
-        if steps and self._put_on_record(call, steps):
+        if self._put_on_record(call, steps):
             for step in steps:
                 self._write(call, step)
 
@@ -261,6 +271,8 @@ class CgroupWriter:
             return {}
         held, fitting = self._cut.fit(call.wanted, paths, call.now_ns, search=call.looks_below)
         self._held |= held
+        for key, each in held.items():
+            self._seen.note(key, each.value)
         call.wanted = call.wanted | fitting
         return fitting
 
@@ -271,30 +283,21 @@ class CgroupWriter:
                 if step.is_final:
                     self._fail(call, step.key, self._held[step.key], WriteResult.DRY_RUN, "")
             return False
-        originals: dict[FileKey, Held] = {}
-        for step in steps:
-            path, file = step.key
-            keys = [step.key]
-            if file is CgroupFile.CPU_IDLE:
-                keys.append((path, CgroupFile.CPU_SHARES))  # the kernel resets them
-            for key in keys:
-                held = self._held.get(key) or call.beside.get(key)
-                known = self._journal.originals.get(key)
-                if held is not None and (known is None or known.inode != held.inode):
-                    originals[key] = held
-        return self._record(call, originals, [step.key for step in steps if step.is_final])
-
-    def _record(self, call: _Call, originals: Mapping[FileKey, Held], keys: list[FileKey]) -> bool:
-        if self._journal is None:
-            return True
+        keys = {step.key for step in steps}
+        # The kernel resets them.
+        keys |= {(path, CgroupFile.CPU_SHARES) for path, file in keys if file is CgroupFile.CPU_IDLE}
         try:
-            self._journal.record({key: Original(held.text, held.inode) for key, held in originals.items()})
+            self._originals.record(call.beside | self._held, keys, call.looked)
         except OSError as error:
-            for key in keys:
-                detail = f"what it held could not be put on record: {error.strerror}"
-                self._fail(call, key, originals.get(key), WriteResult.HELD, detail)
+            for step in steps:
+                if step.is_final:
+                    self._hold_back(call, step.key, error)
             return False
         return True
+
+    def _hold_back(self, call: _Call, key: FileKey, error: OSError) -> None:
+        detail = f"what it held could not be put on record: {error.strerror}"
+        self._fail(call, key, self._held.get(key), WriteResult.HELD, detail)
 
     def _write(self, call: _Call, step: PlannedWrite) -> None:
         held = self._held.get(step.key)
@@ -312,8 +315,9 @@ class CgroupWriter:
             self._fail(call, step.key, held, error.result, error.detail, new=text)
             return
         self._held[step.key] = after
+        self._seen.note(step.key, after.value)
         path, file = step.key
-        if file is CgroupFile.CPU_IDLE and (path, CgroupFile.CPU_SHARES) in self._held:
+        if file is CgroupFile.CPU_IDLE:
             self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
         if not self._places.is_held(step.key, after.value, step.value):
             self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
@@ -335,11 +339,12 @@ class CgroupWriter:
         )
         self._tell(call, step.key, change)
 
+    # What the kernel changed is nobody's wish.
     def _look_again(self, key: FileKey, now_ns: int) -> None:
-        try:
-            self._held[key] = look(self._places, key, now_ns)
-        except Unusable:
-            del self._held[key]
+        self._seen.forget([key])
+        if self._held.pop(key, None) is not None:
+            with contextlib.suppress(Unusable):
+                self._held[key] = self._originals.look(key, now_ns)
 
     def _fail(
         self,

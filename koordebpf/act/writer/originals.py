@@ -1,0 +1,104 @@
+"""What each file is to be given back, and put on record: what it held at first, or what others wanted since."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
+
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
+from koordebpf.act.writer.seen import Seen, is_wish
+from koordebpf.decide.reconcile.values import FileKey
+from koordebpf.errors import KernelFileError
+from koordebpf.kernel.cgroup_files import CgroupFile
+
+
+class Originals:
+    """Decides what goes into the journal; without one, in a dry run, nothing does. `seen` has what files held last."""
+
+    def __init__(self, places: Places, journal: Journal | None) -> None:
+        self._places = places
+        self._journal = journal
+        self.seen = Seen()
+
+    def look(self, key: FileKey, now_ns: int) -> Held:
+        """Return what a file holds now.
+
+        A file that held what it is to be given back, and holds something else now, is to be given back that.
+
+        Raises: Unusable: as `places.look`.
+        """
+        held = look(self._places, key, now_ns)
+        *_, before = self.seen.lately(key) or (held.value,)
+        if self._journal is not None and self._has(key, held) and is_wish(before, held.value):
+            with contextlib.suppress(OSError, KernelFileError):  # the one before stays on record then
+                if self._places.parse(key, self._journal.originals[key].text) == before:
+                    self._journal.record({key: Original(held.text, held.inode)})
+        self.seen.note(key, held.value)
+        return held
+
+    def record(
+        self, held: Mapping[FileKey, Held], written: Collection[FileKey], looked: Iterable[FileKey] = ()
+    ) -> None:
+        """Put on record what the files to be written hold, before they are, and the sets of CPUs below sets on record.
+
+        Args:
+            held: what files hold.
+            written: those that are written now.
+            looked: those that were just looked at.
+        Raises:  OSError: it is not on record. Nothing may be written then.
+        """
+        if self._journal is None:
+            return
+        originals = {
+            key: Original(held[key].text, held[key].inode)
+            for key in written
+            if key in held and not self._has(key, held[key])
+        }
+        originals |= self._below(held, originals, looked, self._journal.originals)
+        self._journal.record(originals)
+        self.seen.begin(originals)
+
+    def drop_gone(self, wanted: Collection[FileKey], now_ns: int) -> list[FileKey]:
+        """Take those of cgroups that are gone off the record; return them."""
+        if self._journal is None:
+            return []
+        originals = self._journal.originals
+        gone = [key for key, original in originals.items() if not self._places.is_there(key, original)]
+        with contextlib.suppress(OSError):  # the next time
+            self._journal.forget(gone)
+            self._journal.compact()
+        for key in originals:
+            if not self.seen.lately(key):  # of an agent before this one
+                with contextlib.suppress(Unusable):
+                    self.look(key, now_ns)
+        self.seen.keep(originals, wanted)
+        return gone
+
+    def _has(self, key: FileKey, held: Held) -> bool:
+        known = None if self._journal is None else self._journal.originals.get(key)
+        return known is not None and known.inode == held.inode
+
+    # On v1 whoever makes a cgroup copies the CPUs of the one above it: below one that is held these are not its own.
+    # Its own are put on record too where they are as wanted: what is not on record was made later.
+    def _below(
+        self,
+        held: Mapping[FileKey, Held],
+        first: Mapping[FileKey, Original],
+        looked: Iterable[FileKey],
+        known: Mapping[FileKey, Original],
+    ) -> dict[FileKey, Original]:
+        below: dict[FileKey, Original] = {}
+        if self._places.versions.get("cpuset") != 1:
+            return below
+        for key in sorted(looked, key=lambda key: key[0].count("/")):
+            path, file = key
+            if file is not CgroupFile.CPUSET_CPUS or key not in held or self._has(key, held[key]):
+                continue
+            above = (path.rpartition("/")[0], file)
+            original = below.get(above) or first.get(above) or known.get(above)
+            if original is not None:
+                value = held[key].value
+                is_copy = not value or value in self.seen.lately(above)
+                below[key] = Original(original.text if is_copy else held[key].text, held[key].inode)
+        return below

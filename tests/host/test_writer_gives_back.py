@@ -1,0 +1,199 @@
+"""What files are given back on the running kernel: what others wanted last, and what is born while others are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.act.writer.change import WriteResult
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.restore import restore_journal
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
+from koordebpf.units import NS_PER_S
+from tests.conftest import OTHER_MACHINE
+from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
+
+REFRESH_NS = 10 * NS_PER_S
+TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Cgroups]:
+    with made_cgroups() as cgroups:
+        yield cgroups
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "writes.journal") as journal:
+        yield journal
+
+
+@pytest.fixture
+def writer(cgroups: Cgroups, journal: Journal) -> CgroupWriter:
+    return CgroupWriter(cgroups.places, journal, enforce=True)
+
+
+def desired(cgroups: Cgroups, *writes: tuple[str, CgroupFile, Value]) -> DesiredState:
+    return DesiredState("a test", tuple(CgroupWrite(cgroups.path(path), file, value) for path, file, value in writes))
+
+
+class TestOthers:
+    def test_what_they_wrote_since_the_last_look_stays(
+        self, cgroups: Cgroups, journal: Journal, writer: CgroupWriter
+    ) -> None:
+        for path in ("be", "be/pod"):
+            cgroups.make(path)
+        before = cgroups.text("be", QUOTA)
+        writer.apply(desired(cgroups, ("be", QUOTA, 50_000), ("be/pod", QUOTA, 20_000)), 0)
+        cgroups.put("be/pod", QUOTA, "15000")
+        report = writer.give_back(1)
+        assert cgroups.text("be/pod", QUOTA).startswith("15000")
+        assert cgroups.text("be", QUOTA) == before
+        yielded = [change.path for change in report.changes if change.result is WriteResult.YIELDED]
+        assert yielded == [str(cgroups.file("be/pod", QUOTA))]
+        assert not journal.originals
+
+    def test_what_they_wrote_after_it_was_as_before_stays(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
+        cgroups.make("be")
+        writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 0)
+        writer.apply(desired(cgroups, ("be", QUOTA, None)), 1)
+        writer.apply(desired(cgroups, ("be", SHARES, 2)), 2)  # the quota is nobody's business any more
+        cgroups.put("be", QUOTA, "70000")
+        writer.give_back(3)
+        assert cgroups.text("be", QUOTA).startswith("70000")
+
+    def test_it_stays_too_when_the_file_was_held_once_more(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
+        cgroups.make("be")
+        writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 0)
+        writer.apply(desired(cgroups, ("be", QUOTA, None)), 1)
+        writer.apply(desired(cgroups, ("be", SHARES, 2)), 2)
+        cgroups.put("be", QUOTA, "70000")
+        writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 3)
+        assert cgroups.text("be", QUOTA).startswith("50000")
+        writer.give_back(4)
+        assert cgroups.text("be", QUOTA).startswith("70000")
+
+    def test_a_quota_that_was_cut_and_is_their_own_again_is_theirs(
+        self, cgroups: Cgroups, writer: CgroupWriter
+    ) -> None:
+        for path in ("be", "be/pod"):
+            cgroups.make(path)
+        cgroups.put("be/pod", QUOTA, "40000")
+        for now_ns, quota in enumerate((20_000, None)):
+            writer.apply(desired(cgroups, ("be", QUOTA, quota)), now_ns)
+        assert cgroups.text("be/pod", QUOTA).startswith("40000")
+        cgroups.put("be/pod", QUOTA, "80000")  # a resize
+        writer.give_back(2)
+        assert cgroups.text("be/pod", QUOTA).startswith("80000")
+
+    def test_what_they_wrote_to_a_file_that_was_refused_stays(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
+        if cgroups.version == 2:
+            pytest.skip(f"{OTHER_MACHINE}on v2 a child may have a larger quota than its parent")
+        for path in ("be", "be/pod"):
+            cgroups.make(path)
+        cgroups.put("be", QUOTA, "50000")
+        wanted = desired(cgroups, ("be/pod", QUOTA, 60_000))
+        (change,) = writer.apply(wanted, 0).changes
+        assert change.result is WriteResult.REFUSED
+        cgroups.put("be/pod", QUOTA, "30000")
+        writer.apply(wanted, REFRESH_NS)
+        writer.give_back(REFRESH_NS + 1)
+        assert cgroups.text("be/pod", QUOTA) == "30000\n"
+
+
+@pytest.fixture
+def held(cgroups: Cgroups, writer: CgroupWriter) -> tuple[int, int]:
+    """A best-effort tree of two CPUs that is held to the first of them; on v1 a cgroup is made with its parent's."""
+    if cgroups.version == 2:
+        pytest.skip(f"{OTHER_MACHINE}on v2 a cgroup is made without a set, which is its parent's")
+    first, second = two_cpus()
+    for path in ("", *TREE):
+        if path:
+            cgroups.make(path)
+        cgroups.put(path, CPUS, format_cpu_list((first, second)))
+    hold(cgroups, writer, 0, first)
+    return first, second
+
+
+def hold(cgroups: Cgroups, writer: CgroupWriter, now_ns: int, cpu: int, *more: str) -> None:
+    paths = (*TREE, *more)
+    report = writer.apply(desired(cgroups, *((path, CPUS, frozenset({cpu})) for path in paths)), now_ns)
+    assert {change.result for change in report.changes} <= {WriteResult.WRITTEN}
+    assert {cgroups.text(path, CPUS) for path in paths} == {f"{cpu}\n"}
+
+
+def give_birth(cgroups: Cgroups, path: str) -> None:
+    """Make a cgroup as runc and kubelet do: with its parent's CPUs."""
+    cgroups.make(path)
+    cgroups.put(path, CPUS, cgroups.text(path.rpartition("/")[0], CPUS).strip())
+
+
+class TestBorn:
+    def test_what_is_born_while_those_above_are_held_gets_what_these_get(
+        self, cgroups: Cgroups, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
+    ) -> None:
+        _, second = held
+        whole = format_cpu_list(held) + "\n"
+        give_birth(cgroups, "be/pod/moved")
+        hold(cgroups, writer, 1, second, "be/pod/moved")
+        give_birth(cgroups, "be/new")
+        give_birth(cgroups, "be/new/right")
+        hold(cgroups, writer, 2, second, "be/pod/moved", "be/new", "be/new/right")
+        # One that nobody has looked at, in a container that makes its own cgroups.
+        give_birth(cgroups, "be/new/right/unseen")
+        report = writer.give_back(3)
+        assert report.left == ()
+        paths = (*TREE, "be/pod/moved", "be/new", "be/new/right", "be/new/right/unseen")
+        assert {path: cgroups.text(path, CPUS) for path in paths} == dict.fromkeys(paths, whole)
+        assert not journal.originals
+
+    def test_one_that_had_no_cpus_yet_gets_them_too(
+        self, cgroups: Cgroups, writer: CgroupWriter, held: tuple[int, int]
+    ) -> None:
+        first, _ = held
+        cgroups.make("be/pod/early")
+        hold(cgroups, writer, 1, first, "be/pod/early")
+        cgroups.populate("be/pod/early")
+        assert writer.give_back(2).left == ()
+        assert cgroups.text("be/pod/early", CPUS) == format_cpu_list(held) + "\n"
+
+    def test_what_is_born_after_the_agent_was_killed_is_given_back_by_the_journal(
+        self, cgroups: Cgroups, tmp_path: Path, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
+    ) -> None:
+        give_birth(cgroups, "be/late")
+        give_birth(cgroups, "be/late/c1")
+        left = tmp_path / "left.journal"
+        left.write_bytes(journal.path.read_bytes())
+        shown = restore_journal(left, cgroups.places, 0, dry_run=True)
+        assert {change.path for change in shown.changes} == {
+            str(cgroups.file(path, CPUS)) for path in (*TREE, "be/late", "be/late/c1")
+        }
+        assert restore_journal(left, cgroups.places, 0).left == ()
+        assert cgroups.text("be/late/c1", CPUS) == format_cpu_list(held) + "\n"
+
+    def test_a_set_of_its_own_stays(self, cgroups: Cgroups, writer: CgroupWriter, held: tuple[int, int]) -> None:
+        first, second = held
+        writer.give_back(1)
+        cgroups.put("be/pod/c1", CPUS, str(first))
+        hold(cgroups, writer, 2, first)  # as it has it
+        hold(cgroups, writer, 3, second)
+        hold(cgroups, writer, 4, first)
+        assert writer.give_back(5).left == ()
+        assert cgroups.text("be/pod/c1", CPUS) == f"{first}\n"
+        assert cgroups.text("be/pod/c2", CPUS) == format_cpu_list(held) + "\n"
+
+
+def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
+    cgroups: Cgroups, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
+) -> None:
+    # GIVEN a tree that is held WHEN the second CPU goes offline: on v1 it goes out of every set, for good
+    first, _ = held
+    cgroups.put("", CPUS, str(first))
+    report = writer.give_back(1)
+    assert (report.left, dict(journal.originals)) == ((), {})
+    assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
