@@ -18,6 +18,7 @@ def be_request_millicpu(pods: Iterable[PodView]) -> int:
 def be_limit_millicpu(measured: CpuMeasured) -> int | None:
     """Return what best-effort pods can use at most: the smallest of their cpusets, or the quota if that is less.
 
+    Without a limit it is the machine, so that a window in which a quota comes and goes is averaged over all of it.
     None: neither could be read.
 
     Source:  koordinator pkg/koordlet/metricsadvisor/collectors/beresource.
@@ -28,6 +29,8 @@ def be_limit_millicpu(measured: CpuMeasured) -> int | None:
         for each in measured.be_cgroups
         if each.cpus and each.level != "pod"  # koordlet looks at containers and the directory itself
     ]
-    if (quota := measured.be_quota) is not None and quota.quota_us is not None:
-        limits.append(quota.quota_us * 1000 // quota.period_us)
+    if (quota := measured.be_quota) is not None:
+        limits.append(len(online) * 1000)
+        if quota.quota_us is not None:
+            limits.append(quota.quota_us * 1000 // quota.period_us)
     return min(limits, default=None)

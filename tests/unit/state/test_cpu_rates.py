@@ -101,3 +101,7 @@ def test_what_best_effort_pods_may_have_at_most():
     assert limit(root, quota=BeQuota(25_000, 50_000)) == 500
     assert limit(root, quota=BeQuota(None)) == 4000
     assert limit(BeCgroup("be", "root")) is None
+    # Without a cpuset controller, where a quota that comes and goes is the only limit.
+    assert limit(BeCgroup("be", "root"), quota=BeQuota(None)) == 7000
+    assert limit(BeCgroup("be", "root"), quota=BeQuota(900_000)) == 7000
+    assert limit(BeCgroup("be", "root"), quota=BeQuota(50_000)) == 500
