@@ -16,6 +16,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.plan import Plan, Victim
 from koordebpf.decide.suppress.round import SuppressPlan
+from koordebpf.detect.verdict import Verdict
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
@@ -35,6 +36,8 @@ log = logging.getLogger("koordebpf")
 _GIVE_UP_NS = 180 * NS_PER_S  # an audit line is written with what is known by then
 _EVENT_AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _BY_CPU = frozenset(feature.name for feature in CPU_FEATURES)
+_UNMEASURED = "unmeasured"
+_UNJUDGED = frozenset({_UNMEASURED, "no_window", "no_node"})  # nothing is known of whether the shortage lasts
 _REMEMBERED = 50  # decisions for `explain`; about 10 kB each
 _REMEMBERED_WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
@@ -65,7 +68,8 @@ class Reporter:
         self._open: list[tuple[int, OpenPlan]] = []  # since when
         self._begun: OpenPlan | None = None  # the one that is being carried out
         self._victims: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid
-        self._was_above = False
+        self._short: frozenset[str] = frozenset()  # features that fired when they were judged last
+        self._has_cpu = False  # the node's CPUs were measured once
         self.recent: deque[AuditRecord] = deque(maxlen=_REMEMBERED)  # decisions whose story is told
         self._writes: deque[AuditedWrite] = deque(maxlen=_REMEMBERED_WRITES)
         self._held: list[FileChange] = []  # by suppression, not said yet
@@ -112,8 +116,8 @@ class Reporter:
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
         key = "held:" if guards else "plan:"  # a guard that opens is news
         # Amounts change with each look and are no news.
-        why_nobody = plan.features[0].reason.lstrip("0123456789. ")
-        key += ",".join(victim.candidate.uid for victim in plan.victims) or why_nobody
+        why_nobody = [each.reason.lstrip("0123456789. ") for each in plan.features if each.verdict.fires]
+        key += ",".join(victim.candidate.uid for victim in plan.victims) or "; ".join(why_nobody)
         news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._quality))
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
         if crossed_ns is not None and is_acting:
@@ -248,7 +252,10 @@ class Reporter:
         metrics.capacity_bytes = view.capacity_bytes
         metrics.closed_guards = tuple(guard.code for guard in guards)
         metrics.pending_bytes = sum(entry.credit_bytes for entry in view.pending)
-        for feature in plan.features:
+        self._has_cpu = self._has_cpu or view.cpu is not None
+        # CPU is measured each second, memory in between as often as it takes: that is no word on CPU.
+        judged = [each for each in plan.features if not (self._has_cpu and each.verdict.skipped == _UNMEASURED)]
+        for feature in judged:
             name = feature.verdict.feature
             if name in _BY_CPU:
                 metrics.need_millicpu[name] = feature.cpu.need_millicpu if feature.cpu else 0
@@ -281,11 +288,20 @@ class Reporter:
             self._audit.catch_up()
             metrics.audit_dropped, metrics.audit_waiting = self._audit.dropped, self._audit.waiting
         metrics.events_dropped = self._events.dropped if self._events else 0
-        is_above = any(feature.verdict.fires for feature in plan.features)
-        if self._was_above and not is_above:
-            self._say(f"below:{view.now_ns}", f"back below the threshold: {plan.features[0].verdict.reason}")
-        self._was_above = is_above
+        self._tell_over([feature.verdict for feature in judged], view.now_ns)
         self._health.ticked(view.now_ns, tuple(guard.sentence for guard in guards))
+
+    def _tell_over(self, verdicts: Sequence[Verdict], now_ns: int) -> None:
+        judged = [each for each in verdicts if each.skipped not in _UNJUDGED]
+        over = [each for each in judged if each.feature in self._short and not each.fires]
+        memory = dict.fromkeys(each.reason for each in over if each.feature not in _BY_CPU)
+        cpu = dict.fromkeys(each.reason for each in over if each.feature in _BY_CPU)
+        if memory:
+            self._say(f"below:{now_ns}", f"back below the threshold: {'; '.join(memory)}")
+        if cpu:
+            self._say(f"below:cpu:{now_ns}", f"no longer short of CPU: {'; '.join(cpu)}")
+        fires = {each.feature for each in verdicts if each.fires}
+        self._short = (self._short - {each.feature for each in over}) | fires
 
     def flush(self) -> None:
         """Write the audit lines whose story is told."""

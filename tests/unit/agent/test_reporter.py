@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -12,22 +14,30 @@ import pytest
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.reconcile.values import DesiredState
+from koordebpf.decide.rounds import decide
 from koordebpf.decide.suppress.round import SuppressPlan
 from koordebpf.decide.suppress.state import SuppressState
+from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord
 from koordebpf.report.events import EventPoster
 from koordebpf.report.explain import decode_audit
 from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
+from koordebpf.state.cpu import CpuWindow
 from koordebpf.state.view import PendingRelease
+from koordebpf.units import MIB, NS_PER_S
 from tests.builders import frame, plan_of, pod
+from tests.cpu_nodes import node
 
 RETRIES = 20
 RECORDED = frame([pod("hog", anon=300), pod("calm", anon=10)], used=900)
 HOG = "uid-spark-hog"
+QUALITY = SignalQuality("co-re", "timed", "traced", "one pass", "backend co-re: each stall is timed")
+FULL = CpuWindow(60 * NS_PER_S, 60 * NS_PER_S, node_used_millicpu=90_000)
 
 
 class Taken:
@@ -172,6 +182,68 @@ def test_the_order_of_the_lines_does_not_hang_on_the_wall_clock(agent: Agent, mo
     assert [line.time for line in lines] != sorted(line.time for line in lines)
     assert all(line.latencies.decided_to_sent_ns == 0 for line in lines)
     assert len({line.id for line in lines}) == 4
+
+
+def look(agent: Agent, *, now: int, threshold: int = 80, is_measured: bool = True, **memory: object) -> None:
+    """Have it told of one look at a node of 100 CPUs that used 90 % of them for a while; nobody can be evicted."""
+    view = node(
+        cpus=100, node_used=now, gates={"BEMemoryEvict": True, "CPUEvict": True}, window=FULL,
+        strategy={"cpuEvictThresholdPercent": threshold, "evictEnabledPriorityThreshold": 1,
+                  "memoryEvictThresholdPercent": 80},
+    )  # fmt: skip
+    if not is_measured:
+        view = msgspec.structs.replace(view, cpu=None)
+    view = msgspec.structs.replace(view, **memory)
+    plan = decide(view)
+    if any(feature.verdict.fires for feature in plan.features):
+        agent.reporter.plan(plan, (), crossed_ns=None, decided_ns=view.now_ns)
+    watch = SimpleNamespace(quality=QUALITY, lost=(), source=None, totals=lambda: None)
+    agent.reporter.view(view, plan, (), cast("NodeWatch", watch))
+    agent.reporter.flush()
+
+
+def test_the_end_of_a_shortage_of_cpu_is_told_as_one_of_cpu(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        look(agent, now=90_000)
+        look(agent, now=85_000)
+        look(agent, now=20_000)
+        look(agent, now=20_000)
+    assert caplog.messages == [
+        "no action: node at 0 % < 80 %; node uses 90 % of its CPU ≥ 80 %, need 12 CPUs to reach 78 %, but no pod in"
+        " reach of the priority threshold can be evicted",
+        "no longer short of CPU: node uses 20 % of its CPU now < 80 %; 90 % in 60 s",
+    ]
+
+
+def test_a_look_between_two_measurements_of_cpu_is_no_word_on_it(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        look(agent, now=90_000)
+        look(agent, now=90_000, is_measured=False)
+        look(agent, now=90_000)
+    assert len(caplog.messages) == 1
+    assert agent.metrics.need_millicpu == {"CPUEvict": 12_000}
+    (skipped,) = [each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds"]
+    assert skipped.samples == []
+
+
+def test_the_use_of_memory_is_no_news_of_a_shortage_of_cpu(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for used in range(0, 70, 10):
+            look(agent, now=90_000, used_bytes=used * 1000 * MIB // 100)
+    assert len(caplog.messages) == 1
+
+
+def test_each_kind_of_shortage_has_its_end(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        look(agent, now=90_000, used_bytes=900 * MIB)
+        look(agent, now=90_000, used_bytes=500 * MIB)
+        look(agent, now=10_000, used_bytes=500 * MIB)
+    assert [each for each in caplog.messages if not each.startswith("no action")] == [
+        "back below the threshold: node at 50 % < 80 %",
+        "no longer short of CPU: node uses 10 % of its CPU now < 80 %; 90 % in 60 s",
+    ]
 
 
 def held_to(quota: int, path: str = "/be/cpu.cfs_quota_us", **more: object) -> FileChange:
