@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.detect.verdict import BE_REQUESTED_CPU, CpuEvidence, CpuNeed, Verdict
+from koordebpf.detect.used_memory import first_byte_at
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, CpuEvidence, CpuMoment, CpuNeed, Verdict
 from koordebpf.slo.cpu_threshold_rules import BY_ALLOCATABLE, DEFAULT_BE_USAGE_THRESHOLD_PERCENT, be_cpu_evict_problem
 from koordebpf.state.be_cpu import be_limit_millicpu, be_request_millicpu
 from koordebpf.state.cpu import CpuView
@@ -54,19 +55,25 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
         return skip(FEATURE, "no_window", "best-effort CPU is known for less than a third of the window")
     lower = strategy.cpuEvictBESatisfactionLowerPercent or 0
     upper = strategy.cpuEvictBESatisfactionUpperPercent or 0
-    busy = strategy.cpuEvictBEUsageThresholdPercent
+    written = strategy.cpuEvictBEUsageThresholdPercent
+    busy = DEFAULT_BE_USAGE_THRESHOLD_PERCENT if written is None else written
     evidence = CpuEvidence(
         window_ns=window.window_ns,
         used_millicpu=average.used,
         of_millicpu=average.limit,
-        threshold_percent=DEFAULT_BE_USAGE_THRESHOLD_PERCENT if busy is None else busy,
+        used_percent=average.used * 100 // average.limit if average.limit else None,
+        threshold_percent=busy,
         lower_percent=lower,
+        threshold_millicpu=first_byte_at(busy, average.limit),
+        lower_millicpu=average.request * lower // 100,
         upper_percent=upper,
+        upper_millicpu=average.request * upper // 100,
         request_millicpu=average.request,
+        now=CpuMoment(now.used, now.limit, now.request),
     )
     for moment, when in ((average, f"in {window.window_ns // NS_PER_S} s"), (now, "now")):
         is_busy = below_one_is_busy and moment.limit < MILLI
-        if (why := _why_fine(moment, 0 if is_busy else evidence.threshold_percent, lower)) is not None:
+        if (why := _why_fine(moment, 0 if is_busy else busy, lower)) is not None:
             return Verdict(FEATURE, False, f"{why} {when}", cpu=evidence)
     need = _need(average, upper)
     if (now.request, now.limit) != (average.request, average.limit):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from koordebpf.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.detect.verdict import USED_CPU, CpuEvidence, CpuNeed, Verdict
+from koordebpf.detect.used_memory import first_byte_at
+from koordebpf.detect.verdict import USED_CPU, CpuEvidence, CpuMoment, CpuNeed, Verdict
 from koordebpf.slo.cpu_threshold_rules import cpu_evict_lower_percent, cpu_evict_problem
 from koordebpf.state.view import NodeView
-from koordebpf.units import format_millicpu
+from koordebpf.units import NS_PER_S, format_millicpu
 
 FEATURE = "CPUEvict"
 
 
 def cpu_evict(view: NodeView, *, by_percent: bool = False) -> Verdict:
-    """Judge the node's CPU usage, averaged over cpuEvictTimeWindowSeconds.
+    """Judge the node's CPU usage, averaged over cpuEvictTimeWindowSeconds and again now.
 
-    The need is counted from the usage itself down to the lower mark; with `by_percent` as in Koordinator, from its
-    floored percent.
+    A window may be longer than the pause after an eviction, and remembers for as long what went with it. The need is
+    counted from the usage itself down to the lower mark; with `by_percent` as in Koordinator, from its floored percent.
 
-    Fires if: ⌊used · 100 / capacity⌋ ≥ cpuEvictThresholdPercent.
+    Fires if: ⌊used · 100 / capacity⌋ ≥ cpuEvictThresholdPercent, over the window and now. The need is the smaller of
+             both.
     Skips:   as every feature of CPU, and no_window: less than a third of the window has samples.
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go.
     """
@@ -29,20 +31,33 @@ def cpu_evict(view: NodeView, *, by_percent: bool = False) -> Verdict:
     lower = cpu_evict_lower_percent(strategy) if strategy else None
     if cpu is None or threshold is None or lower is None:  # `skipped_cpu` told of it
         return skip(FEATURE, "invalid_config", "cpuEvictThresholdPercent is not set")
-    if window is None or window.node_used_millicpu is None or not has_window(window):
+    usage = cpu.measured.usage
+    if window is None or usage is None or window.node_used_millicpu is None or not has_window(window):
         return skip(FEATURE, "no_window", "the node's CPU usage is known for less than a third of the window")
-    used, capacity = window.node_used_millicpu, cpu.capacity_millicpu
-    percent = used * 100 // capacity
+    used, now, capacity = window.node_used_millicpu, usage.node_used_millicpu, cpu.capacity_millicpu
+    percent, percent_now = used * 100 // capacity, now * 100 // capacity
     evidence = CpuEvidence(
         window_ns=window.window_ns,
         used_millicpu=used,
         of_millicpu=capacity,
+        used_percent=percent,
         threshold_percent=threshold,
         lower_percent=lower,
+        threshold_millicpu=first_byte_at(threshold, capacity),
+        lower_millicpu=max(capacity * lower // 100, 0),
+        now=CpuMoment(now, capacity),
     )
     if percent < threshold:
         return Verdict(FEATURE, False, f"node uses {percent} % of its CPU < {threshold} %", cpu=evidence)
-    need = capacity * (percent - lower) // 100 if by_percent else used - max(capacity * lower // 100, 0)
+    if percent_now < threshold:
+        over = f"node uses {percent_now} % of its CPU now < {threshold} %"
+        return Verdict(FEATURE, False, f"{over}; {percent} % in {window.window_ns // NS_PER_S} s", cpu=evidence)
+    if by_percent:
+        need = capacity * (min(percent, percent_now) - lower) // 100
+    else:
+        need = min(used, now) - evidence.lower_millicpu
+    if need <= 0:  # a threshold of 0 on an idle node
+        return Verdict(FEATURE, False, "node uses no CPU", cpu=evidence)
     return Verdict(
         feature=FEATURE,
         fires=True,

@@ -38,16 +38,32 @@ USED_CPU = "used cpu"  # as `used`, of CPU time
 BE_REQUESTED_CPU = "best-effort cpu"  # batch-cpu that pods with the label BE ask for, whatever their band
 
 
+class CpuMoment(msgspec.Struct, frozen=True, gc=False):
+    """What was used and what could be had, over some time. Millicpu."""
+
+    used_millicpu: int
+    of_millicpu: int  # capacity, or what best-effort pods may have
+    request_millicpu: int | None = None  # BECPUEvict: what they ask for
+
+
 class CpuEvidence(msgspec.Struct, frozen=True):
-    """The averages a verdict on CPU rests on. Millicpu; percents as configured."""
+    """The averages a verdict on CPU rests on, and `now`. Millicpu; percents as configured.
+
+    Of BECPUEvict the threshold is of what best-effort pods may have, the marks are of what they ask for.
+    """
 
     window_ns: int
     used_millicpu: int
     of_millicpu: int  # capacity, or what best-effort pods may have
+    used_percent: int | None  # floor(used · 100 / of), Koordinator's integer rule; None: there is nothing to have
     threshold_percent: int
     lower_percent: int
-    upper_percent: int | None = None  # BECPUEvict, as `request_millicpu`
+    threshold_millicpu: int  # smallest usage that fires
+    lower_millicpu: int
+    upper_percent: int | None = None  # BECPUEvict, as all below but `now`
+    upper_millicpu: int | None = None
     request_millicpu: int | None = None
+    now: CpuMoment | None = None
 
 
 class CpuNeed(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from koordebpf.decide.node_plan import NodePlan
 from koordebpf.decide.plan import Candidate, CpuAmounts, FeaturePlan, Plan
-from koordebpf.detect.verdict import Verdict
+from koordebpf.detect.verdict import CpuEvidence, Verdict
 from koordebpf.report.amounts import given_back
 from koordebpf.report.columns import WIDTH, cut_middle, filled
 from koordebpf.report.suppression_page import suppression_diff
@@ -29,6 +29,7 @@ _SIZES = {
     "missing": "missing_bytes",
 }
 _CPU = {name: size.replace("_bytes", "_millicpu") for name, size in _SIZES.items() if size in _ROUND}
+_CPU_MARKS = ("threshold", "lower", "upper")  # of `CpuEvidence`
 
 
 class PodChange(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class FeatureSide(msgspec.Struct, frozen=True):
     victims: tuple[str, ...]  # uids, in order
     reason: str
     cpu: CpuAmounts | None  # of a feature that judges CPU, in place of the bytes
+    cpu_evidence: CpuEvidence | None = None  # its marks among them
 
 
 class FeatureDiff(msgspec.Struct, frozen=True):
@@ -152,6 +154,7 @@ def _side_of(feature: FeaturePlan) -> FeatureSide:
         victims=tuple(victim.candidate.uid for victim in feature.victims),
         reason=feature.reason,
         cpu=feature.cpu,
+        cpu_evidence=verdict.cpu,
     )
 
 
@@ -207,8 +210,11 @@ def _feature(diff: FeatureDiff) -> Iterator[str]:
         first, second = _number(before, name), _number(after, name)
         if (first or 0) != (second or 0):
             yield _row(text, _bytes(first), _bytes(second))
-    for text, name in _CPU.items():
-        first, second = (getattr(side.cpu, name, None) if side else None for side in (before, after))
+    marks = {name: f"{name}_millicpu" for name in _CPU_MARKS}
+    for text, first, second in (
+        *((text, *_both(before, after, "cpu_evidence", name)) for text, name in marks.items()),
+        *((text, *_both(before, after, "cpu", name)) for text, name in _CPU.items()),
+    ):
         if (first or 0) != (second or 0):
             yield _row(text, *("-" if each is None else format_millicpu(each) for each in (first, second)))
     for text, first, second in (
@@ -220,6 +226,11 @@ def _feature(diff: FeatureDiff) -> Iterator[str]:
     if _why(before) != _why(after):
         yield from filled(f"before: {_why(before)}", "  ")
         yield from filled(f"after:  {_why(after)}", "  ")
+
+
+def _both(before: FeatureSide | None, after: FeatureSide | None, part: str, name: str) -> tuple[int | None, int | None]:
+    first, second = (getattr(getattr(side, part, None), name, None) for side in (before, after))
+    return first, second
 
 
 def _number(side: FeatureSide | None, name: str) -> int | None:

@@ -11,7 +11,7 @@ from koordebpf.decide.evict.settings import Rung
 from koordebpf.decide.node_plan import NodePlan
 from koordebpf.decide.plan import Candidate, FeaturePlan, Plan
 from koordebpf.detect import be_memory_evict
-from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence, CpuMoment
 from koordebpf.report.amounts import amounts_of
 from koordebpf.report.columns import WIDTH, filled, table_lines
 from koordebpf.report.suppression_page import suppression_blocks
@@ -72,13 +72,29 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
     return lines
 
 
+# As those of memory; what best-effort pods may have stands in the place of the capacity, and its marks after what they
+# ask for, since they are shares of that.
 def _averages(cpu: CpuEvidence) -> list[str]:
     window = f"average of {format_ns(cpu.window_ns)}"
-    lines = [_said("used", format_millicpu(cpu.used_millicpu), window), _said("of", format_millicpu(cpu.of_millicpu))]
-    if cpu.request_millicpu is not None:
-        lines.append(_said("requested", format_millicpu(cpu.request_millicpu), window))
-    marks = f"threshold {cpu.threshold_percent} %, lower {cpu.lower_percent} %"
-    return [*lines, f"  {marks}" + ("" if cpu.upper_percent is None else f", upper {cpu.upper_percent} %")]
+    used = window if cpu.used_percent is None else f"{cpu.used_percent} %, {window}"
+    request, upper = cpu.request_millicpu, cpu.upper_millicpu
+    lines = [
+        _cores("capacity" if request is None else "may have", cpu.of_millicpu),
+        _cores("used", cpu.used_millicpu, used),
+    ]
+    if (now := cpu.now) is not None and now != CpuMoment(cpu.used_millicpu, cpu.of_millicpu, request):
+        asked = "" if now.request_millicpu is None else f", {format_millicpu(now.request_millicpu)} requested"
+        lines.append(_cores("used now", now.used_millicpu, f"of {format_millicpu(now.of_millicpu)}{asked}"))
+    lines.append(_cores("threshold", cpu.threshold_millicpu, f"{cpu.threshold_percent} %"))
+    if request is not None:
+        got = f", satisfied to {cpu.of_millicpu * 100 // request} %" if request else ""
+        lines.append(_cores("requested", request, f"{window}{got}"))
+    lines.append(_cores("lower", cpu.lower_millicpu, f"{cpu.lower_percent} %"))
+    return lines if upper is None else [*lines, _cores("upper", upper, f"{cpu.upper_percent} %")]
+
+
+def _cores(name: str, millicpu: int, note: str = "") -> str:
+    return _said(name, format_millicpu(millicpu), note)
 
 
 def _requested(resource: str, need: int, now: int, of: int) -> list[str]:
@@ -140,7 +156,12 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     if by_priority and any(each.sub_priority not in (None, each.priority) for each in shown):
         columns.append(("sub", lambda each: "-" if each.sub_priority is None else str(each.sub_priority)))
     if feature.verdict.cpu_needs:
-        return [*columns, ("used", _used_cpu), ("asks", _asked_cpu), ("of", _asked_of)]
+        resources = {need.resource for need in feature.verdict.cpu_needs}
+        columns.append(("used", _used_cpu))
+        if USED_CPU in resources:
+            return [*columns, ("credit", _used_cpu)]
+        is_best_effort = BE_REQUESTED_CPU in resources  # batch-cpu counts then, whatever the band of the pod
+        return [*columns, *((("asks", _batch_cpu), ("share", _share_used)) if is_best_effort else _ASKED_CPU)]
     columns.append(("used", lambda each: "-" if each.used_bytes is None else format_bytes(each.used_bytes)))
     if any(need.resource != USED for need in feature.verdict.needs):
         columns.append(("asks", lambda each: format_bytes(each.request_bytes)))
@@ -166,6 +187,20 @@ def _asked_cpu(each: Candidate) -> str:
 
 def _asked_of(each: Candidate) -> str:
     return each.cpu.request_resource.removeprefix("kubernetes.io/") if each.cpu else "-"
+
+
+_ASKED_CPU: tuple[_Column, ...] = (("asks", _asked_cpu), ("of", _asked_of))
+
+
+def _batch_cpu(each: Candidate) -> str:
+    return format_millicpu(each.cpu.batch_millicpu) if each.cpu else "-"
+
+
+# Of what it asks for: by that they are ranked.
+def _share_used(each: Candidate) -> str:
+    if each.cpu is None or each.cpu.used_millicpu is None or not each.cpu.batch_millicpu:
+        return "-"
+    return f"{each.cpu.used_millicpu * 100 // each.cpu.batch_millicpu} %"
 
 
 def _growth(each: Candidate) -> str:

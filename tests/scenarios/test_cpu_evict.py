@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from koordebpf.decide.plan import Plan, decode_plan, encode_plan
 from koordebpf.decide.rounds import decide
 from koordebpf.state.cpu import BeQuota, CpuWindow
+from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 from tests.builders import NOW_NS, names, pod, told, why_not
 from tests.cpu_nodes import be_tree, node
@@ -157,6 +158,14 @@ class TestBestEffortSatisfaction:
         assert feature(view, "BECPUEvict").reason == "the last eviction was less than 20 s ago"
         assert names(feature(replace(view, last_evict_ns=NOW_NS - 20 * NS_PER_S), "BECPUEvict")) == ["busy"]
 
+    def test_an_eviction_by_the_agent_before_counts_for_the_cool_down(self):
+        view = replace(self.view(), evictions=(PastEviction(NOW_NS - 19 * NS_PER_S, "uid-gone", "spark"),))
+        assert feature(view, "BECPUEvict").reason == "the last eviction was less than 20 s ago"
+        view = replace(view, last_evict_ns=NOW_NS - 30 * NS_PER_S)
+        assert names(feature(view, "BECPUEvict")) == []
+        gone = (PastEviction(NOW_NS - 20 * NS_PER_S, "uid-gone", "spark"),)
+        assert names(feature(replace(view, evictions=gone), "BECPUEvict")) == ["busy"]
+
     def test_a_pod_that_was_told_is_not_told_again(self):
         busy = pod("busy", priority=5500, requests={BATCH: "6000"})
         view = replace(self.view(), pending=(told(busy, credit=1, seconds_ago=5),))
@@ -192,7 +201,7 @@ class TestBestEffortSatisfaction:
 
 
 class TestNodeUsage:
-    def round(self, used: int, *, strategy=None, covered_s: int = 60, pods=None, be_pods_used=None, **more):
+    def round(self, used: int, *, now=..., strategy=None, covered_s: int = 60, pods=None, be_pods_used=None, **more):
         pods = pods or [
             pod("small", labels=ENABLED), pod("large", labels=ENABLED), pod("asks-not"),
             pod("low", labels=ENABLED, priority=120, qos="LS", kube_qos="Burstable"),
@@ -203,7 +212,8 @@ class TestNodeUsage:
         return feature(
             node(
                 cpus=100, pods=pods, be_pods_used=be_pods_used or usage, strategy=USAGE | (strategy or {}),
-                gates={"CPUEvict": True}, window=window(covered_s, node_used=used), **more,
+                gates={"CPUEvict": True}, window=window(covered_s, node_used=used),
+                node_used=used if now is ... else now, **more,
             ),
             "CPUEvict",
         )  # fmt: skip
@@ -230,6 +240,23 @@ class TestNodeUsage:
             "16.3 CPUs will be missing: no other pod in reach of the priority threshold would give CPU back"
         )
 
+    def test_usage_that_is_over_by_now_is_none(self):
+        # GIVEN a window that is longer than the pause WHEN what used most has gone THEN its average takes nobody else
+        round_ = self.round(95_000, now=79_999)
+        assert (round_.verdict.fires, names(round_)) == (False, [])
+        assert round_.verdict.reason == "node uses 79 % of its CPU now < 80 %; 95 % in 60 s"
+
+    def test_the_smaller_need_of_then_and_now(self):
+        assert self.round(95_000, now=81_000).cpu.need_millicpu == 3000
+        assert self.round(81_000, now=95_000).cpu.need_millicpu == 3000
+
+    def test_a_threshold_of_nothing_takes_nobody_from_a_node_that_is_idle(self):
+        round_ = self.round(0, strategy={"cpuEvictThresholdPercent": 0})
+        assert (round_.verdict.fires, round_.verdict.reason) == (False, "node uses no CPU")
+
+    def test_the_first_sampling_has_no_rate(self):
+        assert self.round(99_000, now=None).verdict.skipped == "no_window"
+
     def test_too_few_samples(self):
         assert self.round(99_000, covered_s=19).verdict.skipped == "no_window"
         assert self.round(99_000, covered_s=20).verdict.fires
@@ -254,7 +281,7 @@ class TestNodeUsage:
         view = node(
             cpus=100, pods=pods, be_pods_used={"uid-spark-hog": 5000, "uid-spark-other": 9000},
             strategy=USAGE | {"memoryEvictThresholdPercent": 80},
-            gates={"BEMemoryEvict": True, "CPUEvict": True}, window=window(node_used=81_000),
+            gates={"BEMemoryEvict": True, "CPUEvict": True}, window=window(node_used=81_000), node_used=81_000,
         )  # fmt: skip
         plan: Plan = decide(replace(view, used_bytes=view.capacity_bytes * 9 // 10))
         memory, cpu = plan.features

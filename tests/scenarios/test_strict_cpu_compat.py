@@ -40,11 +40,11 @@ def window(**averages: int) -> CpuWindow:
     return CpuWindow(window_ns=ns, covered_ns=ns, **{f"{name}_millicpu": value for name, value in averages.items()})
 
 
-def by_usage(pods: list[Any], used: int, usage: dict[str, int]) -> NodeView:
+def by_usage(pods: list[Any], used: int, usage: dict[str, int], now: int | None = None) -> NodeView:
     strategy = {"cpuEvictThresholdPercent": 80, "evictEnabledPriorityThreshold": 5999}
     return node(
         cpus=100, pods=pods, be_pods_used=usage, strategy=strategy,
-        gates={"CPUEvict": True}, window=window(node_used=used),
+        gates={"CPUEvict": True}, window=window(node_used=used), node_used=used if now is None else now,
     )  # fmt: skip
 
 
@@ -75,6 +75,15 @@ def test_the_need_of_cpu_is_counted_from_the_floored_percent() -> None:
     assert ours.cpu and strict.cpu
     assert (ours.cpu.need_millicpu, strict.cpu.need_millicpu) == (2900, 2000)
     assert (names(ours), names(strict)) == (["a", "b"], ["a"])
+
+
+def test_nobody_goes_for_cpu_that_is_used_no_more() -> None:
+    view = by_usage([pod("a", labels=ENABLED)], 95_000, {"uid-spark-a": 4000}, now=70_000)
+    for round_ in both(view, "CPUEvict"):
+        assert (names(round_), round_.verdict.fires) == ([], False)
+    ours, strict = both(by_usage([], 95_900, {}, now=80_900), "CPUEvict")
+    assert ours.cpu and strict.cpu
+    assert (ours.cpu.need_millicpu, strict.cpu.need_millicpu) == (2900, 2000)
 
 
 def test_any_limit_below_one_cpu_is_busy() -> None:

@@ -90,9 +90,12 @@ def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
 def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
     """Tell the same for features that judge CPU: to the end, since an average shows later what went.
 
-    With `strict_compat` only an eviction for CPU begins it.
+    An eviction by the agent before this one counts: it is in the minute's budget. With `strict_compat` only an eviction
+    for CPU begins it.
     """
     last_ns = view.last_cpu_evict_ns if settings.strict_compat else _last_ns(view)
+    if not settings.strict_compat and view.evictions:
+        last_ns = max(last_ns or 0, *(each.at_ns for each in view.evictions))
     return last_ns is not None and view.now_ns < last_ns + settings.cpu_cool_time_ns
 
 

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.report.plan_diff import PlanDiff, diff_page, plan_diff, plan_diff_schema
+from koordebpf.state.cpu import CpuWindow
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import changed_settings, with_fields, with_gates
+from koordebpf.units import NS_PER_S
 from tests.builders import frame, ls_pod, node_plan_of, pod
+from tests.cpu_nodes import cpu_frame
 
 BY_PRIORITY = {"koordinator.sh/eviction-enabled": "true"}
 
@@ -50,6 +53,23 @@ def test_a_lower_mark_further_down_takes_one_more() -> None:
         "  need                         120 MiB     350 MiB",
         "  credit                       200 MiB     500 MiB",
         "  victims                            1           2",
+    ]
+
+
+def test_marks_and_amounts_of_cpu_have_their_unit() -> None:
+    pods = [pod("busy", labels=BY_PRIORITY), pod("calm", labels=BY_PRIORITY)]
+    used = {"uid-spark-busy": 6000, "uid-spark-calm": 3000}
+    before = cpu_frame(
+        cpus=100, pods=pods, be_pods_used=used, node_used=85_000, gates={"CPUEvict": True},
+        strategy={"cpuEvictThresholdPercent": 80, "evictEnabledPriorityThreshold": 5999},
+        window=CpuWindow(NS_PER_S, NS_PER_S, node_used_millicpu=85_000),
+    )  # fmt: skip
+    page = diff_page(diff_of(before, with_fields(before, {"cpuEvictThresholdPercent": 84}))).splitlines()
+    assert page[page.index("CPUEvict                        before       after") + 1 :][:4] == [
+        "  threshold                    80 CPUs     84 CPUs",
+        "  lower                        78 CPUs     82 CPUs",
+        "  need                          7 CPUs      3 CPUs",
+        "  credit                        9 CPUs      6 CPUs",
     ]
 
 

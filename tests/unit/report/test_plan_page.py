@@ -12,6 +12,7 @@ from koordebpf.report.audit import OpenPlan
 from koordebpf.report.explain import explained
 from koordebpf.report.plan_page import plan_page
 from tests.builders import frame, node_plan_of, pod
+from tests.cpu_nodes import node as cpu_node
 from tests.scenarios import test_cpu_evict
 
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
@@ -113,22 +114,60 @@ def test_a_feature_that_judges_cpu_has_its_own_unit() -> None:
     page = plan_page(starving(), 2)
     assert (
         "BECPUEvict\n"
-        "  used         9.9 CPUs  average of 60 s\n"
-        "  of            10 CPUs\n"
-        "  requested     20 CPUs  average of 60 s\n"
-        "  threshold 90 %, lower 60 %, upper 80 %\n"
+        "  may have      10 CPUs\n"
+        "  used         9.9 CPUs  99 %, average of 60 s\n"
+        "  threshold      9 CPUs  90 %\n"
+        "  requested     20 CPUs  average of 60 s, satisfied to 50 %\n"
+        "  lower         12 CPUs  60 %\n"
+        "  upper         16 CPUs  80 %\n"
         "  need           6 CPUs\n"
         "  coming back    0 CPUs\n"
         "  credit         6 CPUs  1 victim\n"
         "\n"
-        "rank  pod         priority      used    asks         of\n"
-        "   1  spark/low       5000  3.9 CPUs  4 CPUs  batch-cpu\n"
-        "*  2  spark/busy      5500  4.5 CPUs  6 CPUs  batch-cpu\n"
+        "rank  pod         priority      used    asks  share\n"
+        "   1  spark/low       5000  3.9 CPUs  4 CPUs   97 %\n"
+        "*  2  spark/busy      5500  4.5 CPUs  6 CPUs   75 %\n"
         "* goes; 2 more candidates"
     ) in page
     text = " ".join(told(starving()).split())
     assert "BECPUEvict: 6 CPUs were needed, one pod of 4 candidates would give 6 CPUs." in text
     assert "2. spark/busy (priority 5500, 6 CPUs of best-effort cpu) goes" in text
+
+
+def full(now: int = 82_000) -> NodePlan:
+    pods = [pod(name, labels=ENABLED) for name in ("small", "large")]
+    view = cpu_node(
+        cpus=100, pods=pods, be_pods_used={"uid-spark-small": 1500, "uid-spark-large": 2500}, node_used=now,
+        strategy=test_cpu_evict.USAGE, gates={"CPUEvict": True}, window=test_cpu_evict.window(node_used=81_000),
+    )  # fmt: skip
+    return decide_node(view, EvictSettings(), SuppressSettings())
+
+
+def test_a_node_without_cpu_has_the_same_lines_as_one_without_memory() -> None:
+    page = plan_page(full(), 1)
+    assert (
+        "CPUEvict\n"
+        "  capacity     100 CPUs\n"
+        "  used          81 CPUs  81 %, average of 60 s\n"
+        "  used now      82 CPUs  of 100 CPUs\n"
+        "  threshold     80 CPUs  80 %\n"
+        "  lower         78 CPUs  78 %\n"
+        "  need           3 CPUs\n"
+        "  coming back    0 CPUs\n"
+        "  credit         4 CPUs  2 victims\n"
+        "\n"
+        "rank  pod          priority      used    credit\n"
+        "*  1  spark/large      5000  2.5 CPUs  2.5 CPUs\n"
+        "* goes; 1 more candidates"
+    ) in page
+    assert "used now" not in plan_page(full(now=81_000), 1)
+
+
+def test_best_effort_pods_that_starve_otherwise_now() -> None:
+    view = test_cpu_evict.TestBestEffortSatisfaction().view(limit=11, used=9950)
+    page = plan_page(decide_node(view, EvictSettings(), SuppressSettings()), 1)
+    assert "  used now    9.95 CPUs  of 11 CPUs, 20 CPUs requested\n" in page
+    assert "  need           5 CPUs\n" in page
 
 
 def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
@@ -144,6 +183,6 @@ def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
 
 
 def test_every_line_fits() -> None:
-    for plan in (allocatable(), allocatable(820), starving()):
+    for plan in (allocatable(), allocatable(820), starving(), full()):
         assert max(map(len, plan_page(plan, 10, with_ladder=True).splitlines())) <= 80
         assert max(map(len, told(plan).splitlines())) <= 80

@@ -1,0 +1,194 @@
+"""CPU eviction on the running kernel: real processes burn or starve, the agent says so, kills one pod, and stops."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.apiserver import until
+from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
+from tests.host.live_agent import LiveAgent
+from tests.nodes import NodeCgroup
+
+BATCH = "kubernetes.io/batch-cpu"
+ENABLED = {"koordinator.sh/qosClass": "BE", "koordinator.sh/eviction-enabled": "true"}
+_HUM = "import time\nwhile True: sum(range(9999)); time.sleep(0.1)"
+GATES = "BEMemoryEvict=false,BECPUSuppress=false"
+
+
+class BusyNode:
+    """A node of real cgroups; `burn` puts a process that uses all CPU it gets into a pod."""
+
+    def __init__(self, node: NodeCgroup, folder: Path) -> None:
+        self.node = node
+        self.manifest = folder / "pods.json"
+        self._config = folder / "config.yaml"
+        self._containers: dict[str, Path] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._files: CpuFiles | None = None
+
+    def add(self, name: str, *, asks: int = 0, **more: Any) -> None:
+        """Make a pod that asks for so much batch-cpu."""
+        (self._containers[name],) = self.node.add_pod(name, **more)
+        if asks:
+            self.node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": {BATCH: str(asks)}}
+
+    @property
+    def files(self) -> CpuFiles:
+        if self._files is None:
+            self._files = CpuFiles(self.node)
+        return self._files
+
+    def burn(self, name: str) -> subprocess.Popen[bytes]:
+        return self._run(name, burner())
+
+    def hum(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a process that works for a moment, ten times a second."""
+        return self._run(name, subprocess.Popen([sys.executable, "-S", "-c", _HUM]))
+
+    def _run(self, name: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        self._processes.append(process)
+        self.files.join(self._containers[name], process.pid)
+        return process
+
+    def arguments(self, gates: str, strategy: dict[str, Any], **eviction: object) -> tuple[object, ...]:
+        self.tell(strategy)
+        whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "eviction": eviction}
+        self._config.write_text(json.dumps(whole))
+        node = ("--config", self._config, "--pods", self.manifest, "--node-cgroup", self.node.path)
+        return *node, "--feature-gates", gates, "--executor", "cgroup", "--enforce"
+
+    def tell(self, strategy: dict[str, Any], *, without: str | None = None) -> None:
+        """Write the pods and the strategy as an API server has them, one pod gone or not."""
+        self.node.pods = [each for each in self.node.pods if each["metadata"]["name"] != without]
+        status = {"capacity": {"cpu": "2"}, "allocatable": {BATCH: "2000", "cpu": "2"}}
+        more = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}, "status": status}]
+        part = self.manifest.with_suffix(".new")
+        with_strategy(self.node.write_manifest(part), strategy, more)
+        part.rename(self.manifest)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        if self._files is not None:
+            self._files.close()
+
+
+@pytest.fixture
+def busy(node: NodeCgroup, tmp_path: Path) -> Iterator[BusyNode]:
+    made = BusyNode(node, tmp_path)
+    yield made
+    made.close()
+
+
+def victims(line: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each["name"], each["result"]) for each in line["outcomes"]]
+
+
+def fired(line: dict[str, Any]) -> list[str]:
+    return [each["verdict"]["feature"] for each in line["features"] if each["victims"]]
+
+
+def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode, tmp_path: Path) -> None:
+    # GIVEN two best-effort pods that ask for 2 CPUs, and suppression that leaves them the least there is
+    busy.add("ls", be=False)
+    busy.add("low", asks=1000, priority=5000)
+    busy.add("high", asks=1000)
+    or_skipped(lambda: busy.files)
+    burning = {name: busy.burn(name) for name in ("low", "high", "ls")}
+    strategy = {
+        "cpuSuppressPolicy": "cfsQuota",
+        "cpuSuppressThresholdPercent": 5,
+        "cpuEvictBESatisfactionLowerPercent": 50,
+        "cpuEvictBESatisfactionUpperPercent": 50,
+        "cpuEvictBEUsageThresholdPercent": 20,
+        "cpuEvictTimeWindowSeconds": 3,
+    }
+    gates = "BECPUEvict=true,BEMemoryEvict=false"
+    with LiveAgent(tmp_path, *busy.arguments(gates, strategy, cpuCoolTime="2s")) as agent:
+        line = agent.has_plan()
+        # THEN the one of lower priority goes, and none of its processes is left
+        assert (fired(line), victims(line)) == (["BECPUEvict"], [("low", "done")])
+        assert burning["low"].wait() != 0
+        (feature,) = [each for each in line["features"] if each["victims"]]
+        assert feature["cpu"]["credit_millicpu"] == 1000
+        agent.said("evicting default/low (priority 5000, 1 CPU): best-effort pods may have ")
+        name = 'koordebpf_evictions_total{executor="cgroup",reason="BECPUEvict",result="done"}'
+        until(lambda: agent.metric(name) == 1, lambda: agent.log)
+        # WHEN its object is gone too, and who stays asks for no more than there is THEN nobody else goes
+        busy.node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": {BATCH: "1"}}
+        busy.tell(strategy, without="low")
+        agent.said("no longer short of CPU: ")
+        assert agent.metric('koordebpf_need_cpu_cores{feature="BECPUEvict"}') == 0
+        assert burning["high"].poll() is None
+        assert agent.stop() == 0
+    assert [victims(each) for each in agent.plans()] == [[("low", "done")]]
+
+
+def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp_path: Path) -> None:
+    # GIVEN pods that ask for 8 CPUs of batch-cpu where 2 are allocatable, and use what a fifth of one is
+    busy.add("low", asks=6500, priority=5000)
+    busy.add("high", asks=1500)
+    or_skipped(lambda: busy.files)
+    burning = {name: busy.burn(name) for name in ("low", "high")}
+    strategy = {
+        "cpuEvictPolicy": "evictByAllocatable",
+        "cpuEvictBESatisfactionLowerPercent": 50,
+        "cpuEvictBESatisfactionUpperPercent": 60,
+        "cpuEvictBEUsageThresholdPercent": 5,
+    }
+    with LiveAgent(tmp_path, *busy.arguments(f"BECPUEvict=true,{GATES}", strategy)) as agent:
+        assert victims(agent.has_plan()) == [("low", "done")]
+        agent.said("best-effort pods may have 2 CPUs, 25 % ≤ 50 % of what they ask for")
+        assert burning["low"].wait() != 0
+        assert burning["high"].poll() is None
+        assert agent.stop() == 0
+
+
+def test_a_node_without_cpu_loses_its_hog_and_nobody_for_what_its_window_remembers(
+    busy: BusyNode, tmp_path: Path
+) -> None:
+    # GIVEN a window that is much longer than the pause after an eviction, and a pod beside the hog that hardly works
+    for name, priority in (("hog", 5000), ("calm", 5500)):
+        busy.add(name, priority=priority, **{"labels": ENABLED})
+    or_skipped(lambda: busy.files)
+    hog, calm = busy.burn("hog"), busy.hum("calm")
+    strategy = {
+        "cpuEvictThresholdPercent": 8,
+        "cpuEvictTimeWindowSeconds": 30,
+        "evictEnabledPriorityThreshold": 5999,
+    }
+    with LiveAgent(tmp_path, *busy.arguments(f"CPUEvict=true,{GATES}", strategy, cpuCoolTime="1s")) as agent:
+        line = agent.has_plan()
+        assert (fired(line), victims(line)) == (["CPUEvict"], [("hog", "done")])
+        assert hog.wait() != 0
+        assert " of its CPU now < " in agent.said("no longer short of CPU: ")  # its window still has the hog
+        ticks = agent.metric("koordebpf_ticks_total")
+        until(lambda: agent.metric("koordebpf_ticks_total") > ticks + 3, "more looks")
+        assert calm.poll() is None
+        assert agent.stop() == 0
+    assert [victims(each) for each in agent.plans()] == [[("hog", "done")]]
+
+
+def test_what_is_requested_too_much_of_goes_whoever_works(busy: BusyNode, tmp_path: Path) -> None:
+    busy.add("first", asks=1900, labels=ENABLED)
+    busy.add("second", asks=1800, priority=5000, labels=ENABLED)
+    or_skipped(lambda: busy.files)
+    burning = {name: busy.burn(name) for name in ("first", "second")}
+    with LiveAgent(tmp_path, *busy.arguments(f"CPUAllocatableEvict=true,{GATES}", {})) as agent:
+        line = agent.has_plan()
+        assert (fired(line), victims(line)) == (["CPUAllocatableEvict"], [("second", "done")])
+        agent.said("kubernetes.io/batch-cpu requested at 185 % > 110 % of allocatable, need 1.7 CPUs")
+        assert burning["second"].wait() != 0
+        busy.tell({}, without="second")
+        agent.said("no longer short of CPU: kubernetes.io/batch-cpu requested at 95 % ≤ 110 % of allocatable")
+        assert burning["first"].poll() is None
+        assert agent.stop() == 0
+    assert len(agent.plans()) == 1
