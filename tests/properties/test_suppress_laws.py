@@ -12,8 +12,8 @@ from koordebpf.decide.suppress.choose_cpus import choose_cpus
 from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import SuppressState
+from koordebpf.decide.suppress.settings import MemoryPressureSettings, SuppressSettings
+from koordebpf.decide.suppress.state import MemoryHold, SuppressState
 from koordebpf.kernel.cgroup_files import CgroupFile, broken_rule, format_cpu_list
 from koordebpf.report.suppression_page import suppression_blocks
 from koordebpf.state.cpu import CpuTopology
@@ -45,8 +45,8 @@ def topologies(draw: st.DrawFn) -> CpuTopology:
         threads=draw(st.sampled_from([1, 2, 4, 8])),
         numbering=draw(st.sampled_from(["siblings together", "siblings last", "sockets in turn"])),
     )
-    offline = draw(st.sets(st.sampled_from(whole.cpus[1:]), max_size=8)) if len(whole.cpus) > 1 else set()
-    return without(whole, offline)
+    stays = draw(st.sampled_from(whole.cpus))
+    return without(whole, draw(st.sets(st.sampled_from(whole.cpus), max_size=8)) - {stays})
 
 
 @st.composite
@@ -66,6 +66,8 @@ def nodes(draw: st.DrawFn) -> NodeView:
     inner = draw(st.sets(st.sampled_from(sorted(held)))) if held else set()
     return node(
         topology,
+        capacity=str(draw(st.integers(1, 2 * len(topology.cpus)))),  # kubelet counted others, or is made to say others
+        parent=draw(st.none() | some.map(held.union)),
         pods=pods,
         be_cgroups=be_tree(held, pods=2, of_containers=inner),
         quota_us=draw(st.none() | st.integers(1000, 10_000_000)),
@@ -97,8 +99,13 @@ states = st.builds(
     idle=st.sampled_from(USES),
     cpuset_grown_ns=st.none() | st.integers(0, 2_000_000_000_000),
     quota_grown_ns=st.none() | st.integers(0, 2_000_000_000_000),
+    memory_hold=st.none() | st.builds(MemoryHold, st.integers(100, 5000), st.just(0), st.just(0), st.just(0.2)),
 )
-policies = st.builds(SuppressSettings, policy=st.sampled_from([None, None, "cpuset", "cfsQuota", "cpuIdle"]))
+policies = st.builds(
+    SuppressSettings,
+    policy=st.sampled_from([None, None, "cpuset", "cfsQuota", "cpuIdle"]),
+    memory_pressure=st.builds(MemoryPressureSettings, is_on=st.booleans()),
+)
 
 
 def not_to_be_used(view: NodeView) -> set[int]:
@@ -116,6 +123,7 @@ def test_never_fewer_than_two_cpus_nor_those_of_others_nor_under_2000_microsecon
         assert len(cpus) >= 2
         assert not cpus & not_to_be_used(view)
         assert cpus <= set(view.cpu.measured.topology.cpus)
+        assert cpus <= set(view.cpu.measured.be_parent_cpus or cpus)
     for quota in wanted(plan, CgroupFile.CPU_QUOTA).values():
         assert quota is None or quota >= 2000
 
@@ -132,6 +140,8 @@ def test_a_parent_has_every_cpu_of_its_children(view, state, settings):
 def test_so_it_is_at_every_moment_of_the_change_and_nothing_is_in_its_way(view, state, settings):
     desired = plan_suppress(view, state, settings).desired
     now = {(each.path, CgroupFile.CPUSET_CPUS): frozenset(each.cpus) for each in view.cpu.measured.be_cgroups}
+    if view.cpu.measured.be_parent_cpus:
+        now["kubepods", CgroupFile.CPUSET_CPUS] = frozenset(view.cpu.measured.be_parent_cpus)
     plan = plan_writes(now, wanted_values(desired), {"cpuset": 1, "cpu": 1})
     assert plan.blocked == ()
     for write in plan.writes:
@@ -162,8 +172,17 @@ def test_no_step_up_is_more_than_a_tenth_and_the_first_answer_is_the_last(view, 
         now = set(view.cpu.measured.be_cgroups[0].cpus) & set(view.cpu.measured.topology.cpus)
         assert len(plan.cpus) <= max(len(now) + -(-online // 10), 2)
     before = view.cpu.measured.be_quota.quota_us
-    if plan.quota_us is not None and before is not None:
+    if plan.quota_us is not None and before is not None and plan.policy == "cfsQuota":
         assert plan.quota_us <= max(before + online * view.cpu.measured.be_quota.period_us // 10, 2000)
+
+
+@given(nodes(), states, policies)
+def test_a_hold_for_memory_is_kept_to_by_each_policy(view, state, settings):
+    plan = plan_suppress(view, state, settings)
+    if plan.policy is not None and plan.next.memory_hold is not None:
+        quota, capacity = view.cpu.measured.be_quota, view.cpu.capacity_millicpu
+        most = plan.next.memory_hold.cap_millicpu + -(-capacity // 1000) * 10  # the bypass: a hundredth of the node
+        assert wanted(plan, CgroupFile.CPU_QUOTA)[BE_ROOT] <= max(2000, most * quota.period_us // 1000)
 
 
 @given(nodes(), states, st.integers(0, 5000))
