@@ -64,7 +64,7 @@ def _by(
         is_there = _may_have(held, name) if be_path is None else _has(held, name)
     except OSError as error:
         remedy = "Run as root, with the file system mounted writable."
-        return SignalSource(signal, "", False, f"{error.filename}: {error.strerror}", remedy, cost)
+        return SignalSource(signal, "", False, f"{error.strerror} at {error.filename}", remedy, cost)
     if not is_there:
         above = held if be_path is None else held.parent
         return SignalSource(signal, "", False, *_no_file(above, name, file.controller, mount.version), cost)

@@ -553,7 +553,7 @@ class TestDoctor:
             script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'
             quota = policies("unshare", "-m", "sh", "-c", script, "sh")["cfsQuota"]
             assert not quota["works"]
-            assert quota["reason"] == f"{files.quota_file}: Read-only file system"
+            assert quota["reason"] == f"Read-only file system at {files.quota_file}"
         finally:
             files.close()
 

@@ -191,3 +191,15 @@ def test_every_byte_comes_back_from_each_write_of_a_story(cgroups: Cgroups, tmp_
     assert content(cgroups) == before
     # The header, the originals, each write of the first part and back, and what is done with.
     assert number > 1 + 1 + WRITES + WRITES + 1
+
+
+def test_who_may_not_look_for_a_journal_is_told_so(tmp_path: Path) -> None:
+    # GIVEN an agent's folder, which is for its owner alone, and somebody else
+    folder = tmp_path / "machine"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    command = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", sys.executable, "-m", "koordebpf", "restore"]
+    command += ["--journal", str(folder / "writes.journal")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"koordebpf: {folder / 'writes.journal'}: Permission denied. Run it as root\n"

@@ -35,8 +35,11 @@ def restore_journal(path: Path, places: Places, now_ns: int, *, dry_run: bool = 
 
     Raises:  ActuationError: it cannot be read, or an agent is using it.
     """
-    if not path.exists():
-        return RestoreReport()
+    try:
+        if not path.exists():
+            return RestoreReport()
+    except PermissionError as error:  # of a folder on the way there
+        raise ActuationError(f"{path}: {error.strerror}. Run it as root") from error
     if dry_run:
         originals, lost_lines = read_journal(path)
         return msgspec.structs.replace(restore(places, originals, now_ns), lost_lines=lost_lines)
