@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from koordebpf.decide.evict.settings import LadderSettings, Rung
 from koordebpf.decide.plan import Candidate, FeaturePlan, RungAction, RungPlan
-from koordebpf.detect.verdict import USED
+from koordebpf.detect.verdict import USED, USED_CPU
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes, format_millicpu
 
@@ -40,7 +40,7 @@ def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: Ladder
         _reclaim(for_use, pods, need, settings),
         _freeze([whole[each.uid] for each in growing], settings),
         _evict(actions, sum(gives), _cpu_of(features), settings),
-        _kill(actions, gives, settings),
+        _kill(actions, gives, settings, _used_cpu_of(features)),
     )
 
 
@@ -88,11 +88,20 @@ def _cpu_of(features: Sequence[FeaturePlan]) -> int:
     return sum(feature.cpu.credit_millicpu for feature in features if feature.cpu is not None)
 
 
+# Of it what a kill gives back too: whose processes end asks for as much as before.
+def _used_cpu_of(features: Sequence[FeaturePlan]) -> int:
+    return _cpu_of([feature for feature in features if USED_CPU in feature.verdict.amounts])
+
+
 def _evict(victims: Sequence[RungAction], gives: int, gives_millicpu: int, settings: LadderSettings) -> RungPlan:
+    text = f"evicts {_names(victims)}: {_back(gives, gives_millicpu)} come back"
+    return _rung(Rung.EVICT, settings, tuple(victims), text, "", gives_bytes=gives)
+
+
+def _back(gives: int, gives_millicpu: int) -> str:
     cpu = [format_millicpu(gives_millicpu)] if gives_millicpu else []
     memory = [format_bytes(gives)] if gives or not cpu else []
-    text = f"evicts {_names(victims)}: {' and '.join([*memory, *cpu])} come back"
-    return _rung(Rung.EVICT, settings, tuple(victims), text, "", gives_bytes=gives)
+    return " and ".join([*memory, *cpu])
 
 
 def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
@@ -100,10 +109,14 @@ def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSet
     return _kill([_whole(each) for each in pods], gives, settings)
 
 
-def _kill(pods: Sequence[RungAction], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
+def _kill(
+    pods: Sequence[RungAction], gives: Sequence[int], settings: LadderSettings, gives_millicpu: int = 0
+) -> RungPlan:
     actions = tuple([each for each in pods if each.cgroup_id is not None])
     back = sum([credit for each, credit in zip(pods, gives, strict=True) if each.cgroup_id is not None])
-    text = f"kills the cgroup of {_names(actions)}: {format_bytes(back)} come back, what a tmpfs keeps left out"
+    text = (
+        f"kills the cgroup of {_names(actions)}: {_back(back, gives_millicpu)} come back, what a tmpfs keeps left out"
+    )
     return _rung(Rung.KILL, settings, actions, text, "no cgroup of those to go is known", gives_bytes=back)
 
 

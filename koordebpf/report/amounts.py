@@ -9,7 +9,8 @@ import msgspec
 
 from koordebpf.decide.evict.credit import amount_text, candidate_credit
 from koordebpf.decide.plan import Candidate, FeaturePlan
-from koordebpf.detect.verdict import USED, Verdict
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, Verdict
+from koordebpf.state.requests import BATCH_CPU
 from koordebpf.units import format_bytes, format_millicpu
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ def given_back(candidate: Candidate, verdict: Verdict) -> str:
     texts = []
     for resource in verdict.amounts:
         amount = candidate_credit(candidate, resource)
-        if resource == USED:
-            texts.append(format_bytes(amount))
+        if resource in (USED, USED_CPU):
+            texts.append(amount_text(resource, amount))
         elif amount:
-            texts.append(f"{amount_text(resource, amount)} of {resource}")
+            asked = BATCH_CPU if resource == BE_REQUESTED_CPU else resource
+            texts.append(f"{amount_text(resource, amount)} of {asked}")
     return " and ".join(texts) or "nothing of what is short"

@@ -131,7 +131,8 @@ def test_a_feature_that_judges_cpu_has_its_own_unit() -> None:
     ) in page
     text = " ".join(told(starving()).split())
     assert "BECPUEvict: 6 CPUs were needed, one pod of 4 candidates would give 6 CPUs." in text
-    assert "2. spark/busy (priority 5500, 6 CPUs of best-effort cpu) goes" in text
+    assert "2. spark/busy (priority 5500, 6 CPUs of kubernetes.io/batch-cpu) goes" in text
+    assert "1. spark/large (priority 5000, 2.5 CPUs) goes" in " ".join(told(full()).split())
 
 
 def full(now: int = 82_000) -> NodePlan:
@@ -173,6 +174,11 @@ def test_best_effort_pods_that_starve_otherwise_now() -> None:
 def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
     recorded = frame([pod("hog", anon=300, growth=1e6)], used=900)
     assert "ladder" not in plan_page(node_plan_of(recorded), 10)
+    of_cpu = plan_page(full(), 10, with_ladder=True)
+    assert "  * evict    evicts spark/large, spark/small: 4 CPUs come back" in of_cpu
+    assert "    kill     kills the cgroup of spark/large, spark/small: 4 CPUs come back" in of_cpu
+    of_requests = plan_page(starving(), 10, with_ladder=True)
+    assert "    kill     kills the cgroup of spark/busy: 0 B come back" in of_requests  # who asks goes on asking
     asked = plan_page(node_plan_of(recorded), 10, with_ladder=True)
     assert "  * evict    evicts spark/hog: 300 MiB come back" in asked
     assert "    freeze   freezes spark/hog: it grows no more and gives nothing back" in asked
