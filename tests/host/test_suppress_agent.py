@@ -80,6 +80,20 @@ def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -
     assert not list(tmp_path.glob("run/*/writes.journal"))
 
 
+def test_a_nodeslo_that_is_deleted_holds_nobody_any_more(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
+        until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
+        manifest = tmp_path / "pods.json"
+        objects = json.loads(manifest.read_text())
+        assert objects["items"].pop()["kind"] == "NodeSLO"
+        (tmp_path / "without.json").write_text(json.dumps(objects))
+        (tmp_path / "without.json").rename(manifest)
+        until(lambda: held.quota_file.read_bytes() == before, lambda: f"no quota, but: {agent.log}")
+        assert "there is no NodeSLO" in lines_of(agent)[-1]["change"]["reason"]
+        assert agent.stop() == 0
+
+
 def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN a latency-sensitive pod that works, too, on a machine whose other load is not the same for two seconds
     (container,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())
