@@ -50,8 +50,8 @@ def read_journal(path: Path) -> tuple[dict[FileKey, Original], int]:
         data = path.read_bytes()
     except OSError as error:
         raise ActuationError(f"{path}: {error.strerror}") from error
-    originals, _, _, lost_lines = _parse(path, data, this_boot())
-    return originals, lost_lines
+    parsed = _parse(path, data, this_boot())
+    return parsed.originals, len(parsed.lost)
 
 
 def this_boot() -> str:
@@ -60,7 +60,10 @@ def this_boot() -> str:
 
 
 class Journal:
-    """The journal of one writer, locked against a second one. `lost_lines` could not be read when it was opened."""
+    """The journal of one writer, locked against a second one.
+
+    `lost_lines` could not be read when it was opened, as of a later version that writes other files. They are kept.
+    """
 
     def __init__(self, path: Path, boot_id: str | None = None) -> None:
         self.path = path
@@ -74,14 +77,20 @@ class Journal:
             raise ActuationError(f"{path}: {error.strerror}") from error
         try:
             data = path.read_bytes()
-            self._originals, self._lines, good_bytes, self.lost_lines = _parse(path, data, self._boot_id)
-            if good_bytes == 0:
+            parsed = _parse(path, data, self._boot_id)
+            self._originals, self._lost, self._lines = parsed.originals, parsed.lost, parsed.lines
+            if parsed.good_bytes == 0:
                 self._rewrite()
-            elif good_bytes < len(data):
-                os.ftruncate(self._fd, good_bytes)  # a torn line: what it speaks of was never written
+            elif parsed.good_bytes < len(data):
+                os.ftruncate(self._fd, parsed.good_bytes)  # a torn line: what it speaks of was never written
         except BaseException:
             os.close(self._fd)
             raise
+
+    @property
+    def lost_lines(self) -> int:
+        """How many lines could not be read."""
+        return len(self._lost)
 
     @property
     def originals(self) -> Mapping[FileKey, Original]:
@@ -121,14 +130,14 @@ class Journal:
 
         Raises:  OSError: it could not be written; the old one stays.
         """
-        if self._lines > 2 * len(self._originals) + _SPARE_LINES:
+        if self._lines > 2 * len(self._originals) + len(self._lost) + _SPARE_LINES:
             self._rewrite()
 
     def close(self) -> None:
         """Give the lock back; an empty journal is removed."""
         if self._fd < 0:
             return
-        if not self._originals:
+        if not self._originals and not self._lost:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = -1
@@ -155,7 +164,7 @@ class Journal:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             header = msgspec.json.encode(_Header(_SCHEMA, self._boot_id)) + b"\n"
-            _write_all(fd, header + _encode(self._originals))
+            _write_all(fd, header + b"".join(line + b"\n" for line in self._lost) + _encode(self._originals))
             os.fsync(fd)
             new.replace(self.path)
         except BaseException:
@@ -163,7 +172,7 @@ class Journal:
             raise
         os.close(self._fd)
         self._fd = fd
-        self._lines = len(self._originals)
+        self._lines = len(self._lost) + len(self._originals)
         directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -196,34 +205,40 @@ def _open_locked(path: Path) -> int:
         os.close(fd)
 
 
-# Originals, how many lines they took, how many bytes are whole lines (0: the file has to be made anew), lost lines.
-def _parse(path: Path, data: bytes, boot_id: str) -> tuple[dict[FileKey, Original], int, int, int]:
+class _Parsed(msgspec.Struct):
+    originals: dict[FileKey, Original] = msgspec.field(default_factory=dict)
+    lost: list[bytes] = msgspec.field(default_factory=list)
+    lines: int = 0
+    good_bytes: int = 0  # of whole lines; 0: the file has to be made anew
+
+
+def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
+    parsed = _Parsed()
     good_bytes = data.rfind(b"\n") + 1
-    head, *lines = data[:good_bytes].splitlines() or [b""]
-    originals: dict[FileKey, Original] = {}
     if good_bytes == 0:
-        return originals, 0, 0, 0
+        return parsed
+    head, *lines = data[:good_bytes].split(b"\n")[:-1]
     try:
         header = msgspec.json.decode(head, type=_Header)
     except msgspec.DecodeError as error:
         raise ActuationError(f"{path}: not a journal of koordebpf: {error}. Remove it or name another one") from error
     if header.boot_id != boot_id:
-        return originals, 0, 0, 0
-    lost = 0
+        return parsed
+    parsed.good_bytes, parsed.lines = good_bytes, len(lines)
     for raw in lines:
         try:
             line = msgspec.json.decode(raw, type=_Line)
             key = (line.path, _file(line.file))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-            lost += 1
+            parsed.lost.append(raw)
             continue
         if not is_below_mount(line.path):
-            lost += 1
+            parsed.lost.append(raw)
         elif line.original is None:
-            originals.pop(key, None)
+            parsed.originals.pop(key, None)
         else:
-            originals[key] = line.original
-    return originals, len(lines), good_bytes, lost
+            parsed.originals[key] = line.original
+    return parsed
 
 
 def _file(name: str) -> CgroupFile | Sysctl:

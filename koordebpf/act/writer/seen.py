@@ -49,7 +49,7 @@ class Seen:
 
     def keep(self, *kept: Collection[FileKey]) -> None:
         """Forget all others."""
-        self.forget([key for key in self._values if not any(key in keys for keys in kept)])
+        self.forget(set(self._values).difference(*kept))
 
     @property
     def last(self) -> dict[FileKey, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
@@ -21,6 +22,8 @@ from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrit
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup_files import CgroupFile, Value
 from koordebpf.units import NS_PER_S
+
+log = logging.getLogger("koordebpf")
 
 # What may be over at the next call. The rest is tried again after the refresh interval.
 _TRANSIENT = frozenset({WriteResult.BUSY, WriteResult.BLOCKED, WriteResult.HELD, WriteResult.GONE})
@@ -79,6 +82,9 @@ class CgroupWriter:
     ) -> None:
         if enforce and journal is None:
             raise ConfigError("journal", None, "must be given where files are written, so that they can be given back")
+        if journal is not None and journal.lost_lines:
+            why = "%s: %d lines could not be read: what these files held is not given back"
+            log.warning(why, journal.path, journal.lost_lines)
         self._places = places
         self._journal = journal if enforce else None
         self._originals = Originals(places, self._journal)

@@ -12,7 +12,8 @@ import pytest
 
 from koordebpf.act.writer import journal as journal_module
 from koordebpf.act.writer.journal import Journal, read_journal
-from koordebpf.act.writer.places import Original
+from koordebpf.act.writer.places import Original, Places
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
 
@@ -60,6 +61,27 @@ def test_garbage_costs_its_own_line_and_is_counted(path: Path) -> None:
         journal.record({POD: Original("-1\n", 8)})
         assert journal.lost_lines == 3
     assert read_journal(path) == ({BE: Original("0-3\n", 7), POD: Original("-1\n", 8)}, 3)
+
+
+def test_what_a_later_version_put_down_is_told_and_kept_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_module, "_SPARE_LINES", 3)
+    with Journal(path) as journal:
+        journal.record({BE: Original("0-3\n", 7)})
+    later = b'{"path":"be","file":"cpu.of.later","original":{"text":"1\\n","inode":9}}\n'
+    with path.open("ab") as file:
+        file.write(later)
+    with Journal(path) as journal:
+        CgroupWriter(Places({}), journal, enforce=True)
+        assert caplog.messages == [f"{path}: 1 lines could not be read: what these files held is not given back"]
+        for number in range(9):
+            journal.record({POD: Original(f"{number}\n", 8)})
+        journal.compact()
+        assert len(path.read_bytes().splitlines()) == 4
+        journal.forget([BE, POD])
+    assert later in path.read_bytes()
+    assert read_journal(path) == ({}, 1)
 
 
 def test_another_boot_has_other_cgroups(path: Path) -> None:
