@@ -1,0 +1,54 @@
+"""Values of cgroups and sysctls are written by the one writer; whoever else opens a file to write is known, and why."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "koordebpf"
+THE_DOOR = "kernel/kernel_file.py"
+# The kernel's files that others write hold nothing afterwards that anybody would have to give back.
+_KERNEL = {
+    "kernel/psi.py": "a trigger, which ends with its descriptor",
+    "kernel/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
+    "kernel/freezer.py": "a kill's freeze, which ends with it; noted in flight before, and ended by whoever comes next",
+    "kernel/cpu_support.py": "opened and closed again, to tell whether it could be written",
+    "kernel/protection.py": "oom_score_adj of the agent itself",
+}
+_OWN = {
+    "act/writer/journal.py",
+    "agent/kept_budget.py",
+    "agent/recording.py",
+    "agent/run.py",
+    "agent/sole_agent.py",
+    "agent/suppression.py",
+    "report/audit.py",
+    "report/in_flight.py",
+}
+_DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which goes with it
+
+_FLAGS = {"O_WRONLY", "O_RDWR"}
+_METHODS = {"write_text", "write_bytes"}
+
+
+def opens_to_write(path: Path) -> bool:
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in _FLAGS | _METHODS)
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "open"
+            and any(isinstance(each, ast.Constant) and set("wax+") & set(str(each.value)) for each in node.args[1:])
+        )
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_whoever_opens_files_to_write_is_known():
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if opens_to_write(path)}
+    assert found == {THE_DOOR, *_KERNEL, *_OWN, *_DEMO}
+
+
+def test_only_the_writer_has_the_key():
+    users = [path for path in PACKAGE.rglob("*.py") if "write_kernel_file" in path.read_text()]
+    assert sorted(str(path.relative_to(PACKAGE)) for path in users) == ["act/writer/places.py", THE_DOOR]
