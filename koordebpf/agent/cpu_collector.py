@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _NODE = ""  # its key among the rates; no cgroup below the node has it
 _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
+# Why 32: the sets of 221 directories take 1 ms, so many a sixth of it; what somebody else writes into a single one shows
+# within 7 rounds, and is the writer's to mend.
+_SETS_A_ROUND = 32
 
 T = TypeVar("T")
 
@@ -44,7 +47,7 @@ class BurstLook(msgspec.Struct, frozen=True, gc=False):
 class CpuCollector:
     """Measures the node's CPUs through kept fds.
 
-    Cost:    3 µs for each pod and each best-effort cgroup, opening them anew aside.
+    Cost:    9 µs for each pod; 4 µs for each set of CPUs that is read: a part in turn, all where one has changed.
     """
 
     def __init__(
@@ -84,6 +87,9 @@ class CpuCollector:
         self._pods: dict[str, tuple[str, bool]] = {}  # path → uid, is best-effort
         self._applications: dict[str, tuple[str, bool]] = {}  # path → name, is best-effort
         self._be_tree: tuple[BeCgroup, ...] = ()  # without CPUs
+        self._be_cgroups: tuple[BeCgroup, ...] = ()  # with those of the last reading
+        self._be_cpus: dict[str, tuple[int, ...] | None] = {}
+        self._turn = 0
         self._be_parent: str | None = None
 
     def watch(self, owners: Iterable[Owner]) -> None:
@@ -99,7 +105,7 @@ class CpuCollector:
         self._applications = {
             path: (owner.host_application, root is not None and path.startswith(below))
             for path, owner in owned.items()
-            if owner.host_application is not None and not _is_within_one(path, owned)
+            if owner.host_application is not None and is_application(path, owned)
         }
         self._be_tree = () if root is None else tuple(self._tree(root, owned))
         self._be_parent = None if root is None else root.rpartition("/")[0]
@@ -108,6 +114,8 @@ class CpuCollector:
             known.add(self._be_parent)
         for path in self._files.keys() - known:
             self._files.pop(path).close()
+        self._be_cgroups = ()
+        self._be_cpus = {each.path: self._be_cpus[each.path] for each in self._be_tree if each.path in self._be_cpus}
         self._rates.keep_only(known | {_NODE})
         if self._bursts is not None:
             self._bursts.keep_only(known)
@@ -154,7 +162,7 @@ class CpuCollector:
         measured = CpuMeasured(
             topology=self._topology.read(),
             usage=usage,
-            be_cgroups=tuple(self._with_cpus()),
+            be_cgroups=self._with_cpus(),
             be_parent_cpus=None if self._be_parent is None else self._read(self._be_parent, CgroupCpu.cpus),
             be_quota=self._quota(),
             manager=self._read_manager(),
@@ -195,11 +203,30 @@ class CpuCollector:
             if deepest is None or depth <= deepest:
                 yield BeCgroup(path, "pod" if depth < _CONTAINER_DEPTH else "container", owned[path].pod_uid)
 
-    def _with_cpus(self) -> Iterable[BeCgroup]:
-        for each in self._be_tree:
-            cpus = self._read(each.path, CgroupCpu.cpus)
-            if each.path in self._files:  # else it is gone
-                yield BeCgroup(each.path, each.level, each.uid, cpus)
+    def _with_cpus(self) -> tuple[BeCgroup, ...]:
+        paths = [each.path for each in self._be_tree]
+        new = [path for path in paths if path not in self._be_cpus or path not in self._files]
+        due = {*paths[:1], *paths[self._turn : self._turn + _SETS_A_ROUND], *new}
+        self._turn = self._turn + _SETS_A_ROUND if self._turn + _SETS_A_ROUND < len(paths) else 0
+        is_other = self._read_sets(due)
+        if is_other:
+            self._read_sets(path for path in paths if path not in due)
+        if is_other or new or not self._be_cgroups:
+            self._be_cgroups = tuple(
+                BeCgroup(each.path, each.level, each.uid, self._be_cpus[each.path])
+                for each in self._be_tree
+                if each.path in self._files  # else it is gone
+            )
+        return self._be_cgroups
+
+    # Tells whether one is another than when it was last read.
+    def _read_sets(self, paths: Iterable[str]) -> bool:
+        is_other = False
+        for path in paths:
+            cpus = self._read(path, CgroupCpu.cpus)
+            is_other |= self._be_cpus.get(path, cpus) != cpus
+            self._be_cpus[path] = cpus
+        return is_other
 
     # A file that makes no sense is told once and says nothing, as an annotation.
     def _read_manager(self) -> CpuManager | None:
@@ -263,6 +290,7 @@ def best_effort_root(owned: Mapping[str, Owner]) -> str | None:
     )
 
 
-def _is_within_one(path: str, owned: Mapping[str, Owner]) -> bool:
+def is_application(path: str, owned: Mapping[str, Owner]) -> bool:
+    """Tell whether a cgroup is a host application's own; what lies below is a part of it."""
     above = owned.get(path.rpartition("/")[0])
-    return above is not None and above.host_application is not None
+    return owned[path].host_application is not None and (above is None or above.host_application is None)
