@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from pathlib import Path
+from collections.abc import Mapping
 
-from koordebpf.agent.cpu_collector import best_effort_root
+from koordebpf.agent.cpu_collector import best_effort_root, is_application
 from koordebpf.agent.sched_tracing import SchedTracing
 from koordebpf.agent.suppression import Suppression
 from koordebpf.attribution.index import CgroupIndex
@@ -192,14 +192,8 @@ class SuppressionWake:
             sides[path.startswith(below)].append(number)
         tracing.follow(sides[False], sides[True])
 
-    # Burstable pods have a directory above them all, guaranteed ones lie beside best-effort ones.
     def _trigger(self, owned: dict[str, Owner]) -> None:
-        wanted: dict[int, Path] = {
-            owner.cgroup_id: self._mount.mount_point / path
-            for path, owner in owned.items()
-            if (owner.kind is OwnerKind.ROOT and owner.kube_qos == BURSTABLE)
-            or (owner.kind is OwnerKind.POD and owner.kube_qos == GUARANTEED)
-        }
+        wanted = {number: self._mount.mount_point / path for number, path in who_may_wake(owned).items()}
         before = self._triggers.refused
         new, closed = self._triggers.keep_only(wanted)
         self._pressure_fds = self._pressure_fds.difference(closed).union(new)
@@ -218,3 +212,19 @@ class SuppressionWake:
             self._node_trigger.close()
         if self._tracing:
             self._tracing.close()
+
+
+def who_may_wake(owned: Mapping[str, Owner]) -> dict[int, str]:
+    """Return the cgroups whose CPU pressure is that of those who are not best-effort: number → path.
+
+    Burstable pods have a directory above them all, guaranteed ones lie beside best-effort ones, and host applications
+    anywhere.
+    """
+    below = f"{best_effort_root(owned)}/"
+    return {
+        owner.cgroup_id: path
+        for path, owner in owned.items()
+        if (owner.kind is OwnerKind.ROOT and owner.kube_qos == BURSTABLE)
+        or (owner.kind is OwnerKind.POD and owner.kube_qos == GUARANTEED)
+        or (is_application(path, owned) and not path.startswith(below))
+    }
