@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector, best_effort_root
+from koordebpf.agent.wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.kernel.cgroupfs import ControllerMount
@@ -216,6 +217,16 @@ def test_which_best_effort_directory_is_the_nodes(paths, root):
     # GIVEN what a change of kubelet's cgroup driver leaves until the next boot
     for order in (paths, paths[::-1]):
         assert best_effort_root({each.path: each for each in owners(order)}) == root
+
+
+def test_whose_cpu_pressure_wakes_suppression():
+    guaranteed = "kubepods.slice/kubepods-podls_2.slice"
+    paths = [*PATHS, guaranteed, f"{guaranteed}/{CONTAINER}", f"{BE}/yarn", f"{BE}/yarn/job"]
+    assert set(who_may_wake({each.path: each for each in owners(paths)}).values()) == {
+        "kubepods.slice/kubepods-burstable.slice",
+        guaranteed,
+        "host-latency-sensitive/nginx",
+    }
 
 
 def test_kubelets_cpu_manager(tmp_path, caplog):
