@@ -17,7 +17,7 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- range list $daemonset.metadata.labels $daemonset.spec.selector.matchLabels $daemonset.spec.template.metadata.labels -}}
     {{- $_ := set . "koordebpf.io/mode" "enforce" -}}
   {{- end -}}
-  {{- $_ := set $container "args" (append $container.args "--enforce") -}}
+  {{- $_ := set $container "args" (concat $container.args (list "--enforce" "--stand-by")) -}}
   {{- $selector = merge (deepCopy $values.enforce.nodeSelector) $selector -}}
 {{- else if $values.enforce.enabled -}}
   {{- /* Not where all labels of the pool are: one alternative for each that may be missing. */ -}}

@@ -62,6 +62,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `node_cgroup`     the node is this cgroup with a memory limit, as in kind. Why none: the machine is the node.
     `run_dir`         a folder on a tmpfs: which agent acts on this node, and what it is carrying out. Why /run: it ends
                       with the machine, as every pod does. All agents of a machine have to share it.
+    `stand_by`        with --enforce: where another agent acts on this node, watch until it ends and act then. Why
+                      false: whoever types --enforce expects an agent that acts. The DaemonSet types it, whose update
+                      begins the new pod before it ends the old one.
     `backend`         where signals come from. Why auto: the best that works here, and `koordebpf doctor` tells which.
     `min_stall_ns`    stalls from this duration on are sent one by one, shorter ones only counted. Why 1 ms: direct
                       reclaim below it is what healthy nodes do all day.
@@ -102,6 +105,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_insecure: bool = False
     node_cgroup: Path | None = None
     run_dir: Path = Path("/run/koordebpf")
+    stand_by: bool = False
     backend: WantedBackend = "auto"
     min_stall_ns: int = NS_PER_MS
     sample_floor_ns: Annotated[int, Meta(ge=NS_PER_MS)] = 4 * NS_PER_MS

@@ -46,7 +46,8 @@ class PodPressure:
 
     def close(self) -> None:
         """Remove every trigger."""
-        self.triggers.close()
+        for fd in self.triggers.keep_only({})[1]:
+            self._loop.unwatch(fd)
 
 
 def _nothing() -> None:

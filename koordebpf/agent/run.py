@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.api import ApiExecutor, ApiLimits
-from koordebpf.act.begun_kill import finish_kill
 from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.last_resort import LastResort
 from koordebpf.agent.collector import Collector
@@ -22,12 +23,11 @@ from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
-from koordebpf.agent.left_behind import left_behind
 from koordebpf.agent.node_marking import open_node_marking
 from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
-from koordebpf.agent.sole_agent import SoleAgent, folder_of
+from koordebpf.agent.stand_by import Acting, stand_by, take_right
 from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.wake import open_wake
@@ -47,10 +47,8 @@ from koordebpf.kube.source import Source
 from koordebpf.report.audit import AuditLog
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.in_flight import IN_FLIGHT_PATH, InFlight
 from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import AgentMetrics
-from koordebpf.report.sentences import outcome_sentence
 from koordebpf.units import NS_PER_MS, format_ns
 
 if TYPE_CHECKING:
@@ -74,19 +72,41 @@ def run_agent(config: AgentConfig) -> None:
     """
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
     with contextlib.ExitStack() as stack:
-        # Any number of agents may watch a node, one acts.
-        sole = stack.enter_context(SoleAgent(config.run_dir, scope)) if config.enforce else None
-        in_flight = _open_in_flight(sole, folder_of(config.run_dir, scope))
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
-        source, actions = _open_source(config), _open_actions(config, stack)
-        watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
-        _tell_signals(watch)
+        acting = take_right(config, scope, stack)
+        source = stack.enter_context(contextlib.closing(_open_source(config)))
         source.start(loop.wake)
         if config.source == "file":
             check_configuration(source.state())
+        if config.enforce and acting is None:
+
+            def watch_until(is_over: Callable[[], bool]) -> None:
+                _run(replace(config, enforce=False), scope, loop, source, None, is_over)
+
+            acting = stand_by(config, scope, loop, watch_until, stack)
+            if acting is None:
+                return
+        _run(config, scope, loop, source, acting)
+    log.info("stopped: everything is detached")
+
+
+def _run(
+    config: AgentConfig,
+    scope: NodeScope,
+    loop: Loop,
+    source: Source,
+    acting: Acting | None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    folder, in_flight = (acting.folder, acting.in_flight) if acting else (None, None)
+    with contextlib.ExitStack() as stack:
+        actions = _open_actions(config, stack)
+        watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
+        _tell_signals(watch)
         if (fd := watch.signals.fileno()) is not None:
             loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
+            stack.callback(loop.unwatch, fd)
         _watch_pressure(scope, loop, stack)
         pressure = PodPressure(scope, watch.index, loop)
         stack.callback(pressure.close)
@@ -106,7 +126,7 @@ def run_agent(config: AgentConfig) -> None:
         node_name = config.node_name or socket.gethostname()
         koordlet = KoordletMetrics(node_name, time.time()) if config.koordinator_metrics else None
         kept = KeptBudget(
-            sole.folder / "evictions.json" if sole else None,
+            folder / "evictions.json" if folder else None,
             in_flight.left if in_flight else (),
             time.monotonic_ns(),
         )
@@ -129,7 +149,7 @@ def run_agent(config: AgentConfig) -> None:
             watch.index,
             config.suppress,
             config.writer,
-            sole.folder if sole else None,
+            folder,
             reporter.held,
             config.wake.burst_window_ns,
         )
@@ -139,7 +159,7 @@ def run_agent(config: AgentConfig) -> None:
             config,
             scope,
             watch.index,
-            sole.folder if sole else None,
+            folder,
             stack,
             kill=_open_kill(config, executor, by_cgroup, executors),
             own_pod_uid=own_pod_uid,
@@ -171,8 +191,7 @@ def run_agent(config: AgentConfig) -> None:
                 log.warning("%s", problem)
         mode = "dry run: nothing is evicted" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
-        _loop(config, loop, agent, reporter, lambda: pressure.follow(source.state().pods))
-    log.info("stopped: everything is detached")
+        _loop(config, loop, agent, reporter, lambda: pressure.follow(source.state().pods), is_over)
 
 
 # While whoever records and tells of it is still there.
@@ -181,26 +200,17 @@ def _finish(executors: contextlib.ExitStack, agent: Agent) -> None:
     agent.take_outcomes()
 
 
-# Before anything else: whoever is frozen waits for it.
-def _open_in_flight(sole: SoleAgent | None, folder: Path) -> InFlight | None:
-    if sole is None:
-        for sentence in left_behind(folder):
-            log.warning("%s", sentence)
-        return None
-    path = folder / IN_FLIGHT_PATH.name
-    try:
-        in_flight = InFlight(path)
-    except OSError as error:
-        raise ConfigError("--run-dir", str(path), f"must be a file that can be written: {error.strerror}") from error
-    for outcome in in_flight.finish(finish_kill):
-        log.warning("%s", outcome_sentence(outcome))
-    return in_flight
-
-
-def _loop(config: AgentConfig, loop: Loop, agent: Agent, reporter: Reporter, follow_pods: Callable[[], None]) -> None:
+def _loop(
+    config: AgentConfig,
+    loop: Loop,
+    agent: Agent,
+    reporter: Reporter,
+    follow_pods: Callable[[], None],
+    is_over: Callable[[], bool],
+) -> None:
     failed_in_a_row = 0
     is_locked = not config.lock_memory
-    while not loop.stopping:
+    while not (loop.stopping or is_over()):
         try:
             due_ns = agent.tick()
             follow_pods()
@@ -358,6 +368,7 @@ def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -
             log.info("no PSI trigger on %s: %s", path, error)
             continue
         loop.watch(trigger.fileno(), _nothing, priority=True)
+        stack.callback(loop.unwatch, trigger.fileno())
 
 
 def _tell_signals(watch: NodeWatch) -> None:

@@ -33,6 +33,7 @@ _PLACES: Mapping[str, str] = {
     "kubelet_insecure": "source.kubelet.insecure",
     "node_cgroup": "node.cgroup",
     "run_dir": "node.runDir",
+    "stand_by": "node.standBy",
     "backend": "backend.type",
     "min_stall_ns": "backend.minStall",
     "sample_floor_ns": "sampling.floor",

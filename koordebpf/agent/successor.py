@@ -1,8 +1,9 @@
-"""What an agent keeps for its successor, for a time: a process of its own waits for one, and else gives it back."""
+"""What an agent keeps for its successor: one that stands by, or one that comes in time; else it is given back."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import stat
@@ -14,8 +15,14 @@ from pathlib import Path
 
 from koordebpf.act.ladder import LADDER_JOURNAL_PATH
 from koordebpf.act.writer.journal import JOURNAL_PATH
-from koordebpf.agent.sole_agent import is_held
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.restore import restore_journal
+from koordebpf.agent.sole_agent import is_awaited, is_held
+from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.report.in_flight import IN_FLIGHT_PATH
+
+log = logging.getLogger(__name__)
 
 KEPT = "suppression.json"  # a successor takes it away when it goes on from what it says
 
@@ -77,6 +84,29 @@ def is_succeeded(folders: Collection[Path], wait_s: float) -> bool:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return any(_kept(folder) != held or is_held(folder) for folder, held in kept.items())
+
+
+def settle(folder: Path, *, waits: bool) -> None:
+    """Give back what was kept for an agent that stood by and has ended since; the last deed of one that acts.
+
+    Args:
+        folder: of the agent that acts.
+        waits: what is kept outside of a container stays, since a process waits.
+    """
+    if not is_kept(folder) or is_awaited(folder) or (waits and can_wait()):
+        return
+    try:
+        report = restore_journal(folder / JOURNAL_PATH.name, Places(find_controllers()), time.monotonic_ns())
+    except (KoordebpfError, OSError) as error:
+        log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
+        return
+    log.info("no agent goes on from what suppression wrote: %d files are given back", len(report.done))
+    forget_kept([folder])
+
+
+def is_kept(folder: Path) -> bool:
+    """Tell whether an agent has left something there for a successor."""
+    return (folder / KEPT).exists()
 
 
 def forget_kept(folders: Collection[Path]) -> None:

@@ -17,6 +17,7 @@ from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
 from koordebpf.agent.scope import NodeScope
+from koordebpf.agent.sole_agent import is_awaited
 from koordebpf.agent.successor import KEPT, can_wait, leave_waiting
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.decide.suppress.amount import BeAmount
@@ -67,11 +68,6 @@ class Suppression:
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
         self._problems: tuple[str, ...] = ()
-        if folder and settings.at_exit == "keep" and not can_wait():
-            log.warning(
-                "what suppression writes is kept for a successor; where none comes only koordebpf restore ends it: the"
-                " processes of a container end with its first one, and none is left to wait"
-            )
         self.amount: BeAmount | None = None  # of the last round; None: it held nobody
 
     def look(self, now_ns: int) -> BurstLook | None:
@@ -133,10 +129,11 @@ class Suppression:
         return {(file, result.value): count for (file, result), count in self._writer.counts.items()}
 
     def close(self) -> None:
-        """Leave the files as configured: as if there had been no suppression, or to a successor."""
+        """Leave the files to an agent that stands by; else as configured: given back, or to a successor."""
         try:
-            if self._settings.at_exit == "keep":
-                self._keep()
+            waits = self._settings.at_exit == "keep" and can_wait()
+            if self._kept and (waits or is_awaited(self._kept.parent)):
+                self._keep(self._kept, waits=waits)
             else:
                 self._writer.give_back(time.monotonic_ns())
         except (KoordebpfError, OSError) as error:
@@ -151,12 +148,12 @@ class Suppression:
             log.warning("what cannot be read binds no CPU: %s", problem)
         self._problems = problems
 
-    def _keep(self) -> None:
-        if self._kept is None:
-            return
-        self._kept.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
-        if can_wait() and self._journal is not None and self._journal.originals:
-            pid, keep_s = leave_waiting(self._kept.parent, self._settings.keep_s), self._settings.keep_s
+    def _keep(self, path: Path, *, waits: bool) -> None:
+        path.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+        if not waits:
+            log.info("what suppression wrote is kept for the agent that stands by")
+        elif self._journal is not None and self._journal.originals:
+            pid, keep_s = leave_waiting(path.parent, self._settings.keep_s), self._settings.keep_s
             log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
 
 

@@ -206,9 +206,10 @@ class SuppressionWake:
 
     def close(self) -> None:
         """Give everything back."""
+        for fd in self._pressure_fds:
+            self._loop.unwatch(fd)
         self._triggers.close()
         if self._node_trigger:
-            self._loop.unwatch(self._node_trigger.fileno())
             self._node_trigger.close()
         if self._tracing:
             self._tracing.close()

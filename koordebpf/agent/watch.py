@@ -35,7 +35,7 @@ class NodeWatch:
 
     Args:
         scope: the node.
-        source: of pods; None: nobody asks for them.
+        source: of pods, whose owner closes it; None: nobody asks for them.
         min_stall_ns: shorter stalls are counted, not sent.
         measures: False: nothing scans, so that the scan need not be loaded.
         backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
@@ -174,10 +174,8 @@ class NodeWatch:
         self.index.set_host_applications({f"{prefix}{path}": name for path, name in host_applications.items()})
 
     def close(self) -> None:
-        """Detach everything and stop the source."""
+        """Detach everything."""
         self.signals.close()
-        if self.source:
-            self.source.close()
 
     def __enter__(self) -> Self:
         return self

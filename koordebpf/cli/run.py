@@ -97,6 +97,12 @@ _FILE = click.Path(exists=True, path_type=Path)
     help="Folder on a tmpfs, shared by all agents of a machine: of those with --enforce one runs for each node.",
 )
 @click.option(
+    "--stand-by/--no-stand-by",
+    default=False,
+    show_default=True,
+    help="With --enforce: where another agent acts on this node, watch until it ends and act then.",
+)
+@click.option(
     "--min-stall-ms",
     "min_stall_ns",
     callback=lambda _context, _option, value: int(value * 1_000_000),

@@ -266,9 +266,6 @@ def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
 
 
 def test_an_upgrade_lets_nobody_loose(deployment: Deployment) -> None:
-    deployment.edit("base/agent/config.yaml", "\n  atExit: restore\n", "\n  atExit: keep\n")
-    deployment.apply("enforce")
-    deployment.rolled_out("enforce")
     deployment.configure(**HELD)
     held_by_quota(deployment)
     deployment.node.tag_image(IMAGE, IMAGE + ".next")
@@ -290,10 +287,6 @@ def test_and_neither_does_its_roll_back(deployment: Deployment) -> None:
 
 
 def test_without_the_label_everything_is_given_back(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
-    deployment.edit("base/agent/config.yaml", "\n  atExit: keep\n", "\n  atExit: restore\n")
-    deployment.apply("enforce")
-    deployment.rolled_out("enforce")
-    held_by_quota(deployment)
     deployment.follow("Back")
     deployment.rolled_out("observe")
     assert files_of(deployment) == untouched

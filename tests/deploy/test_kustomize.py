@@ -80,7 +80,7 @@ class TestKustomize:
     def test_agents_are_on_every_node_and_updated_few_at_a_time(self) -> None:
         for one in built(DEPLOY / "overlays/enforce"):
             if one["kind"] == "DaemonSet":
-                assert one["spec"]["updateStrategy"] == {"rollingUpdate": {"maxUnavailable": "10%"}}
+                assert one["spec"]["updateStrategy"] == {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}
                 pod = one["spec"]["template"]["spec"]
                 assert pod["tolerations"] == [{"operator": "Exists"}]
                 assert pod["priorityClassName"] == "system-node-critical"
@@ -97,7 +97,8 @@ class TestKustomize:
         assert "affinity" not in acting["template"]["spec"]
         assert watching["selector"] != acting["selector"]
         for spec, enforces in ((watching, False), (acting, True)):
-            assert ("--enforce" in spec["template"]["spec"]["containers"][0]["args"]) is enforces
+            args = spec["template"]["spec"]["containers"][0]["args"]
+            assert args[2:] == ["--enforce", "--stand-by"] * enforces
             assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
     def test_marking_the_node_is_a_right_of_its_own(self, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_of_two_agents_that_act_on_a_node_the_second_refuses(node: NodeCgroup, s
         second = start("--enforce")
         assert second.process.wait(patience(30)) == 2
         assert f"process {first.process.pid} of " in second.log
-        assert second.log.rstrip().endswith("acts on this node already: end it, or let this agent only watch")
+        assert second.log.rstrip().endswith("or have it stand by (--stand-by)")
     observer = start().becomes_ready()
     print(f"second agents beside one that acts: tried {N}, refused {N}")
     # However the first one ends, the next may act.

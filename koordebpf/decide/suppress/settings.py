@@ -45,11 +45,12 @@ class SuppressSettings(msgspec.Struct, frozen=True):
     `hysteresis_ratio` of the node's capacity that the amount must lie above the CPUs in use before one more is given.
                       Why: koordlet's quota policy ignores changes below 1 %; its cpuset policy has no such thing, and
                       its users saw the set change with every sample.
-    `at_exit`         keep: the values stay for a successor; restore: as if there had been no suppression. Why restore:
-                      an agent that was taken off a node must not hold anybody there.
-    `keep_s`          a successor goes on from values that were left no longer ago; outside of a container a process
-                      waits so long for one and then gives them back. Why: a DaemonSet's update pulls an image and
-                      starts a process in that time.
+    `at_exit`         what becomes of the values where no other agent stands by, which goes on from them at once.
+                      restore: as if there had been no suppression; keep: outside of a container they stay for a
+                      successor, and a process waits for one and else gives them back. Why restore: an agent that was
+                      taken off a node must not hold anybody there.
+    `keep_s`          how long such a process waits; a successor goes on from values that were left no longer ago. Why:
+                      a service is updated in that time.
     `memory_pressure` whether stalls for memory take CPU.
     """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.agent.scope import NodeScope
-from koordebpf.agent.sole_agent import SoleAgent
+from koordebpf.agent.sole_agent import HeldByAnother, SoleAgent, StandBy, is_awaited, is_held
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 
@@ -109,3 +109,48 @@ def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--run-dir: '.*/file/machine': must be writable"):
         SoleAgent(tmp_path / "file", machine())
+
+
+class TestStandBy:
+    def test_it_has_the_right_once_the_other_one_gives_it_back(self, tmp_path: Path) -> None:
+        told = threading.Event()
+        with SoleAgent(tmp_path, machine()) as first:
+            assert not is_awaited(first.folder)
+            next_one = StandBy(tmp_path, machine(), told.set)
+            assert is_awaited(first.folder)
+            assert next_one.sole is None
+        assert told.wait(10)
+        next_one.close()
+        assert next_one.sole is not None
+        assert (is_held(next_one.folder), is_awaited(next_one.folder)) == (True, False)
+        next_one.sole.close()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_has_it_once_the_other_one_is_killed(self, tmp_path: Path) -> None:
+        told = threading.Event()
+        holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+        assert holder.stdout is not None
+        with holder.stdout:
+            assert holder.stdout.readline() == "held\n"
+            next_one = StandBy(tmp_path, machine(), told.set)
+            holder.kill()
+            holder.wait()
+        assert told.wait(10)
+        next_one.close()
+        assert next_one.sole is not None
+        next_one.sole.close()
+
+    def test_one_that_is_ended_first_takes_nothing(self, tmp_path: Path) -> None:
+        with SoleAgent(tmp_path, machine()) as first:
+            next_one = StandBy(tmp_path, machine(), lambda: pytest.fail("nobody's turn has come"))
+            next_one.close()
+            assert not is_awaited(first.folder)
+        assert next_one.sole is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_there_is_one_at_a_time(self, tmp_path: Path) -> None:
+        with SoleAgent(tmp_path, machine()):
+            next_one = StandBy(tmp_path, machine(), lambda: None)
+            with pytest.raises(HeldByAnother, match=f"process {os.getpid()} of .* stands by on this node already"):
+                StandBy(tmp_path, machine(), lambda: None)
+            next_one.close()

@@ -1,0 +1,143 @@
+"""An agent that stands by: it watches, takes over where another one ends, and leaves nothing if it ends itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.apiserver import until
+from tests.host.held_node import or_skipped
+from tests.host.live_agent import LiveAgent
+from tests.host.test_suppress_agent import HeldNode
+from tests.nodes import NodeCgroup
+
+ENFORCE = ("--enforce", "--stand-by")
+ACTS = "this one acts now"
+IN_A_POD = ("env", "KUBERNETES_SERVICE_HOST=10.0.0.1")
+
+
+@pytest.fixture
+def held(node: NodeCgroup) -> Iterator[HeldNode]:
+    made = or_skipped(lambda: HeldNode(node))
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def acting(held: HeldNode, folder: Path, *arguments: object, before: tuple[str, ...] = ()) -> Iterator[LiveAgent]:
+    """An agent that holds the node's best-effort pods."""
+    at_first = held.quota_file.read_bytes()
+    with LiveAgent(folder, *held.arguments(folder), *arguments, *ENFORCE, before=before) as agent:
+        until(lambda: held.quota_file.read_bytes() != at_first, lambda: f"a quota, but: {agent.log}")
+        yield agent
+
+
+def waiting(held: HeldNode, folder: Path) -> LiveAgent:
+    """An agent that is ready to take over."""
+    agent = LiveAgent(folder, *held.arguments(folder), *ENFORCE)
+    agent.becomes_ready().said("another agent acts on this node")
+    assert agent.metric("koordebpf_dry_run") == 1
+    return agent
+
+
+@contextlib.contextmanager
+def followed(path: Path) -> Iterator[set[bytes]]:
+    """What a file held meanwhile, read each 2 ms."""
+    seen: set[bytes] = set()
+    is_over = threading.Event()
+
+    def follow() -> None:
+        while not is_over.wait(0.002):
+            seen.add(path.read_bytes())
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
+    before = held.quota_file.read_bytes()
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        with followed(held.quota_file) as seen:
+            first.stop(by)
+            second.said(ACTS)
+            second.said("enforcing by cgroup")
+            second.becomes_ready()
+            until(lambda: second.metric("koordebpf_be_cpu_cores") > 0, lambda: f"a decision, but: {second.log}")
+        assert seen
+        assert before not in seen
+        assert second.metric("koordebpf_dry_run") == 0
+        assert not list(tmp_path.glob("run/*/suppression.json"))
+        assert second.stop() == 0
+    assert held.quota_file.read_bytes() == before
+    assert list(tmp_path.rglob("run/*/*")) == []
+
+
+def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        with LiveAgent(tmp_path, *held.arguments(tmp_path), *ENFORCE) as third:
+            assert third.process.wait(30) == 2
+            assert f"process {second.process.pid} of " in third.log
+            assert third.log.rstrip().endswith("stands by on this node already: end it, or let this agent only watch")
+        assert second.stop() == 0
+        assert held.quota_file.read_bytes() != before
+        assert first.readiness() == (200, [])
+        assert first.stop() == 0
+        assert "is kept for" not in first.log
+    assert held.quota_file.read_bytes() == before
+    assert list(tmp_path.rglob("run/*/*")) == []
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, tmp_path: Path, number: int) -> None:
+    before = held.quota_file.read_bytes()
+    pause_s = random.Random(number).uniform(-0.3, 0.3)
+    print(f"{pause_s * 1000:.0f} ms between the two")
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        agents = (first, second) if pause_s > 0 else (second, first)
+        agents[0].process.send_signal(signal.SIGTERM)
+        time.sleep(abs(pause_s))
+        agents[1].process.send_signal(signal.SIGTERM)
+        assert [each.process.wait(20) for each in agents] == [0, 0], first.log + second.log
+        assert held.quota_file.read_bytes() == before, first.log + second.log
+    assert list(tmp_path.rglob("run/*/*")) == []
+
+
+def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN one that stands by and is told to end before it sees that its turn has come
+    before = held.quota_file.read_bytes()
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        second.process.send_signal(signal.SIGSTOP)
+        first.stop()
+        assert held.quota_file.read_bytes() != before
+        second.process.send_signal(signal.SIGTERM)
+        second.process.send_signal(signal.SIGCONT)
+        assert second.process.wait(20) == 0
+    assert held.quota_file.read_bytes() == before
+    assert list(tmp_path.rglob("run/*/*")) == []
+
+
+def test_in_a_container_nothing_is_kept_for_one_that_may_never_come(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    config = tmp_path / "config.yaml"
+    whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "suppress": {"atExit": "keep"}}
+    config.write_text(json.dumps(whole))
+    with acting(held, tmp_path, "--config", config, before=IN_A_POD) as agent:
+        assert agent.stop() == 0
+        assert "is kept for" not in agent.log
+    assert held.quota_file.read_bytes() == before
+    assert list(tmp_path.rglob("run/*/*")) == []
