@@ -17,7 +17,9 @@ from koordebpf.decide.node_plan import NodePlan, decide_node
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.manifest import parse_documents, parse_manifests
-from koordebpf.state.build import view_of_frame
+from koordebpf.slo.doubts import strategy_doubts
+from koordebpf.slo.nodeslo import STRATEGY_KEY
+from koordebpf.state.build import strategy_of_frame, view_of_frame
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import (
     Setting,
@@ -45,6 +47,12 @@ class Case(msgspec.Struct, frozen=True):
         Raises:  ConfigError: the frame's NodeSLO, ConfigMap or a quantity in it is unusable.
         """
         return decide_node(view_of_frame(self.frame), self.eviction, self.suppress)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is in force of the strategy although it cannot be meant so."""
+        strategy = strategy_of_frame(self.frame)
+        return () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
 
 
 def with_file(case: Case, path: str, raw: bytes) -> Case:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import ClusterState, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.slo.doubts import strategy_doubts
 from koordebpf.slo.host_applications import host_directories
 from koordebpf.slo.render import THRESHOLD_KEY
 from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.slo.webhook import strategy_problems
 from koordebpf.state.build import allocatable_memory
 from koordebpf.state.cpu_view import allocatable_cpu
 from koordebpf.state.facts import PodFacts, pod_facts
@@ -110,7 +110,6 @@ class Known:
             return
         if spec is not None:
             place = "spec.resourceUsedThresholdWithBE" if state.nodeslo is not None else THRESHOLD_KEY
-            doubts = strategy_problems(spec.resourceUsedThresholdWithBE, place)
-            self._spec_problems += tuple(f"{doubt}; it is in force all the same, as in koordlet" for doubt in doubts)
+            self._spec_problems += tuple(strategy_doubts(spec.resourceUsedThresholdWithBE, place))
         self.spec = spec
         self.host_applications = host_directories(spec.hostApplications) if spec else {}

@@ -83,18 +83,21 @@ def plan(
     case = Case(decode_frame(read_input(frame), frame))
     if config is not None:
         case = with_file(case, config, read_input(config))
-    decided = case.plan()
+    decided, doubts = case.plan(), case.doubts
     if files or entries or feature_gates:
         other = case
         for file in files:
             other = with_file(other, file, read_input(file))
         other = with_feature_gates(with_entries(other, entries), feature_gates)
         diff = plan_diff(decided, other.plan(), case_changes(case, other))
+        doubts = other.doubts
         click.echo(msgspec.json.format(msgspec.json.encode(diff), indent=2) if as_json else diff_page(diff))
     elif as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(decided), indent=2))
     else:
         click.echo(plan_page(decided, ranking, with_ladder=ladder))
+    for doubt in doubts:
+        click.echo(f"koordebpf: {doubt}", err=True)
 
 
 def _schema(of: str) -> object:

@@ -69,6 +69,37 @@ def test_what_the_webhook_would_refuse_is_in_force_and_told() -> None:
     assert known.problems == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"cpuSuppressPolicy": "cfsquota"},
+            ["Policy: 'cfsquota': must be one of cpuset, cfsQuota; cpuset is in force all the same, as in koordlet"],
+        ),
+        (
+            {"cpuSuppressPolicy": "cpuIdle"},
+            [
+                "Policy: 'cpuIdle': must be one of cpuset, cfsQuota; cpuset is in force all the same, as in koordlet",
+                "Policy: Koordinator has no cpuIdle: it is suppress.policy of the agents' settings",
+            ],
+        ),
+        (
+            {"cpuSuppressMinPercent": 80},
+            [
+                "MinPercent: 80: must not be more than cpuSuppressThresholdPercent (65): "
+                "best-effort pods are held to it whatever the others use"
+            ],
+        ),
+        ({"cpuSuppressMinPercent": 65}, []),
+    ],
+)
+def test_what_of_suppression_cannot_be_meant_so_is_told(fields: dict[str, Any], told: list[str]) -> None:
+    known = Known()
+    known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, **fields}))
+    begin = "spec.resourceUsedThresholdWithBE.cpuSuppress"
+    assert list(known.problems) == [f"{begin}{each}" for each in told]
+
+
 def test_what_is_no_object_leaves_everything() -> None:
     known = Known()
     known.learn(state(1, **GOOD))

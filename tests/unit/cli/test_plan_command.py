@@ -105,6 +105,16 @@ def test_another_value_stands_beside_the_frames_own():
     assert "- spark/exec-2 (priority 5000, 3.7 GiB)\n" in text
 
 
+def test_a_word_that_means_another_policy_is_told_beside_the_plan():
+    result = CliRunner().invoke(plan, [HOG, "--set", "cpuSuppressPolicy=cfsquota"], catch_exceptions=False)
+    assert "  cpuSuppressPolicy  cpuset → cfsquota\n" in result.stdout
+    assert result.stderr == (
+        "koordebpf: resourceUsedThresholdWithBE.cpuSuppressPolicy: 'cfsquota': must be one of cpuset, cfsQuota; "
+        "cpuset is in force all the same, as in koordlet\n"
+    )
+    assert CliRunner().invoke(plan, [HOG], catch_exceptions=False).stderr == ""
+
+
 def test_another_nodeslo_and_other_gates(tmp_path):
     path = tmp_path / "nodeslo.json"
     path.write_text(json.dumps(NODESLO))
