@@ -106,6 +106,7 @@ class Agent:
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
         self._next_full_ns = 0
         self._next_round_ns = 0
+        self._was_for_cpu = False  # the last round, which set it, was for want of CPU alone
         self._next_cpu_ns = 0
         self._records = 0
         self._lost_seen = 0
@@ -136,6 +137,8 @@ class Agent:
             self._crossed_ns = None
         elif self._crossed_ns is None:
             self._crossed_ns = time.monotonic_ns()
+            if self._was_for_cpu:
+                self._next_round_ns = 0
         if measured or (is_above and now_ns >= self._next_round_ns):
             node, is_above = self._round(now_ns, measured or self._measure(now_ns, node))
         self._reporter.flush()
@@ -215,6 +218,7 @@ class Agent:
         guards = closed_guards(self._guard_facts(view), self._limits)
         holding = without_stale(guards) if lost else guards
         if is_above and now_ns >= self._next_round_ns:
+            self._was_for_cpu = not any(feature.verdict.needs for feature in plan.features)
             if emergency and lost:
                 plan = msgspec.structs.replace(plan, sentence=f"{lost}: {plan.sentence}")
                 self._carry_out(judged, plan, holding, emergency.executor)

@@ -14,7 +14,7 @@ import pytest
 from tests.contract.apiserver import until
 from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
 from tests.host.live_agent import LiveAgent
-from tests.nodes import NodeCgroup
+from tests.nodes import MIB, NodeCgroup
 
 BATCH = "kubernetes.io/batch-cpu"
 ENABLED = {"koordinator.sh/qosClass": "BE", "koordinator.sh/eviction-enabled": "true"}
@@ -52,17 +52,28 @@ class BusyNode:
         """Start a process that works for a moment, ten times a second."""
         return self._run(name, subprocess.Popen([sys.executable, "-S", "-c", _HUM]))
 
+    def grow(self, name: str, size_bytes: int) -> None:
+        """Start a process that takes so much memory, and keeps it."""
+        program = f"import time; input(); kept = b'x' * {size_bytes}; time.sleep(600)"
+        process = subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE)
+        self._run(name, process)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+
     def _run(self, name: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         self._processes.append(process)
         self.files.join(self._containers[name], process.pid)
         return process
 
-    def arguments(self, gates: str, strategy: dict[str, Any], **eviction: object) -> tuple[object, ...]:
+    def arguments(
+        self, gates: str, strategy: dict[str, Any], *, enforce: bool = True, **eviction: object
+    ) -> tuple[object, ...]:
         self.tell(strategy)
         whole = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "eviction": eviction}
         self._config.write_text(json.dumps(whole))
         node = ("--config", self._config, "--pods", self.manifest, "--node-cgroup", self.node.path)
-        return *node, "--feature-gates", gates, "--executor", "cgroup", "--enforce"
+        return *node, "--feature-gates", gates, "--executor", "cgroup", *(["--enforce"] if enforce else [])
 
     def tell(self, strategy: dict[str, Any], *, without: str | None = None) -> None:
         """Write the pods and the strategy as an API server has them, one pod gone or not."""
@@ -192,3 +203,20 @@ def test_what_is_requested_too_much_of_goes_whoever_works(busy: BusyNode, tmp_pa
         assert burning["first"].poll() is None
         assert agent.stop() == 0
     assert len(agent.plans()) == 1
+
+
+def test_a_shortage_of_memory_does_not_wait_for_one_of_cpu(busy: BusyNode, tmp_path: Path) -> None:
+    # GIVEN a round for CPU after which the next one is a long time away
+    busy.add("asks", asks=3000, labels=ENABLED)
+    busy.add("grows", priority=5000)
+    or_skipped(lambda: busy.files)
+    gates = "CPUAllocatableEvict=true,BECPUSuppress=false"
+    strategy = {"memoryEvictThresholdPercent": 10, "memoryEvictLowerPercent": 8}
+    with LiveAgent(tmp_path, *busy.arguments(gates, strategy, enforce=False, coolTime="10m")) as agent:
+        assert fired(agent.has_plan(1)) == ["CPUAllocatableEvict"]
+        # WHEN the node's memory is short before that THEN it is decided on at once
+        busy.grow("grows", 200 * MIB)
+        line = agent.has_plan(2)
+        assert "BEMemoryEvict" in fired(line)
+        assert ("grows", "dry_run") in victims(line)
+        assert agent.stop() == 0
