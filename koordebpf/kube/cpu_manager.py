@@ -13,14 +13,16 @@ STATE = Path("/var/lib/kubelet/cpu_manager_state")
 
 
 class CpuManagerState(msgspec.Struct, frozen=True):
-    """The policy's name, and the CPUs of each pod that has some for itself."""
+    """The policy's name, the CPUs of each pod that has some for itself, and with policy static those of all others."""
 
     policy: str
     pinned: dict[str, tuple[int, ...]]
+    shared: tuple[int, ...] = ()
 
 
 class _State(msgspec.Struct):
     policyName: str
+    defaultCpuSet: str = ""
     entries: dict[str, dict[str, str]] = {}  # pod uid → container → CPUs
 
 
@@ -61,7 +63,8 @@ def parse_cpu_manager_state(raw: bytes, path: str) -> CpuManagerState:
             uid: frozenset[int]().union(*(parse_cpu_list(cpus, path) for cpus in containers.values()))
             for uid, containers in state.entries.items()
         }
+        shared = tuple(sorted(parse_cpu_list(state.defaultCpuSet, path)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KernelFileError) as error:
         shown = raw[:80].decode(errors="backslashreplace")
         raise ConfigError(path, shown, f"must be a state of kubelet's CPU manager: {error}") from error
-    return CpuManagerState(state.policyName, {uid: tuple(sorted(cpus)) for uid, cpus in pinned.items() if cpus})
+    return CpuManagerState(state.policyName, {uid: tuple(sorted(cpus)) for uid, cpus in pinned.items() if cpus}, shared)

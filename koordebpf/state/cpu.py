@@ -111,10 +111,14 @@ class BeQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CpuManager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What kubelet's CPU manager says itself: its policy, and uid → CPUs of pods that have some for themselves."""
+    """What kubelet's CPU manager says itself: its policy, and uid → CPUs of pods that have some for themselves.
+
+    `shared`: with policy static those of all other pods, without what kubelet keeps back (strict-cpu-reservation).
+    """
 
     policy: str
     pinned: dict[str, tuple[int, ...]] = {}
+    shared: tuple[int, ...] = ()
 
 
 class CpuMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

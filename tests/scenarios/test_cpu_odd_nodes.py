@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decide.suppress.pools import withheld_cpus
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.decide.suppress.state import KeptSuppression, MemoryHold, SuppressState, adopted
@@ -97,6 +98,16 @@ class TestBound:
         plan = plan_suppress(node(pods=[web], **word))
         assert len(plan.cpus) == 6
         assert not set(plan.cpus) & {0, 1}
+
+    def test_what_kubelet_keeps_from_every_pod_is_not_for_best_effort_ones(self):
+        # GIVEN strict-cpu-reservation of CPU 0: it is in no set that kubelet gives to anybody
+        db = with_annotations(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), bound("3"))
+        view = node(pods=[db], manager=CpuManager("static", {"pinned": (1, 2), "db": (3,)}, (4, 5, 6, 7)))
+        assert set(plan_suppress(view).cpus) <= {3, 4, 5, 6, 7}
+        assert withheld_cpus(view.cpu) == {
+            0: "kept back by kubelet",
+            **dict.fromkeys((1, 2), "of pods that kubelet bound to them"),
+        }
 
     def test_an_lsr_pod_is_where_the_scheduler_says(self):
         db = with_annotations(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), bound("2-3"))

@@ -186,6 +186,59 @@ def test_what_is_gone_is_left_out_and_what_cannot_be_read_is_not_known(tmp_path)
     assert measured.be_quota is None
 
 
+def reads() -> int:
+    """Return how many read system calls this process has made."""
+    return int(Path("/proc/self/io").read_text().split("syscr:")[1].split()[0])
+
+
+class TestManySets:
+    """Of 200 containers a part is looked at in each round."""
+
+    CONTAINERS = tuple(f"{BE_POD}/cri-containerd-{number:03}.scope" for number in range(200))
+
+    @pytest.fixture
+    def node(self, tmp_path):
+        return Node(tmp_path, 2, [*PATHS[:3], *self.CONTAINERS])
+
+    def sets(self, collector: CpuCollector, second: int) -> dict[str, tuple[int, ...] | None]:
+        return {each.path: each.cpus for each in collector.sample(second * NS_PER_S).be_cgroups}
+
+    def test_where_nothing_changes_most_are_not_read(self, node):
+        with node.collector() as collector:
+            first = self.sets(collector, 0)
+            before = reads()
+            assert self.sets(collector, 1) == first
+            assert reads() - before < 60
+
+    def test_where_all_change_all_are_read_at_once(self, node):
+        with node.collector() as collector:
+            self.sets(collector, 0)
+            for path in self.CONTAINERS:
+                node.put("cpuset", path, "cpuset.cpus.effective", "0-1\n")
+            now = self.sets(collector, 1)
+        assert {now[path] for path in self.CONTAINERS} == {(0, 1)}
+        assert now[BE] == (0, 1, 2, 3)
+
+    def test_what_one_has_instead_is_seen_within_seven_rounds(self, node):
+        path = self.CONTAINERS[170]
+        with node.collector() as collector:
+            self.sets(collector, 0)
+            node.put("cpuset", path, "cpuset.cpus.effective", "0\n")
+            assert any(self.sets(collector, second)[path] == (0,) for second in range(1, 8))
+
+    def test_one_that_is_born_is_read_at_once_and_one_that_is_gone_is_left_out(self, node):
+        *kept, gone = self.CONTAINERS
+        born = f"{BE_POD}/cri-containerd-new.scope"
+        with node.collector() as collector:
+            self.sets(collector, 0)
+            (node.root / "cgroup" / born).mkdir()
+            node.put("cpuset", born, "cpuset.cpus.effective", "3\n")
+            shutil.rmtree(node.root / "cgroup" / gone)
+            collector.watch(owners([*PATHS[:3], *kept, born]))
+            now = self.sets(collector, 1)
+        assert (now[born], gone in now, len(now)) == ((3,), False, 202)
+
+
 def test_without_best_effort_pods(tmp_path):
     node = Node(tmp_path, 2, ["kubepods.slice", "system.slice"])
     with node.collector() as collector:
@@ -231,9 +284,11 @@ def test_whose_cpu_pressure_wakes_suppression():
 
 def test_kubelets_cpu_manager(tmp_path, caplog):
     node = Node(tmp_path, 2)
-    (tmp_path / "manager").write_text('{"policyName":"static","entries":{"uid-1":{"main":"1-2"}}}')
+    (tmp_path / "manager").write_text(
+        '{"policyName":"static","defaultCpuSet":"0,3","entries":{"uid-1":{"main":"1-2"}}}'
+    )
     with node.collector() as collector, caplog.at_level(logging.WARNING):
-        assert collector.sample(0).manager == CpuManager("static", {"uid-1": (1, 2)})
+        assert collector.sample(0).manager == CpuManager("static", {"uid-1": (1, 2)}, (0, 3))
         (tmp_path / "manager").write_text("rubbish")
         assert [collector.sample(second * NS_PER_S).manager for second in (1, 2)] == [None, None]
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # once

@@ -44,7 +44,10 @@ def withheld_cpus(cpu: CpuView) -> dict[int, str]:
             withheld |= dict.fromkeys(owner.cpus, "of pods that kubelet bound to them")
         elif owner.koord_qos == "LSE":
             withheld |= dict.fromkeys(owner.cpus, "of LSE pods")
-    online = cpu.measured.topology.cpus
+    online, manager = cpu.measured.topology.cpus, cpu.measured.manager
+    if manager is not None and manager.shared:
+        given = {*manager.shared, *(each for cpus in manager.pinned.values() for each in cpus)}
+        withheld |= dict.fromkeys(set(online).difference(given), "kept back by kubelet")
     if parent:  # v2: empty is "as above"
         # The kernel would refuse them.
         withheld |= dict.fromkeys(set(online).difference(parent), "not of the directory above theirs")

@@ -21,10 +21,14 @@ def test_policies():
     assert parse_cpu_manager_state(STATIC, "state") == CpuManagerState(
         "static",
         {"0b7e5a10-0000-4000-8000-000000000001": (1, 3), "0b7e5a10-0000-4000-8000-000000000002": (2,)},
+        (0, 4, 5, 6, 7),
     )
 
 
-@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"\xff", b'{"policyName":1}', STATIC.replace(b'"1"', b'"1-x"')])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{}", b"[]", b"\xff", b'{"policyName":1}', STATIC.replace(b'"1"', b'"1-x"'), STATIC.replace(b"4-7", b"7-4")],
+)
 def test_garbage_is_named(raw):
     with pytest.raises(ConfigError, match=r"^state: .* must be a state of kubelet's CPU manager"):
         parse_cpu_manager_state(raw, "state")
