@@ -238,7 +238,7 @@ class CpuCollector:
                 self._manager_problem = str(error)
             return None
         self._manager_problem = None
-        return None if state is None else CpuManager(state.policy, state.pinned)
+        return None if state is None else CpuManager(state.policy, state.pinned, state.shared)
 
     def _quota(self) -> BeQuota | None:
         found = self._read(self._be_tree[0].path, CgroupCpu.bandwidth) if self._be_tree else None
