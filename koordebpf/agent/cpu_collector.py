@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 _NODE = ""  # its key among the rates; no cgroup below the node has it
 _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
-# Why 32: the sets of 221 directories take 1 ms, so many a sixth of it; what somebody else writes into a single one shows
-# within 7 rounds, and is the writer's to mend.
+# Why 32: the sets of 221 directories take 1 ms, so many a sixth of it; what somebody else writes into a single one
+# shows within 7 rounds, and is the writer's to mend.
 _SETS_A_ROUND = 32
 
 T = TypeVar("T")
