@@ -498,6 +498,7 @@ class TestGivingBack:
         assert (report.done, report.left) == (((cgroups.path("be"), QUOTA),), ())
         assert cgroups.text("be", QUOTA) == before
         assert [change.new for change in told] == ["50000", before.strip()]
+        assert writer.counts == {("cpu.cfs_quota_us", WriteResult.WRITTEN): 2}
         # Nobody else's change is seen in it.
         (change,) = writer.apply(wanted, 2).changes
         assert not change.is_correction

@@ -148,7 +148,9 @@ class CgroupWriter:
             return RestoreReport()
         originals = {key: held for key, held in self._journal.originals.items() if files is None or key[1] in files}
         report = restore(self._places, originals, now_ns, enforce=True, last=self._seen.last)
+        files_by_path = {self._places.name(key): key[1].value for key in (*report.done, *report.left)}
         for change in report.changes:
+            self.counts[files_by_path[change.path], change.result] += 1
             if self._audit is not None:
                 self._audit(change)
         self._seen.forget(report.done)
