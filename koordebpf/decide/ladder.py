@@ -73,9 +73,9 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
     or if latency-sensitive pods stall less by `stall_fall_ratio` and use did not rise; then it is given as long again.
     Eviction is the plan's own: it is begun for as long as the plan has victims, nobody frozen any more, and what holds
     its memory `kill_wait_ns` after it was told to go is killed. When the shortage has been over for `calm_ns`, all that
-    can be undone is undone, the last first.
+    can be undone is undone, the last first; want of CPU that nobody goes for is none.
     """
-    if not any(feature.verdict.fires for feature in plan.features):
+    if not _is_short(plan, state):
         return _calm(view, state, settings)
     state = replace(state, calm_since_ns=None)
     thawed = _overdue_freeze(view, state, settings)
@@ -94,6 +94,14 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
         sentence = f"{state.rung.value} helps: {_said(effect)}"
         return LadderStep("undo" if thawed else "wait", sentence, _from_here(view, state, plan), None, thawed, effect)
     return _climb(view, plan, state, thawed, effect)
+
+
+# The rungs below eviction are for memory: want of CPU that nobody goes for keeps none of them in force.
+def _is_short(plan: Plan, state: LadderState) -> bool:
+    firing = [feature for feature in plan.features if feature.verdict.fires]
+    if state.rung in _REPEATED:
+        return bool(firing)
+    return any(feature.verdict.needs or feature.victims for feature in firing)
 
 
 def _calm(view: NodeView, state: LadderState, settings: LadderSettings) -> LadderStep:

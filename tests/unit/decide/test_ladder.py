@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
 from koordebpf.decide.ladder import LadderState, LadderStep, next_rung
-from koordebpf.decide.plan import Plan
+from koordebpf.decide.plan import FeaturePlan, Plan
 from koordebpf.decide.rounds import decide
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, CpuNeed, Verdict
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease, StallParts
 from koordebpf.units import MIB, NS_PER_S
@@ -84,6 +85,20 @@ def test_all_rungs_in_their_order_while_nothing_helps():
     assert rungs == [Rung.BRAKE, Rung.RECLAIM, Rung.FREEZE, Rung.EVICT, Rung.EVICT]
     assert [each.plan.rung for each in state.in_force] == [Rung.BRAKE]
     assert "freeze was not enough (use fell by 0 B)" in step(node(850, at_s=3), _climbed_to(Rung.FREEZE)).sentence
+
+
+def test_what_was_done_for_memory_ends_though_best_effort_pods_are_short_of_cpu():
+    starving = FeaturePlan(Verdict("BECPUEvict", True, "…", cpu_needs=(CpuNeed(BE_REQUESTED_CPU, 1, 2, 1),)))
+    state, at_s = step(node(850)).state, 0
+    for at_s in (10, 20, 30, 39):
+        view = node(700, at_s=at_s)
+        plan = plan_for(view)
+        taken = next_rung(view, replace(plan, features=(*plan.features, starving)), state, ALL)
+        assert (taken.kind, [each.plan.rung for each in taken.state.in_force]) == ("wait", [Rung.BRAKE])
+        state = taken.state
+    view = node(700, at_s=40)
+    taken = next_rung(view, replace(plan_for(view), features=(starving,)), state, ALL)
+    assert (taken.kind, taken.state) == ("undo", GROUND)
 
 
 def test_only_what_is_configured_is_climbed():
