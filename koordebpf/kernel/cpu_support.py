@@ -25,9 +25,8 @@ def support_of_suppression(
         online_cpus: of the machine.
     """
     by_cpuset = _by(mounts, node_path, be_path, "cpuset", CgroupFile.CPUSET_CPUS)
-    if by_cpuset.works and online_cpus < _MIN_CPUS:
-        reason, remedy = f"fewer than {_MIN_CPUS} CPUs are online", "None is needed: cfsQuota serves in its place."
-        by_cpuset = SignalSource(by_cpuset.signal, "", False, reason, remedy, "cpuset holds as cfsQuota does")
+    if by_cpuset.works and online_cpus <= _MIN_CPUS:
+        by_cpuset = _with_few_cpus(by_cpuset.signal, online_cpus)
     by_quota = _by(mounts, node_path, be_path, "cfsQuota", CgroupFile.CPU_QUOTA)
     by_idle = _by(mounts, node_path, be_path, "cpuIdle", CgroupFile.CPU_IDLE)
     if by_quota.works and not by_idle.works:
@@ -35,6 +34,14 @@ def support_of_suppression(
         cost = "best-effort pods have the least weight there is, and still run beside others"
         by_idle = SignalSource(by_idle.signal, f"the least {shares}", True, by_idle.reason, by_idle.remedy, cost)
     return [_usage(mounts, node_path), by_cpuset, by_quota, by_idle]
+
+
+def _with_few_cpus(signal: str, online_cpus: int) -> SignalSource:
+    if online_cpus < _MIN_CPUS:
+        remedy, cost = "None is needed: cfsQuota serves in its place.", "cpuset holds as cfsQuota does"
+        return SignalSource(signal, "", False, f"fewer than {_MIN_CPUS} CPUs are online", remedy, cost)
+    reason = f"best-effort pods keep {_MIN_CPUS} CPUs, and no more are online"
+    return SignalSource(signal, "", False, reason, "Set cpuSuppressPolicy to cfsQuota.", "cpuset holds nobody here")
 
 
 def _usage(mounts: Mapping[str, ControllerMount], node_path: str) -> SignalSource:

@@ -11,7 +11,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ConfigError
 from koordebpf.report.columns import filled
-from koordebpf.report.writes import WRITE_LINE, AuditedWrite, alike
+from koordebpf.report.writes import WRITE_LINE, AuditedWrite, alike, why_not
 
 
 def decode_writes(raw: bytes, path: str) -> tuple[tuple[AuditedWrite, ...], tuple[ConfigError, ...]]:
@@ -58,4 +58,4 @@ def _said(change: FileChange) -> str:
         case WriteResult.DRY_RUN:
             return f"{step} (dry run)"
         case _:
-            return f"{step} was not written ({change.detail})"
+            return f"{step} was not written ({why_not(change)})"

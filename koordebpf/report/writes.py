@@ -12,6 +12,13 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 
 _SCHEMA: Literal["koordebpf.write/v1"] = "koordebpf.write/v1"
 WRITE_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it
+# By the name of errno(3).
+_REMEDIES = {
+    "EROFS": "mount the cgroup file system writable",
+    "EACCES": "run the agent as root",
+    "EPERM": "run the agent as root",
+    "ENOENT": "there is no such file here; koordebpf doctor says why",
+}
 
 
 class AuditedWrite(msgspec.Struct, frozen=True):
@@ -49,4 +56,10 @@ def write_sentence(change: FileChange, more: int = 0) -> str:
         case WriteResult.DRY_RUN:
             return f"{step} (dry run): {change.reason}"
         case _:
-            return f"{step} was not written: {change.detail}"
+            return f"{step} was not written: {why_not(change)}"
+
+
+def why_not(change: FileChange) -> str:
+    """Return why a file was not written, and what helps where the operator can help."""
+    remedy = _REMEDIES.get(change.detail)
+    return f"{change.detail}: {remedy}" if remedy else change.detail

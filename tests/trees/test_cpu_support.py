@@ -77,3 +77,10 @@ def test_one_cpu_cannot_be_shared_out(tree):
     found = support(v1(tree(V1)), cpus=1)
     assert (found["cpuset"].works, found["cfsQuota"].works) == (False, True)
     assert found["cpuset"].reason == "fewer than 2 CPUs are online"
+
+
+def test_two_cpus_are_what_best_effort_pods_keep(tree):
+    found = support(v1(tree(V1)), cpus=2)
+    assert (found["cpuset"].works, found["cfsQuota"].works) == (False, True)
+    assert found["cpuset"].reason == "best-effort pods keep 2 CPUs, and no more are online"
+    assert found["cpuset"].remedy == "Set cpuSuppressPolicy to cfsQuota."

@@ -43,6 +43,10 @@ def test_files_that_change_alike_are_one_line_and_steps_on_the_way_none() -> Non
     ("change", "said"),
     [
         ({"result": WriteResult.BUSY, "detail": "EBUSY"}, "0-7 → 0-2 was not written (EBUSY)"),
+        (
+            {"result": WriteResult.REFUSED, "detail": "EROFS"},
+            "0-7 → 0-2 was not written (EROFS: mount the cgroup file system writable)",
+        ),
         ({"result": WriteResult.DRY_RUN}, "0-7 → 0-2 (dry run)"),
         ({"is_correction": True}, "0-7 → 0-2, set right"),
         ({"old": ""}, "empty → 0-2"),
