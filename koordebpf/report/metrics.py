@@ -138,7 +138,8 @@ class AgentMetrics(Collector):
         yield from forecast_families(self.forecast, self.forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
-            yield from self._koordlet.families(self.node, time.monotonic_ns(), self.suppression)
+            held = None if self.is_dry_run else self.suppression
+            yield from self._koordlet.families(self.node, time.monotonic_ns(), held)
 
     def _decision(self) -> Iterator[Metric]:
         need = GaugeMetricFamily("koordebpf_need_bytes", "Memory to be given back, last tick.", labels=["feature"])

@@ -20,7 +20,9 @@ class SuppressionMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        cores = GaugeMetricFamily("koordebpf_be_cpu_cores", "CPU that best-effort pods may use, where they are held.")
+        cores = GaugeMetricFamily(
+            "koordebpf_be_cpu_cores", "CPU that best-effort pods may use, where they are held; in a dry run, would be."
+        )
         if self.held_millicpu is not None:
             cores.add_metric([], self.held_millicpu / 1000)
         yield cores

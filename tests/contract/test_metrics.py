@@ -97,6 +97,7 @@ KOORDLET = {
 @pytest.fixture
 def metrics() -> AgentMetrics:
     metrics = AgentMetrics(SelfUsageReader().read, KoordletMetrics("n1", 1.75e9))
+    metrics.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
     metrics.node = NodeMeasure(scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi)
     metrics.capacity_bytes = 1 << 30
@@ -196,6 +197,15 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
     assert samples["koordlet_node_used_memory_bytes"] == [({"node": "n1"}, 1 << 29)]
     assert samples["koordlet_be_suppress_cpu_cores"] == [({"node": "n1", "type": "cpuset"}, 1.5)]
     assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
+
+
+def test_in_a_dry_run_koordinators_name_does_not_say_that_anybody_is_held(
+    server: ReportServer, metrics: AgentMetrics
+) -> None:
+    metrics.is_dry_run = True
+    samples = scrape(server)
+    assert "koordlet_be_suppress_cpu_cores" not in samples
+    assert samples["koordebpf_be_cpu_cores"] == [({}, 1.5)]
 
 
 class WalkedInPlace(dict[tuple[str, str], int]):
