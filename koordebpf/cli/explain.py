@@ -25,7 +25,7 @@ _TIMEOUT_S = 5
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
 @click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
 def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: bool, as_json: bool) -> None:
-    """Say why the last decisions were what they were, and what became of them.
+    """Say why the last decisions to evict were what they were, and what became of them.
 
     From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
     last 50 decisions and 2000 writes. A line that is not whole is told on standard error and left out.
@@ -59,7 +59,8 @@ def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: 
     for record in records[-last:]:
         click.echo(msgspec.json.encode(record) if as_json else f"{explained(record)}\n")
     if not records and not as_json:
-        click.echo(f"no decision{f' that speaks of {pod}' if pod else ''} in {path}")
+        of = f" that speaks of {pod}" if pod else ""
+        click.echo(f"no decision to evict anybody{of} in {path}; with --writes it tells of files")
     if problems and not records:
         sys.exit(ConfigError.exit_code)
 
