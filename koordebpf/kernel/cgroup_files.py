@@ -7,6 +7,7 @@ writing them.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -18,6 +19,7 @@ from koordebpf.units import PAGE_BYTES
 Version = Literal[1, 2]
 Value = frozenset[int] | int | None  # CPUs, a number, or no limit
 
+_CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
 _MAX_BYTES = (1 << 63) - 1
 MIN_QUOTA_US = 1000  # kernel/sched/core.c, min_cfs_quota_period
@@ -214,19 +216,22 @@ def shares_of_weight(weight: int) -> int:
 def parse_cpu_list(text: str, path: str) -> frozenset[int]:
     """Return the CPUs of a list such as 0-3,8; `path` is for the error.
 
+    Annotations have such lists too, written by whoever may make a pod: none costs more than all CPUs there can be.
+
     Source:  Documentation/admin-guide/cputopology.rst; the cpulist format of cpuset and sysfs.
     Raises:  KernelFileError: not such a list.
     """
     cpus: set[int] = set()
-    rule = f"must be a list of CPUs such as 0-3,8, each below {MAX_CPUS}"
+    rule = f"must be a list of CPUs such as 0-3,8, each below {MAX_CPUS} and named once"
+    listed = 0
     for part in text.strip().split(","):
         if not part:
             continue
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+        if (match := _CPUS.fullmatch(part)) is None:
             raise KernelFileError(path, text, rule)
-        low, high = int(first), int(last or first)
-        if not low <= high < MAX_CPUS:
+        low, high = int(match[1]), int(match[2] or match[1])
+        listed += high - low + 1
+        if not low <= high < MAX_CPUS or listed > MAX_CPUS:
             raise KernelFileError(path, text, rule)
         cpus.update(range(low, high + 1))
     return frozenset(cpus)

@@ -90,7 +90,7 @@ def test_garbage_names_the_file(file, text):
         parse_value(file, 2, text, "cgroup/file")
 
 
-@pytest.mark.parametrize("text", ["a", "0-", "-3", "3-1", "0-8192", "9999999999", "0-1-2", "²"])
+@pytest.mark.parametrize("text", ["a", "0-", "-3", "3-1", "0-8192", "9999999999", "0-1-2", "²", "1٣", "0-8191,0"])
 def test_what_is_no_list_of_cpus(text):
     with pytest.raises(KernelFileError, match="list of CPUs"):
         parse_cpu_list(text, "a file")

@@ -26,7 +26,23 @@ def test_a_pods_cpus():
     assert pod_cpus(None) == pod_cpus({}) == pod_cpus({RESOURCE_STATUS_ANNOTATION: ""}) == PodCpus()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"cpuset": 3}', '{"cpuset": "3-1"}', '{"cpuset": "0-99999"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"cpuset": 3}',
+        '{"cpuset": "3-1"}',
+        '{"cpuset": "0-99999"}',
+        # Whoever may make a pod writes these: they must neither end the agent nor keep it busy.
+        json.dumps({"cpuset": "9" * 5000}),
+        json.dumps({"cpuset": "0-8191," * 37_000}),
+        json.dumps({"cpuset": "\u0663"}),
+        '{"cpuset": "0", "numaNodeResources": [' + "9" * 5000 + "x]}",
+        '{"numaNodeResources": ' + "[" * 100_000,
+    ],
+    ids=range(10),
+)
 def test_an_unreadable_one_binds_to_nothing_and_is_told(text):
     found = pod_cpus({RESOURCE_STATUS_ANNOTATION: text})
     assert (found.cpus, found.has_numa) == ((), False)
