@@ -142,7 +142,7 @@ class Agent:
         if measured or (is_above and now_ns >= self._next_round_ns):
             node, is_above = self._round(now_ns, measured or self._measure(now_ns, node))
         self._reporter.flush()
-        due_ns = now_ns + self._pace_ns(node, threshold, is_above)
+        due_ns = min(now_ns + self._pace_ns(node, threshold, is_above), max(self._next_full_ns, now_ns))
         if self._wake:
             due_ns = min(due_ns, self._wake.due_ns or due_ns)
         return min(due_ns, self._ladder.due_ns(now_ns) or due_ns) if self._ladder else due_ns
