@@ -15,6 +15,7 @@ import msgspec
 from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.emergency import without_stale
 from koordebpf.act.guards import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
+from koordebpf.act.last_evictions import LastEvictions
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.pending import expire, note_outcome, note_told
 from koordebpf.act.usefulness import Usefulness
@@ -99,8 +100,7 @@ class Agent:
         self._refused: dict[str, RefusedEviction] = {}
         self._kept = kept or KeptBudget(None)
         self._usefulness = Usefulness()
-        self._last_evict_ns: int | None = None
-        self._last_cpu_evict_ns: int | None = None
+        self._evicted = LastEvictions()
         self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
@@ -182,6 +182,8 @@ class Agent:
             self._usefulness = self._usefulness.withdrawn(outcome.uid)
         if outcome.result in (Result.REFUSED, Result.GONE) and outcome.sent_ns is not None:
             self._kept.keep(self._kept.budget.give_back(outcome.uid, outcome.decided_ns))
+        if outcome.result in (Result.REFUSED, Result.FAILED):
+            self._evicted = self._evicted.without(outcome.uid, outcome.decided_ns)
         if outcome.result is Result.REFUSED or (outcome.result is Result.FAILED and outcome.retry_at_ns):
             self._refused[outcome.uid] = RefusedEviction(outcome.uid, outcome.retry_at_ns, outcome.detail)
             self._next_round_ns = 0  # another candidate may serve meanwhile
@@ -248,8 +250,8 @@ class Agent:
             feature_gates=self._config.feature_gates,
             executor=self._config.executor,
             pending=self._pending,
-            last_evict_ns=self._last_evict_ns,
-            last_cpu_evict_ns=self._last_cpu_evict_ns,
+            last_evict_ns=self._evicted.last_ns(for_cpu=False),
+            last_cpu_evict_ns=self._evicted.last_ns(for_cpu=True),
             topology=self._known.topology,
             wall_s=time.time(),
             own_pod_uid=self._own_pod_uid,
@@ -314,10 +316,8 @@ class Agent:
                 if victim.candidate.uid not in acting:
                     continue
                 self._tell(victim.candidate, decided_ns, view.used_bytes, is_for_use=is_for_use)
-                if feature.verdict.cpu_needs:
-                    self._last_cpu_evict_ns = decided_ns
-                else:
-                    self._last_evict_ns = decided_ns
+                for_cpu = bool(feature.verdict.cpu_needs)
+                self._evicted = self._evicted.after(victim.candidate.uid, decided_ns, for_cpu=for_cpu)
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if acting:

@@ -159,12 +159,16 @@ class TestBestEffortSatisfaction:
         assert names(feature(replace(view, last_evict_ns=NOW_NS - 20 * NS_PER_S), "BECPUEvict")) == ["busy"]
 
     def test_an_eviction_by_the_agent_before_counts_for_the_cool_down(self):
-        view = replace(self.view(), evictions=(PastEviction(NOW_NS - 19 * NS_PER_S, "uid-gone", "spark"),))
+        gone = (PastEviction(NOW_NS - 19 * NS_PER_S, "uid-gone", "spark"),)
+        view = replace(self.view(), evictions=gone, started_ns=NOW_NS - 9 * NS_PER_S)
         assert feature(view, "BECPUEvict").reason == "the last eviction was less than 20 s ago"
         view = replace(view, last_evict_ns=NOW_NS - 30 * NS_PER_S)
         assert names(feature(view, "BECPUEvict")) == []
         gone = (PastEviction(NOW_NS - 20 * NS_PER_S, "uid-gone", "spark"),)
         assert names(feature(replace(view, evictions=gone), "BECPUEvict")) == ["busy"]
+        # Of its own it knows which of them did not go after all.
+        own = replace(self.view(), evictions=(PastEviction(NOW_NS - NS_PER_S, "uid-stays", "spark"),), started_ns=1)
+        assert names(feature(own, "BECPUEvict")) == ["busy"]
 
     def test_a_pod_that_was_told_is_not_told_again(self):
         busy = pod("busy", priority=5500, requests={BATCH: "6000"})

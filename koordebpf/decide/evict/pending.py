@@ -93,9 +93,11 @@ def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
     An eviction by the agent before this one counts: it is in the minute's budget. With `strict_compat` only an eviction
     for CPU begins it.
     """
-    last_ns = view.last_cpu_evict_ns if settings.strict_compat else _last_ns(view)
-    if not settings.strict_compat and view.evictions:
-        last_ns = max(last_ns or 0, *(each.at_ns for each in view.evictions))
+    last_ns = view.last_cpu_evict_ns
+    if not settings.strict_compat:
+        started_ns = view.started_ns or 0
+        before = [each.at_ns for each in view.evictions if each.at_ns < started_ns]
+        last_ns = max((*before, *([] if (own := _last_ns(view)) is None else [own])), default=None)
     return last_ns is not None and view.now_ns < last_ns + settings.cpu_cool_time_ns
 
 
