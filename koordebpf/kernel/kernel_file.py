@@ -36,14 +36,14 @@ def read_kernel_file(path: Path) -> KernelText:
         os.close(fd)
 
 
-def write_kernel_file(path: Path, text: str, inode: int) -> str:
-    """Write `text` with one write(2) to the file that has this inode; return what it holds then.
+def write_kernel_file(path: Path, text: str, inode: int | None) -> str:
+    """Write `text` with one write(2) to the file that has this inode, None: any; return what it holds then.
 
     Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
     """
     fd = _open(path, os.O_RDWR)
     try:
-        if os.fstat(fd).st_ino != inode:
+        if inode is not None and os.fstat(fd).st_ino != inode:
             raise CgroupGone(str(path.parent))
         os.write(fd, text.encode())
         return _read(fd, path)

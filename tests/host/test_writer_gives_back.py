@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
+from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
+from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl, Value, format_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
+from tests.contract.apiserver import until
+from tests.host.provoke import MACHINE_BYTES, MIB
 from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
 
 REFRESH_NS = 10 * NS_PER_S
@@ -90,6 +93,20 @@ class TestOthers:
         cgroups.put("be/pod", QUOTA, "80000")  # a resize
         writer.give_back(2)
         assert cgroups.text("be/pod", QUOTA).startswith("80000")
+
+    def test_a_cut_quota_that_they_change_twice_is_what_they_made_it_last(
+        self, cgroups: Cgroups, writer: CgroupWriter
+    ) -> None:
+        for path in ("be", "be/pod"):
+            cgroups.make(path)
+        cgroups.put("be/pod", QUOTA, "40000")
+        writer.apply(desired(cgroups, ("be", QUOTA, 20_000)), 0)
+        for now_ns, (resized, quota) in enumerate((("15000", 21_000), ("18000", 22_000)), start=1):
+            cgroups.put("be/pod", QUOTA, resized)
+            writer.apply(desired(cgroups, ("be", QUOTA, quota)), now_ns)
+            assert cgroups.text("be/pod", QUOTA).startswith(resized)
+        writer.give_back(3)
+        assert cgroups.text("be/pod", QUOTA).startswith("18000")
 
     def test_what_they_wrote_to_a_file_that_was_refused_stays(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
         if cgroups.version == 2:
@@ -197,3 +214,43 @@ def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
     report = writer.give_back(1)
     assert (report.left, dict(journal.originals)) == ((), {})
     assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
+
+
+def test_what_is_left_is_given_back_while_a_cpu_is_offline(
+    cgroups: Cgroups, journal: Journal, writer: CgroupWriter
+) -> None:
+    third = Path("/sys/devices/system/cpu/cpu2/online")
+    if cgroups.version == 2 or MACHINE_BYTES > 4096 * MIB or not third.exists():
+        pytest.skip(f"{OTHER_MACHINE}it has cgroup v2, others work on it, or it has no third CPU to be taken away")
+    for path in ("", *TREE):
+        if path:
+            cgroups.make(path)
+        cgroups.put(path, CPUS, "0-2")
+    hold(cgroups, writer, 0, 0)
+    allowed = os.sched_getaffinity(0)
+    try:
+        third.write_text("0")
+        until(lambda: cgroups.text("", CPUS) == "0-1\n", "the kernel takes it out of the set above")
+        report = writer.give_back(1)
+        assert (report.left, dict(journal.originals)) == ((), {})
+        assert {cgroups.text(path, CPUS) for path in TREE} == {"0-1\n"}
+        assert {change.detail for change in report.changes} == {"the one above it has not CPU 2 any more"}
+    finally:
+        third.write_text("1")
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_sysctl_that_procfs_has_numbered_anew_is_given_back(journal: Journal, writer: CgroupWriter) -> None:
+    if MACHINE_BYTES > 4096 * MIB:
+        pytest.skip(f"{OTHER_MACHINE}others work on it")
+    file = Path("/proc/sys/vm/watermark_scale_factor")
+    before, inode = file.read_text(), file.stat().st_ino
+    value = int(before) + 100
+    writer.apply(DesiredState("a test", sysctls=(SysctlWrite(Sysctl.WATERMARK_SCALE_FACTOR, value),)), 0)
+    assert file.read_text() == f"{value}\n"
+    for _ in range(20):  # as when memory is short
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+    assert file.stat().st_ino != inode
+    writer.give_back(1)
+    assert file.read_text() == before
+    assert not journal.originals

@@ -31,8 +31,12 @@ _RESULTS = {
 }
 
 
+# procfs makes the inodes of sysctls anew whenever memory was short: their numbers are nobody's identity.
+_SYSCTL_INODE = 0
+
+
 class Original(msgspec.Struct, frozen=True, gc=False):
-    """What a file held, to the byte, and the inode of the file that held it."""
+    """What a file held, to the byte, and the inode of the file that held it; of a sysctl 0."""
 
     text: str
     inode: int
@@ -94,7 +98,7 @@ class Places:
         """Tell whether the file is still the one whose content is on record."""
         path = self.locate(key)
         try:
-            return path is not None and path.stat().st_ino == original.inode
+            return path is not None and _inode(key, path.stat().st_ino) == original.inode
         except OSError:
             return False
 
@@ -130,7 +134,7 @@ def look(places: Places, key: FileKey, now_ns: int) -> Held:
         raise Unusable(WriteResult.UNSUPPORTED, "this host has no such file")
     try:
         read = read_kernel_file(path)
-        return Held(path, read.text, read.inode, places.parse(key, read.text), now_ns)
+        return Held(path, read.text, _inode(key, read.inode), places.parse(key, read.text), now_ns)
     except (CgroupGone, OSError, KernelFileError) as error:
         raise Unusable(*_classify(error)) from None
 
@@ -141,10 +145,14 @@ def written(places: Places, key: FileKey, held: Held, text: str, now_ns: int) ->
     Raises: Unusable: it was not written, or cannot be read any more.
     """
     try:
-        after = write_kernel_file(held.path, text, held.inode)
+        after = write_kernel_file(held.path, text, None if isinstance(key[1], Sysctl) else held.inode)
         return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
     except (CgroupGone, OSError, KernelFileError) as error:
         raise Unusable(*_classify(error)) from error
+
+
+def _inode(key: FileKey, inode: int) -> int:
+    return _SYSCTL_INODE if isinstance(key[1], Sysctl) else inode
 
 
 def _classify(error: Exception) -> tuple[WriteResult, str]:

@@ -20,7 +20,7 @@ class CutQuotas:
     def __init__(self, places: Places, journal: Journal) -> None:
         self._places = places
         self._journal = journal
-        self._cut: dict[FileKey, Value] = {}  # as they were written last
+        self._known: dict[FileKey, Value] = {}  # of those on record, what they held last
 
     def fit(
         self, wanted: Mapping[FileKey, Value], paths: Iterable[str], now_ns: int, *, search: bool
@@ -36,20 +36,25 @@ class CutQuotas:
         for path in paths:
             below = self._directories(path) if search else self._on_record(path)
             for each in (path, *below):
-                self._read((each, CgroupFile.CPU_QUOTA), now_ns, held, own)
+                key = (each, CgroupFile.CPU_QUOTA)
+                if key in wanted:
+                    self.forget([key])  # what it holds is no news
+                self._read(key, now_ns, held, own, is_wanted=key in wanted)
         fitting = fitting_quotas(wanted, own)
         return {key: held[key] for key in fitting}, fitting
 
     def note(self, key: FileKey, value: Value) -> None:
         """Say that a quota was cut to this."""
-        self._cut[key] = value
+        self._known[key] = value
 
     def forget(self, keys: Iterable[FileKey]) -> None:
-        """Drop what is known of cgroups that are gone."""
+        """Drop what is known of these, as of cgroups that are gone."""
         for key in keys:
-            self._cut.pop(key, None)
+            self._known.pop(key, None)
 
-    def _read(self, key: FileKey, now_ns: int, held: dict[FileKey, Held], own: dict[str, OwnQuota]) -> None:
+    def _read(
+        self, key: FileKey, now_ns: int, held: dict[FileKey, Held], own: dict[str, OwnQuota], *, is_wanted: bool
+    ) -> None:
         path, _ = key
         try:
             quota = look(self._places, key, now_ns)
@@ -58,13 +63,14 @@ class CutQuotas:
             return
         original = self._journal.originals.get(key)
         value = quota.value
-        if self._cut.get(key, value) != value:
-            # Somebody gave it another one since: that is its own now.
-            del self._cut[key]
-            with contextlib.suppress(OSError):
-                self._journal.record({key: Original(quota.text, quota.inode)})
-        elif original is not None and original.inode == quota.inode:
-            value = self._places.parse(key, original.text)
+        if not is_wanted and original is not None and original.inode == quota.inode:
+            if self._known.setdefault(key, value) == value:
+                value = self._places.parse(key, original.text)
+            else:
+                # Somebody gave it another one since: that is its own now.
+                self._known[key] = value
+                with contextlib.suppress(OSError):
+                    self._journal.record({key: Original(quota.text, quota.inode)})
         if isinstance(period, int) and not isinstance(value, frozenset):
             own[path] = OwnQuota(value, period)
             held[key] = quota
