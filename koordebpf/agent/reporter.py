@@ -197,7 +197,8 @@ class Reporter:
 
     def _tell_held(self) -> None:
         for change, *others in alike(self._held):
-            self._say(f"held:{change.path}:{change.result.value}", write_sentence(change, len(others)))
+            key = f"held:{change.path}:{change.result.value}:{change.is_correction}"
+            self._say(key, write_sentence(change, len(others)))
         self._held.clear()
 
     def _note_write(self, change: FileChange) -> None:

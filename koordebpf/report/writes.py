@@ -41,8 +41,9 @@ def alike(changes: Sequence[FileChange]) -> list[list[FileChange]]:
     kinds: dict[tuple[object, ...], list[FileChange]] = {}
     for change in changes:
         if change.is_final:
-            kind = (change.path.rpartition("/")[2], change.old, change.new, change.result, change.detail, change.reason)
-            kinds.setdefault(kind, []).append(change)
+            name = change.path.rpartition("/")[2]
+            told = (change.old, change.new, change.result, change.detail, change.reason, change.is_correction)
+            kinds.setdefault((name, *told), []).append(change)
     return list(kinds.values())
 
 
@@ -51,6 +52,8 @@ def write_sentence(change: FileChange, more: int = 0) -> str:
     files = f"{change.path} and {more} more" if more else change.path
     step = f"{files}: {change.old or 'empty'} → {change.new or 'empty'}"
     match change.result:
+        case WriteResult.WRITTEN if change.is_correction:
+            return f"{step}, set right after somebody else: {change.reason}"
         case WriteResult.WRITTEN:
             return f"{step}: {change.reason}"
         case WriteResult.DRY_RUN:

@@ -273,3 +273,14 @@ def test_a_quota_that_follows_the_load_is_said_now_and_then(agent: Agent, caplog
         "/be/cpu.cfs_quota_us: -1 → 0: quota 0",
         "/be/cpu.cfs_quota_us: -1 → 20 was not written: EBUSY",
     ]
+
+
+def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for is_correction in (False, True, True):
+            agent.reporter.held(held_to(20, is_correction=is_correction))
+            agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
+    assert caplog.messages == [
+        "/be/cpu.cfs_quota_us: -1 → 20: quota 20",
+        "/be/cpu.cfs_quota_us: -1 → 20, set right after somebody else: quota 20",
+    ]
