@@ -176,7 +176,8 @@ class Reporter:
         """Bring the metrics of suppression up to date, and say where none takes place."""
         metrics = self._metrics.suppression
         metrics.held_millicpu, metrics.policy, metrics.writes = plan.held_millicpu, plan.policy, counts
-        if plan.skipped and plan.skipped != metrics.skipped:
+        # That a first sample is not enough yet is no news: there is one after each start.
+        if plan.skipped and plan.skipped not in (metrics.skipped, "first_sample"):
             log.info("best-effort pods' CPU is not held: %s", plan.reason)
         metrics.skipped = plan.skipped
         self._tell_held()

@@ -284,3 +284,10 @@ def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, ca
         "/be/cpu.cfs_quota_us: -1 → 20: quota 20",
         "/be/cpu.cfs_quota_us: -1 → 20, set right after somebody else: quota 20",
     ]
+
+
+def test_why_nobody_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
+            agent.reporter.suppression(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word), {})
+    assert caplog.messages == ["best-effort pods' CPU is not held: no_best_effort"] * 2
