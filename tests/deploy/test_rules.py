@@ -177,6 +177,12 @@ CASES = {
         {"KoordebpfWouldEvict": {"feature": "BEMemoryEvict"}},
     ),
     "an acting agent evicts": Case({agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "3000000000x100"}, 3),
+    "a watching agent would evict for CPU": Case(
+        {agent("koordebpf_dry_run"): "1x100", agent("koordebpf_need_cpu_cores", feature="BECPUEvict"): "2.5x100"},
+        3,
+        {"KoordebpfWouldEvictForCPU": {"feature": "BECPUEvict"}},
+    ),
+    "an acting agent evicts for CPU": Case({agent("koordebpf_need_cpu_cores", feature="BECPUEvict"): "2.5x100"}, 3),
     "a NodeSLO is unusable": Case(
         {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="invalid_config"): "0+60x100"},
         8,
