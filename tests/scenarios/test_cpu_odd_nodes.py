@@ -150,6 +150,16 @@ class TestNobodyRules:
         for state in (SuppressState(), kept):
             assert plan_suppress(replace(node(be_now=range(2)), strategy=None), state).skipped == "no_strategy"
 
+    def test_what_a_predecessor_left_is_kept_for_a_time_and_no_longer(self):
+        left = adopted(KeptSuppression(USING, 0.0), 1.0, 300)
+        for second, state, is_over in ((299, left, False), (300, left, True), (300, SuppressState(), False)):
+            view = node(be_now=range(2), quota_us=5000)
+            view = replace(view, strategy=None, started_ns=view.now_ns - second * NS_PER_S)
+            plan = plan_suppress(view, state, SuppressSettings(keep_s=300))
+            assert wanted(plan, CPUS).get(BE_ROOT) == (frozenset(range(8)) if is_over else None)
+            # what others have set is theirs, without an agent that ever held anybody
+            assert (plan.skipped is None) is is_over
+
     def test_one_that_was_deleted_holds_nobody_any_more(self):
         held = plan_suppress(node(node_used=8000, used={"web": 8000}, be_used=0), SuppressState())
         assert held.cpus == (0, 1)

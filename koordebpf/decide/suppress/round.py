@@ -18,7 +18,7 @@ from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuUsage, CpuView
 from koordebpf.state.view import NodeView
-from koordebpf.units import format_millicpu
+from koordebpf.units import NS_PER_S, format_millicpu
 
 SUPPRESS_GATE = "BECPUSuppress"  # on unless it is switched off, as in koordlet
 MANAGER_GATE = "BECPUManager"
@@ -58,7 +58,7 @@ def plan_suppress(
         return _skip(state, "unmeasured", "the node's CPUs were not measured")
     if strategy is None:
         # At a start it may come yet, and a predecessor have left something; where it was deleted it holds nobody.
-        if not state.is_ruled or be_root(cpu) is None:
+        if be_root(cpu) is None or not (state.is_ruled or _is_left_too_long(view, state, settings)):
             return _skip(state, "no_strategy", "no NodeSLO and no slo-controller-config is known")
         return _undone(cpu, state, "suppression is off: there is no NodeSLO and no slo-controller-config any more")
     if strategy.enable is None:
@@ -234,6 +234,12 @@ def _managed(cpu: CpuView, state: SuppressState) -> SuppressPlan:
 
 def _undone(cpu: CpuView, state: SuppressState, reason: str) -> SuppressPlan:
     return SuppressPlan(reason, recovered_state(cpu, state), recovery(cpu, state, reason))
+
+
+# What a predecessor left is kept for whoever comes with a strategy, no longer than any successor is waited for.
+def _is_left_too_long(view: NodeView, state: SuppressState, settings: SuppressSettings) -> bool:
+    is_left = "using" in (state.cpuset, state.quota, state.idle)
+    return is_left and view.started_ns is not None and view.now_ns - view.started_ns >= settings.keep_s * NS_PER_S
 
 
 def _may_grow(grown_ns: int | None, now_ns: int, settings: SuppressSettings) -> bool:
