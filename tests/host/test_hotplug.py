@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.scope import open_scope
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.events.layout import check_layout, decode_totals, kinds_mask
 from koordebpf.events.records import CgroupBirth, ReclaimStall, TaskMigration
 from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroupfs import ControllerMount, MemoryHierarchy, cgroup_id
 from koordebpf.kernel.signals import KernelSignals
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
@@ -129,6 +134,26 @@ def test_exactly_23_tasks_that_the_kernel_moves_out_of_a_set_of_cpus(
     assert {record.pid for record in into} == {record.pid for record in out} == sleepers
     assert len(into) == len(out) == after.migrations - before.migrations - N == N
     assert not any(record.threadgroup for record in out)  # one task after the other
+
+
+def test_what_is_left_of_a_set_is_given_back_while_a_cpu_is_offline(
+    cpusets: MemoryHierarchy, second_cpu: Path, tmp_path: Path
+) -> None:
+    held = cpusets.mount_point / "held"
+    held.mkdir()
+    (held / "cpuset.cpus").write_text("0-1")
+    (held / "cpuset.mems").write_text("0")
+    with Journal(tmp_path / "writes.journal") as journal:
+        places = Places({"cpuset": ControllerMount(1, cpusets.mount_point)})
+        writer = CgroupWriter(places, journal, enforce=True)
+        wanted = (CgroupWrite("held", CgroupFile.CPUSET_CPUS, frozenset({1})),)
+        assert writer.apply(DesiredState("a test", wanted), 0).writes == 1
+        second_cpu.write_text("0")
+        until(lambda: (held / "cpuset.cpus").read_text() == "\n", "the kernel takes it out of the set")
+        (change,) = writer.give_back(1).changes
+        assert (change.new, change.detail) == ("0", "the one above it has not CPU 1 any more")
+        assert (held / "cpuset.cpus").read_text() == "0\n"
+        assert not journal.originals
 
 
 def take_a_block_away() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, SysctlW
 from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl, Value, format_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
-from tests.contract.apiserver import until
 from tests.host.provoke import MACHINE_BYTES, MIB
 from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
 
@@ -214,30 +212,6 @@ def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
     report = writer.give_back(1)
     assert (report.left, dict(journal.originals)) == ((), {})
     assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
-
-
-def test_what_is_left_is_given_back_while_a_cpu_is_offline(
-    cgroups: Cgroups, journal: Journal, writer: CgroupWriter
-) -> None:
-    third = Path("/sys/devices/system/cpu/cpu2/online")
-    if cgroups.version == 2 or MACHINE_BYTES > 4096 * MIB or not third.exists():
-        pytest.skip(f"{OTHER_MACHINE}it has cgroup v2, others work on it, or it has no third CPU to be taken away")
-    for path in ("", *TREE):
-        if path:
-            cgroups.make(path)
-        cgroups.put(path, CPUS, "0-2")
-    hold(cgroups, writer, 0, 0)
-    allowed = os.sched_getaffinity(0)
-    try:
-        third.write_text("0")
-        until(lambda: cgroups.text("", CPUS) == "0-1\n", "the kernel takes it out of the set above")
-        report = writer.give_back(1)
-        assert (report.left, dict(journal.originals)) == ((), {})
-        assert {cgroups.text(path, CPUS) for path in TREE} == {"0-1\n"}
-        assert {change.detail for change in report.changes} == {"the one above it has not CPU 2 any more"}
-    finally:
-        third.write_text("1")
-        os.sched_setaffinity(0, allowed)
 
 
 def test_a_sysctl_that_procfs_has_numbered_anew_is_given_back(journal: Journal, writer: CgroupWriter) -> None:
