@@ -90,7 +90,7 @@ def test_a_nodeslo_that_is_deleted_holds_nobody_any_more(held: HeldNode, tmp_pat
         (tmp_path / "without.json").write_text(json.dumps(objects))
         (tmp_path / "without.json").rename(manifest)
         until(lambda: held.quota_file.read_bytes() == before, lambda: f"no quota, but: {agent.log}")
-        assert "there is no NodeSLO" in lines_of(agent)[-1]["change"]["reason"]
+        until(lambda: "there is no NodeSLO" in lines_of(agent)[-1]["change"]["reason"], "the audit's line")
         assert agent.stop() == 0
 
 
