@@ -24,6 +24,7 @@ from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
 JOURNAL_PATH = Path("/run/koordebpf/machine/writes.journal")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA: Literal["koordebpf.journal/v1"] = "koordebpf.journal/v1"
+_BEGIN = f'{{"schema":"{_SCHEMA}"'.encode()  # of a header, whole or torn
 _MAX_FILES = 20_000  # Why: 500 pods of 3 containers with 8 files each are 16,000
 _SPARE_LINES = 1000  # superseded lines that are carried along before the file is written anew
 
@@ -215,12 +216,12 @@ class _Parsed(msgspec.Struct):
 def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
     parsed = _Parsed()
     good_bytes = data.rfind(b"\n") + 1
-    if good_bytes == 0:
+    if good_bytes == 0 and _BEGIN.startswith(data[: len(_BEGIN)]):
         return parsed
-    head, *lines = data[:good_bytes].split(b"\n")[:-1]
+    head, *lines = data[:good_bytes].split(b"\n")[:-1] or [data]
     try:
         header = msgspec.json.decode(head, type=_Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ActuationError(f"{path}: not a journal of koordebpf: {error}. Remove it or name another one") from error
     if header.boot_id != boot_id:
         return parsed

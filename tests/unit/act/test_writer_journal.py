@@ -169,3 +169,12 @@ def test_a_directory_that_cannot_be_made_is_an_error_with_its_path(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(ActuationError, match=r"file/writes\.journal: "):
         Journal(tmp_path / "file" / "writes.journal")
+
+
+def test_a_file_without_a_line_that_is_no_journal_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("no end of a line")
+    for read in (Journal, read_journal):
+        with pytest.raises(ActuationError, match="not a journal of koordebpf"):
+            read(path)
+    assert path.read_text() == "no end of a line"
