@@ -209,8 +209,8 @@ class Reporter:
             self._write(line)
 
     def released(self, entry: PendingRelease, now_ns: int) -> None:
-        """Tell that a victim's memory is back. Pods that someone else deleted are no news."""
-        if entry.uid not in self._victims:
+        """Tell that a victim's memory is back. Pods that someone else deleted, or that held none, are no news."""
+        if entry.uid not in self._victims or not entry.credit_bytes:
             return
         self._metrics.released_bytes += entry.credit_bytes
         for _, line in self._open:

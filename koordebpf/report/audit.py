@@ -115,10 +115,16 @@ class OpenPlan:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every outcome is final and the memory of those that were really evicted is back."""
+        """Whether every outcome is final and the memory of those that were really evicted is back.
+
+        Who goes for CPU may hold none that was measured: nothing is waited for then.
+        """
         finals = [outcome for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
+        holding = {victim.candidate.uid for victim in self.plan.victims if victim.candidate.credit_bytes}
         return len(finals) == len(self.plan.victims) and all(
-            outcome.uid in self._freed_ns for outcome in finals if outcome.result is Result.DONE
+            outcome.uid in self._freed_ns
+            for outcome in finals
+            if outcome.result is Result.DONE and outcome.uid in holding
         )
 
     @property

@@ -102,6 +102,12 @@ class TestBestEffortSatisfaction:
             == "best-effort pods used 9.9 CPUs < 90 % of the 13 CPUs they may have now"
         )
 
+    def test_a_moment_of_suppression_is_no_starvation(self):
+        # GIVEN best-effort pods that had what they need, WHEN a burst of others leaves them 2 CPUs for a second
+        average = window(be_used=15_000, be_request=20_000, be_limit=15_800)
+        round_ = self.round(limit=2, used=2000, average=average)
+        assert round_.verdict.reason == "best-effort pods may have 79 % > 60 % of what they ask for in 60 s"
+
     def test_the_smaller_need_of_then_and_now(self):
         assert self.round(limit=11, used=9950).cpu.need_millicpu == 5000
         assert self.round(limit=9, used=9950).cpu.need_millicpu == 6000

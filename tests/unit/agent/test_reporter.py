@@ -235,6 +235,24 @@ def test_the_use_of_memory_is_no_news_of_a_shortage_of_cpu(agent: Agent, caplog:
     assert len(caplog.messages) == 1
 
 
+def test_who_holds_no_memory_that_could_be_measured_gives_none_back(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    # GIVEN a pod that goes for CPU WHEN the API server refuses it, or has ended it THEN no memory was waited for
+    labels = {"koordinator.sh/eviction-enabled": "true"}
+    view = node(pods=[pod("hog", labels=labels, requests={"kubernetes.io/batch-cpu": "9000"})],
+                gates={"CPUAllocatableEvict": True}, allocatable={"kubernetes.io/batch-cpu": "1000"})  # fmt: skip
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for result in (Result.REFUSED, Result.DONE):
+            decided_ns = agent.carry_out(decide(view))
+            agent.reporter.released(PendingRelease(HOG, decided_ns, 0), decided_ns + 1)
+            agent.answer(result, decided_ns)
+    agent.reporter.close()
+    assert [line.outcomes[0].result for line in agent.lines()] == [Result.REFUSED, Result.DONE]
+    assert {line.latencies.decided_to_freed_ns for line in agent.lines()} == {None}
+    assert " gave 0 B back " not in caplog.text
+
+
 def test_each_kind_of_shortage_has_its_end(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         look(agent, now=90_000, used_bytes=900 * MIB)
