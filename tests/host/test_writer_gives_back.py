@@ -121,6 +121,14 @@ class TestOthers:
         assert cgroups.text("be/pod", QUOTA) == "30000\n"
 
 
+def test_a_dry_run_forgets_the_cgroups_that_it_is_told_of_no_more(cgroups: Cgroups) -> None:
+    writer = CgroupWriter(cgroups.places, None)
+    for number in range(3):
+        cgroups.make(f"pod{number}")
+        writer.apply(desired(cgroups, (f"pod{number}", QUOTA, 50_000)), number * 60 * NS_PER_S)
+    assert list(writer.seen.last) == [(cgroups.path("pod2"), QUOTA)]
+
+
 @pytest.fixture
 def held(cgroups: Cgroups, writer: CgroupWriter) -> tuple[int, int]:
     """A best-effort tree of two CPUs that is held to the first of them; on v1 a cgroup is made with its parent's."""

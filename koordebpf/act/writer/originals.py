@@ -21,18 +21,18 @@ class Originals:
         self._journal = journal
         self.seen = Seen()
 
-    def look(self, key: FileKey, now_ns: int) -> Held:
-        """Return what a file holds now.
+    def look(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
+        """Return what a file holds now; `before` is what it held when it was last looked at.
 
         A file that held what it is to be given back, and holds something else now, is to be given back that.
 
         Raises: Unusable: as `places.look`.
         """
-        held = look(self._places, key, now_ns)
-        *_, before = self.seen.lately(key) or (held.value,)
-        if self._journal is not None and self._has(key, held) and is_wish(before, held.value):
+        held = look(self._places, key, now_ns, before)
+        *_, last = self.seen.lately(key) or (held.value,)
+        if self._journal is not None and self._has(key, held) and is_wish(last, held.value):
             with contextlib.suppress(OSError, KernelFileError):  # the one before stays on record then
-                if self._places.parse(key, self._journal.originals[key].text) == before:
+                if self._places.parse(key, self._journal.originals[key].text) == last:
                     self._journal.record({key: Original(held.text, held.inode)})
         self.seen.note(key, held.value)
         return held
@@ -60,8 +60,9 @@ class Originals:
         self.seen.begin(originals)
 
     def drop_gone(self, wanted: Collection[FileKey], now_ns: int) -> list[FileKey]:
-        """Take those of cgroups that are gone off the record; return them."""
+        """Take those of cgroups that are gone off the record, and return them; forget what was seen of any other."""
         if self._journal is None:
+            self.seen.keep(wanted)
             return []
         originals = self._journal.originals
         gone = [key for key, original in originals.items() if not self._places.is_there(key, original)]

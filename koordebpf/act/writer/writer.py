@@ -68,7 +68,7 @@ class CgroupWriter:
     """Makes files hold what is desired. Dry run is the default: nothing is written without `enforce`.
 
     `journal` has the originals; each is on disk before its file is written for the first time. `audit` is told of each
-    change as it happens. `counts` has every attempt by file name and result since the start.
+    change as it happens. `counts` has every attempt by file name and result since the start, `seen` what files held.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CgroupWriter:
         self._places = places
         self._journal = journal if enforce else None
         self._originals = Originals(places, self._journal)
-        self._seen = self._originals.seen
+        self.seen = self._originals.seen
         self._settings = settings or WriterSettings()
         self._audit = audit
         self._held: dict[FileKey, Held] = {}
@@ -147,13 +147,13 @@ class CgroupWriter:
         if self._journal is None:
             return RestoreReport()
         originals = {key: held for key, held in self._journal.originals.items() if files is None or key[1] in files}
-        report = restore(self._places, originals, now_ns, enforce=True, last=self._seen.last)
+        report = restore(self._places, originals, now_ns, enforce=True, last=self.seen.last)
         files_by_path = {self._places.name(key): key[1].value for key in (*report.done, *report.left)}
         for change in report.changes:
             self.counts[files_by_path[change.path], change.result] += 1
             if self._audit is not None:
                 self._audit(change)
-        self._seen.forget(report.done)
+        self.seen.forget(report.done)
         self._journal.forget(report.done)
         return report
 
@@ -171,7 +171,7 @@ class CgroupWriter:
 
     # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
     def _drop_gone(self, now_ns: int) -> None:
-        if self._journal is None or (self._dropped_ns is not None and now_ns - self._dropped_ns < _DROP_NS):
+        if self._dropped_ns is not None and now_ns - self._dropped_ns < _DROP_NS:
             return
         self._dropped_ns = now_ns
         gone = self._originals.drop_gone(self._wanted, now_ns)
@@ -207,7 +207,7 @@ class CgroupWriter:
     def _look(self, call: _Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
         try:
-            held = self._held[key] = self._originals.look(key, call.now_ns)
+            held = self._held[key] = self._originals.look(key, call.now_ns, before)
         except Unusable as error:
             self._fail(call, key, None, error.result, error.detail)
             return
@@ -280,7 +280,7 @@ class CgroupWriter:
         held, fitting = self._cut.fit(call.wanted, paths, call.now_ns, search=call.looks_below)
         self._held |= held
         for key, each in held.items():
-            self._seen.note(key, each.value)
+            self.seen.note(key, each.value)
         call.wanted = call.wanted | fitting
         return fitting
 
@@ -323,7 +323,7 @@ class CgroupWriter:
             self._fail(call, step.key, held, error.result, error.detail, new=text)
             return
         self._held[step.key] = after
-        self._seen.note(step.key, after.value)
+        self.seen.note(step.key, after.value)
         path, file = step.key
         if file is CgroupFile.CPU_IDLE:
             self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
@@ -349,7 +349,7 @@ class CgroupWriter:
 
     # What the kernel changed is nobody's wish.
     def _look_again(self, key: FileKey, now_ns: int) -> None:
-        self._seen.forget([key])
+        self.seen.forget([key])
         if self._held.pop(key, None) is not None:
             with contextlib.suppress(Unusable):
                 self._held[key] = self._originals.look(key, now_ns)
