@@ -34,8 +34,8 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
     Fires if: used ≥ limit · cpuEvictBEUsageThresholdPercent / 100 and limit ≤ request · lower / 100, over the window
              and now. The need is request · upper / 100 − limit, the smaller of both; that of the window where neither
              request nor limit changed.
-    Skips:   as every feature of CPU; no_window: less than a third of the window has samples, or one of the values has
-             none; no_node: batch-cpu is to be judged and no Node is known.
+    Skips:   as every feature of CPU; no_window: less than a third of the window has samples of one of the values;
+             no_node: batch-cpu is to be judged and no Node is known.
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go.
     """
     if (unjudged := skipped_cpu(view, FEATURE, be_cpu_evict_problem)) is not None:

@@ -78,7 +78,7 @@ class CpuUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CpuWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Averages over the window that CPU eviction judges. None: no sample had the value.
+    """Averages over the window that CPU eviction judges. None: less than a third of it has samples with the value.
 
     `covered_ns` is from the first sample's begin to the last one's end, at most `window_ns`.
     """

@@ -89,19 +89,23 @@ class CpuWindows:
         self._samples.append(_Sample(now_ns, node_used, be_used, be_request, be_limit))
 
     def window(self, now_ns: int, window_ns: int) -> CpuWindow:
-        """Return the averages of what was sampled within the window; each sample stands for `every_ns`."""
+        """Return the averages of what was sampled within the window; each sample stands for `every_ns`.
+
+        A value that less than a third of the window has is not known, as in koordlet, however much there is of others.
+        """
         window_ns = min(max(window_ns, self._every_ns), self._longest_ns)
         inside = [sample for sample in self._samples if now_ns - sample.now_ns < window_ns]
+        enough = -(-window_ns // (3 * self._every_ns))
         return CpuWindow(
             window_ns=window_ns,
             covered_ns=min(len(inside) * self._every_ns, window_ns),
-            node_used_millicpu=_average(sample.node_used for sample in inside),
-            be_used_millicpu=_average(sample.be_used for sample in inside),
-            be_request_millicpu=_average(sample.be_request for sample in inside),
-            be_limit_millicpu=_average(sample.be_limit for sample in inside),
+            node_used_millicpu=_average((sample.node_used for sample in inside), enough),
+            be_used_millicpu=_average((sample.be_used for sample in inside), enough),
+            be_request_millicpu=_average((sample.be_request for sample in inside), enough),
+            be_limit_millicpu=_average((sample.be_limit for sample in inside), enough),
         )
 
 
-def _average(values: Iterable[int | None]) -> int | None:
+def _average(values: Iterable[int | None], enough: int) -> int | None:
     known = [value for value in values if value is not None]
-    return sum(known) // len(known) if known else None
+    return sum(known) // len(known) if len(known) >= enough else None

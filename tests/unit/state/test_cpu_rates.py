@@ -82,6 +82,17 @@ def test_a_sample_without_a_value_counts_for_the_others():
     assert (window.be_used_millicpu, window.be_limit_millicpu) == (2000, 8000)
 
 
+def test_a_value_that_is_known_for_less_than_a_third_of_the_window_has_no_average():
+    # GIVEN a best-effort directory of which little was seen in a node that was seen all the time
+    windows = CpuWindows()
+    for second in range(9):
+        push(windows, second, 1000, limit=2000 if second >= 7 else None)
+    window = windows.window(8 * NS_PER_S, 9 * NS_PER_S)
+    assert (window.node_used_millicpu, window.be_limit_millicpu) == (1000, None)
+    push(windows, 9, 1000, limit=8000)
+    assert windows.window(9 * NS_PER_S, 9 * NS_PER_S).be_limit_millicpu == 4000
+
+
 def test_a_window_is_never_longer_than_what_is_kept():
     windows = CpuWindows(longest_ns=5 * NS_PER_S)
     for second in range(100):
