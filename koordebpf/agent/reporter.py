@@ -15,7 +15,7 @@ from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.plan import Plan, Victim
-from koordebpf.decide.suppress.round import SuppressPlan
+from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
 from koordebpf.detect.verdict import Verdict
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.quality import SignalQuality
@@ -180,6 +180,8 @@ class Reporter:
         if plan.skipped and plan.skipped not in (metrics.skipped, "first_sample"):
             log.info("best-effort pods' CPU is not held: %s", plan.reason)
         metrics.skipped = plan.skipped
+        if plan.skipped:
+            self._metrics.count_skipped(SUPPRESS_GATE, plan.skipped)
         self._tell_held()
 
     def ladder(self, counts: Mapping[tuple[str, str], int]) -> None:

@@ -18,7 +18,7 @@ from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.reconcile.values import DesiredState
 from koordebpf.decide.rounds import decide
-from koordebpf.decide.suppress.round import SuppressPlan
+from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
 from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord
@@ -309,3 +309,6 @@ def test_why_nobody_is_held_is_said_but_not_of_the_first_second(agent: Agent, ca
         for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
             agent.reporter.suppression(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word), {})
     assert caplog.messages == ["best-effort pods' CPU is not held: no_best_effort"] * 2
+    skipped = next(each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds")
+    counted = {each.labels["reason"]: each.value for each in skipped.samples if each.labels["feature"] == SUPPRESS_GATE}
+    assert counted == {"first_sample": 1, "no_best_effort": 3}
