@@ -35,8 +35,11 @@ def felt(report: Report) -> None:
 def _measure(report: Report, node: CpuNode) -> None:
     seconds = 2 if report.quick else 10
     _add(report, "without suppression", felt_by(node, _LS, seconds, lambda: None), seconds)
-    policies: tuple[Policy, ...] = ("cfsQuota", "cpuIdle")
+    policies: tuple[Policy, ...] = ("cpuset", "cfsQuota", "cpuIdle")
     for policy in policies:
+        if policy == "cpuset" and len(os.sched_getaffinity(0)) <= 2:
+            report.cannot("what cpuset does: best-effort pods keep two CPUs, and this machine has no more")
+            continue
         if policy == "cpuIdle" and not node.file(BE_ROOT, CgroupFile.CPU_IDLE).exists():
             report.cannot("what cpuIdle does: this kernel has no cpu.idle")
             continue

@@ -16,7 +16,7 @@ from tests.bench.nodes import full_node
 from tests.bench.report import Report
 
 _WARM_S = 5
-_PERF_S = 5
+PERF_S = 5
 _MIB_KIB = 1024
 
 
@@ -50,7 +50,7 @@ def watch_cost(report: Report, pid: int, size: str, seconds: int, cpu_percent: f
     if (calls := _syscalls_per_s(pid)) is None:
         report.cannot("syscalls a second: perf stat -e raw_syscalls:sys_enter does not work here")
     else:
-        report.add(at_most(f"syscalls, {size}", "/s", calls, None, f"perf stat over {_PERF_S} s after the rest"))
+        report.add(at_most(f"syscalls, {size}", "/s", calls, None, f"perf stat over {PERF_S} s after the rest"))
 
 
 def cpu_s(pid: int) -> float:
@@ -74,7 +74,7 @@ def rollup_mib(pid: int) -> dict[str, float]:
 def _syscalls_per_s(pid: int) -> float | None:
     if shutil.which("perf") is None:
         return None
-    command = ["perf", "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", str(pid), "sleep", str(_PERF_S)]
+    command = ["perf", "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", str(pid), "sleep", str(PERF_S)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     count = done.stderr.split(",")[0].strip()
-    return int(count) / _PERF_S if count.isdigit() else None
+    return int(count) / PERF_S if count.isdigit() else None
