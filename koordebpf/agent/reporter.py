@@ -16,6 +16,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.plan import Plan, Victim
 from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
+from koordebpf.decide.suppress.settings import Policy
 from koordebpf.detect.verdict import Verdict
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.quality import SignalQuality
@@ -182,7 +183,7 @@ class Reporter:
         metrics.skipped = plan.skipped
         if plan.skipped:
             self._metrics.count_skipped(SUPPRESS_GATE, plan.skipped)
-        self._tell_held()
+        self._tell_held(plan.policy)
 
     def ladder(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Bring the metrics up to date with what the ladder has tried to write, by file and result."""
@@ -198,9 +199,9 @@ class Reporter:
         self._held.append(change)
         self._note_write(change)
 
-    def _tell_held(self) -> None:
+    def _tell_held(self, policy: Policy | None = None) -> None:
         for change, *others in alike(self._held):
-            key = f"held:{change.path}:{change.result.value}:{change.is_correction}"
+            key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{policy}"
             self._say(key, write_sentence(change, len(others)))
         self._held.clear()
 

@@ -312,3 +312,11 @@ def test_why_nobody_is_held_is_said_but_not_of_the_first_second(agent: Agent, ca
     skipped = next(each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds")
     counted = {each.labels["reason"]: each.value for each in skipped.samples if each.labels["feature"] == SUPPRESS_GATE}
     assert counted == {"first_sample": 1, "no_best_effort": 3}
+
+
+def test_that_suppression_is_off_is_said_at_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for quota, policy in ((20, "cfsQuota"), (30, "cfsQuota"), (-1, None)):
+            agent.reporter.held(held_to(quota))
+            agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState(""), policy=policy), {})
+    assert caplog.messages == ["/be/cpu.cfs_quota_us: -1 → 20: quota 20", "/be/cpu.cfs_quota_us: -1 → -1: quota -1"]
