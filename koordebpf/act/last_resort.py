@@ -18,8 +18,9 @@ class LastResort(Actuator):
     """Sends a victim to `api`, and to `cgroup` once `api` has failed it for `kill_after_s`.
 
     Off unless configured: with `kill_after_s` None it is `api` alone. It passes over PodDisruptionBudgets and grace
-    periods, so it is for nodes where losing the node is worse, and each outcome of it says so. The decision to evict
-    the pod is taken anew in each round; this only chooses the way.
+    periods, so it is for nodes where losing the node is worse, and each outcome of it says so; and for memory in use
+    alone: a pod that is killed asks for as much as before, and want of CPU loses no node. The decision to evict the pod
+    is taken anew in each round; this only chooses the way.
     """
 
     name = "api"
@@ -30,6 +31,7 @@ class LastResort(Actuator):
         self._cgroup = cgroup
         self._kill_after_ns = None if kill_after_s is None or cgroup is None else int(kill_after_s * NS_PER_S)
         self._failing_since_ns: dict[str, int] = {}
+        self._spared: set[str] = set()  # those who were asked for last for something else than memory in use
         self._waited_ns: dict[str, int] = {}  # of those that are killed: how long for the API server
 
     def observe(self, outcome: Outcome) -> Outcome:
@@ -43,7 +45,7 @@ class LastResort(Actuator):
             self._failing_since_ns.pop(outcome.uid, None)
             return _as_last_resort(outcome, self._waited_ns.pop(outcome.uid, None))
         since_ns = self._failing_since_ns.setdefault(outcome.uid, outcome.decided_ns)
-        if self._kill_after_ns is None:
+        if self._kill_after_ns is None or outcome.uid in self._spared:
             return outcome
         kill_at_ns = since_ns + self._kill_after_ns
         if outcome.retry_at_ns is None or kill_at_ns < outcome.retry_at_ns:
@@ -55,6 +57,7 @@ class LastResort(Actuator):
         self._api.forget(known_uids)
         self._failing_since_ns = {uid: ns for uid, ns in self._failing_since_ns.items() if uid in known_uids}
         self._waited_ns = {uid: ns for uid, ns in self._waited_ns.items() if uid in known_uids}
+        self._spared &= known_uids
 
     def close(self) -> None:
         """Stop both executors."""
@@ -64,6 +67,10 @@ class LastResort(Actuator):
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         since_ns = self._failing_since_ns.get(victim.candidate.uid)
+        if not victim.for_use:
+            self._spared.add(victim.candidate.uid)
+            return self._api.submit(victim, decided_ns)
+        self._spared.discard(victim.candidate.uid)
         if self._cgroup is not None and self._kill_after_ns is not None and since_ns is not None:
             waited_ns = time.monotonic_ns() - since_ns
             if waited_ns >= self._kill_after_ns:

@@ -76,8 +76,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       else api, which respects PodDisruptionBudgets.
     `cri_socket`      executor cri: the container runtime's socket. Why none: the first that is there of containerd's,
                       CRI-O's and k3s's.
-    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long. Why none: it passes over
-                      PodDisruptionBudgets and grace periods.
+    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, where the memory that it holds is
+                      what is short. Why none: it passes over PodDisruptionBudgets and grace periods.
     `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
     `feature_gates`   the feature gate of Koordinator. Why: BEMemoryEvict and BECPUSuppress are on, because the NodeSLO
                       and --enforce have to allow it too and a third switch would only hide what would have been done;

@@ -59,6 +59,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     candidate: Candidate
     reason: str  # `evicted`
     message: str  # `trigger by koordlet feature BEMemoryEvict, kill pod: <name>`
+    for_use: bool = True  # for memory that it holds; False: for what it asks for, or for CPU
 
 
 class Excluded(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from koordebpf.decide.evict.pending import is_cooling, is_cooling_cpu, is_starti
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.evict.selection import Selection, select
 from koordebpf.decide.plan import CpuAmounts, FeaturePlan, Victim
-from koordebpf.detect.verdict import Verdict
+from koordebpf.detect.verdict import USED, Verdict
 from koordebpf.units import format_ns
 
 # Koordinator's texts, spelled as in its Events.
@@ -66,7 +66,9 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     missing = {resource: max(still_open[resource] - given, 0) for resource, given in credit.items()}
     return replace(
         _sized(held, verdict, credit=sum(credit.values()), missing=sum(missing.values())),
-        victims=tuple([Victim(each, EVICT_REASON, evict_message(feature.name, each.name)) for each in victims]),
+        victims=tuple(
+            [Victim(each, EVICT_REASON, evict_message(feature.name, each.name), USED in needs) for each in victims]
+        ),
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),
         reason=_why_no_more(feature, selection, missing, verdict),

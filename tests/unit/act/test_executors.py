@@ -256,6 +256,19 @@ def test_the_last_resort_kills_once_the_api_has_failed_long_enough() -> None:
     assert cgroup.reached == ["spark-1"]
 
 
+def test_the_last_resort_is_for_memory_in_use_and_nothing_else() -> None:
+    # GIVEN a pod that goes for CPU, or for what it asks for: killed it would ask for as much, and the node is not lost
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup, kill_after_s=60)
+    asking, long_ago = replace(victim(), for_use=False), time.monotonic_ns() - 61 * NS_PER_S
+    assert both.observe(both.submit(asking, long_ago)).retry_at_ns is None  # the API server's own time
+    assert both.submit(asking, 0).executor == "api"
+    assert cgroup.reached == []
+    # WHEN the same pod goes for memory it has been refused for long enough
+    both.submit(victim(), 0)
+    assert cgroup.reached == ["spark-1"]
+
+
 @pytest.mark.parametrize("first", [Result.SENT, Result.DONE, Result.FAILED])
 def test_the_last_resort_is_recorded_as_such(first: Result) -> None:
     api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", first)
