@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.decide.suppress.choose_cpus import choose_cpus
 from koordebpf.state.cpu import Cpu
-from tests.machines import machine
+from tests.machines import machine, without
 
 TOPOLOGIES = Path(__file__).parent / "topologies"
 
@@ -36,9 +36,14 @@ def recorded(name: str) -> list[Cpu]:
         (machine(sockets=2, cores=1, threads=8).online, {4: "0 2 1 3", 6: "0 2 1 3 4 6"}),
         # LSE pods have taken the second threads: only single CPUs are left
         ([each for each in machine(sockets=2, cores=4, threads=2).online if each.cpu < 8], {3: "0 4 1"}),
+        # a NUMA node of which a CPU is offline comes after the whole one
+        (without(machine(nodes=2, cores=4), [1]).online, {1: "4", 3: "4 0 5"}),
+        # two sockets and a kernel without NUMA: they take turns all the same
+        ([Cpu(each.cpu, each.core, each.socket, 0) for each in machine(sockets=2, cores=2, threads=2).online],
+         {4: "0 4 2 6"}),
     ],
-    ids=range(12),
-)
+    ids=range(14),
+)  # fmt: skip
 def test_the_choice(cpus, chosen):
     for count, expected in chosen.items():
         assert " ".join(map(str, choose_cpus(cpus, count))) == expected
