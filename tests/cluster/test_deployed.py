@@ -260,7 +260,8 @@ def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
         give(deployment, old, new)
         after = deployment.rolled_out("enforce")
         assert after != before
-        deployment.said(after, "watching ")
+        deployment.said(after, "the agent before this one has ended: this one acts now")
+        deployment.said(after, "enforcing by api")
     assert quota.values
     assert NO_QUOTA not in quota.values
 
