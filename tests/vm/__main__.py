@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from tests.vm.kernel_log import stacks
-from tests.vm.kernels import CannotHave, obtain
+from tests.vm.kernels import CannotHave, Kernel, obtain
 from tests.vm.machine import ROOT, boot, end_children, make_snapshot
 from tests.vm.matrix import SERIES, Variant, chosen
 from tests.vm.verdict import STATES, Verdict, judge
@@ -37,8 +37,8 @@ def say(text: str) -> None:
     print(f"  {minutes:02}:{seconds:02}  {text}", flush=True)
 
 
-def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) -> dict[str, Verdict]:
-    """Obtain the kernels, boot every machine, return what each is found to be."""
+def prepared(variants: Sequence[Variant], *, renew: bool) -> dict[str, Kernel]:
+    """Obtain the kernels, by series, and copy the checkout."""
     wanted = {variant.series for variant in variants}
     with_headers = {variant.series for variant in variants if variant.needs_headers}
     kernels = {
@@ -48,7 +48,23 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
     }
     say("snapshot of the checkout")
     make_snapshot(RESULTS / "snapshot")
+    return kernels
 
+
+def measure(variants: Sequence[Variant], minutes: float, *, renew: bool) -> bool:
+    """Run benchmarks in one machine after the other, and print what they say; return whether all came to their end."""
+    kernels = prepared(variants, renew=renew)
+    for variant in variants:
+        results = RESULTS / variant.folder
+        boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, partial(_say_of, variant))
+        for name in ("guest.txt", "bench.txt"):
+            print((results / name).read_text() if (results / name).exists() else "")
+    return all((RESULTS / variant.folder / "bench.json").exists() for variant in variants)
+
+
+def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) -> dict[str, Verdict]:
+    """Boot every machine, return what each is found to be."""
+    kernels = prepared(variants, renew=renew)
     is_over = threading.Event()
 
     def one(variant: Variant) -> Verdict:
@@ -140,6 +156,7 @@ def indent(text: str) -> str:
 @click.option("--minutes", default=25.0, show_default=True, help="A machine that takes longer is ended.")
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
+@click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here too, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
 def main(
@@ -148,6 +165,7 @@ def main(
     minutes: float,
     renew: bool,
     tests: str | None,
+    bench: str | None,
     counts_path: Path | None,
     only_list: bool,
 ) -> None:
@@ -162,6 +180,9 @@ def main(
             print("\n".join(variant.folder for variant in variants))
             return
         RESULTS.mkdir(parents=True, exist_ok=True)
+        if bench is not None:
+            variants = tuple(msgspec.structs.replace(variant, bench=tuple(shlex.split(bench))) for variant in variants)
+            sys.exit(not measure(variants, minutes, renew=renew))
         verdicts = run(variants, jobs, minutes, renew=renew)
     except CannotHave as error:
         verdicts, failed, again = {}, [f"cannot: {error}"], []

@@ -1,6 +1,6 @@
 """Runs inside a guest: the host tests, and around them what no test can see. Writes what it found as the last thing.
 
-`results/plan.json` in; `junit.xml`, `pytest.txt`, `dmesg.txt` and `found.json` out.
+`results/plan.json` in; `junit.xml`, `pytest.txt`, `dmesg.txt` and `found.json` out. Of benchmarks: `bench.txt`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
     pytest: tuple[str, ...]
     environment: dict[str, str]
     kind: Kind
+    bench: tuple[str, ...] = ()  # arguments of tests.bench, which is run in place of the tests
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -56,6 +57,12 @@ def main(results: Path) -> None:
     plan = msgspec.json.decode((results / "plan.json").read_bytes(), type=Plan)
     if kind_here() != plan.kind:
         sys.exit(f"this is {kind_here()}, and was to be {plan.kind}")
+    environment = os.environ | plan.environment
+    if plan.bench:
+        command = [sys.executable, "-m", "tests.bench", *plan.bench, "--json", str(results / "bench.json")]
+        with (results / "bench.txt").open("wb") as out:
+            done = subprocess.run(command, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False)
+        sys.exit(done.returncode)
     with (results / "dmesg.txt").open("wb") as log:
         follower = subprocess.Popen(["dmesg", "--follow"], stdout=log, stderr=subprocess.STDOUT)
     cgroups = _cgroups()
@@ -65,7 +72,7 @@ def main(results: Path) -> None:
     with (results / "pytest.txt").open("wb") as out:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", f"--junitxml={results}/junit.xml", *plan.pytest],
-            env=os.environ | plan.environment, stdout=out, stderr=subprocess.STDOUT, check=False,
+            env=environment, stdout=out, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
     seconds = time.monotonic() - begun
 

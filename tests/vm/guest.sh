@@ -5,10 +5,12 @@
 set -eu
 snapshot=$1 results=$2 venv=$3
 
-# What virtme-init leaves out of cgroup v1, and a v1 pod is frozen by.
+# What virtme-init leaves out of cgroup v1: what a v1 pod is frozen by, and its set of CPUs.
 if [ -d /sys/fs/cgroup/memory ]; then
-    mkdir /sys/fs/cgroup/freezer
-    mount -t cgroup -o freezer freezer /sys/fs/cgroup/freezer
+    for controller in freezer cpuset; do
+        mkdir "/sys/fs/cgroup/$controller"
+        mount -t cgroup -o "$controller" "$controller" "/sys/fs/cgroup/$controller"
+    done
 fi
 
 host=/run/koordebpf-host root=/run/koordebpf-root

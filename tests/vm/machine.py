@@ -63,7 +63,7 @@ _ENVIRONMENT = {
     "TMPDIR": "/var/tmp",
 }
 # What a guest writes while it runs.
-_SAYS = ("console.txt", "dmesg.txt", "pytest.txt")
+_SAYS = ("console.txt", "dmesg.txt", "pytest.txt", "bench.txt")
 # How much longer than on the machine itself a test waits for what must happen.
 _PATIENCE_EMULATED = "6"
 
@@ -106,7 +106,7 @@ def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minute
     is_fast = has_kvm()
     environment = _ENVIRONMENT | {"KOORDEBPF_PATIENCE": "1" if is_fast else _PATIENCE_EMULATED} | variant.environment
     environment["PYTHONPATH"] = str(snapshot)
-    plan = Plan(pytest=(*_PYTEST, *variant.tests), environment=environment, kind=variant.kind)
+    plan = Plan((*_PYTEST, *variant.tests), environment, variant.kind, variant.bench)
     (results / "plan.json").write_bytes(msgspec.json.encode(plan))
     scratch = results / "scratch.img"
     _make_scratch(scratch)
@@ -157,7 +157,11 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     if variant.numa_nodes > 1:
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
-    numa = [f"--numa={_MEMORY_MIB // variant.numa_nodes}M,cpus={node}" for node in range(variant.numa_nodes)]
+    each = variant.cpus // variant.numa_nodes
+    numa = [
+        f"--numa={_MEMORY_MIB // variant.numa_nodes}M,cpus={node * each}-{(node + 1) * each - 1}"
+        for node in range(variant.numa_nodes)
+    ]
     settings = [f"HEADERS={kernel.headers}"] if variant.needs_headers else []
     settings += [f"SWAP_MIB={variant.swap_mib}"] if variant.swap_mib else []
     inside = ["env", *settings, "sh", snapshot / "tests/vm/guest.sh", snapshot, results, Path(sys.prefix).resolve()]
@@ -212,6 +216,8 @@ def _cpu_s(pid: int) -> float:
 
 def _progress(results: Path) -> str:
     # pytest's last whole line, without the colours and the share: the test that ran last.
+    if (results / "bench.txt").exists():
+        return "benchmarks"
     try:
         lines = (results / "pytest.txt").read_text(errors="replace").splitlines()
     except FileNotFoundError:

@@ -22,6 +22,7 @@ class Variant(msgspec.Struct, frozen=True):
     swap_mib: int = 0
     needs_headers: bool = False
     tests: tuple[str, ...] = ()  # pytest's arguments
+    bench: tuple[str, ...] = ()  # tests.bench's, in place of the tests
 
     @property
     def title(self) -> str:
@@ -96,9 +97,13 @@ MATRIX = (
     Variant(
         "6.12",
         "numa",
-        cpus=2,
+        cpus=4,
         numa_nodes=2,
-        tests=_host("test_signals_scan", "test_signals_machine", "test_collector"),
+        # Best-effort pods keep two CPUs: only where there are more can those be held by a set of them.
+        tests=(
+            *_host("test_signals_scan", "test_signals_machine", "test_collector", "test_successor_cpuset"),
+            "tests/host/test_suppress_felt.py::test_best_effort_pods_get_less_and_the_others_more[cpuset]",
+        ),
     ),
     # With swap the limits of most tests kill nobody.
     Variant(
@@ -136,12 +141,15 @@ MATRIX = (
             "tests/host/test_refused.py::test_the_best_backend_is_taken_and_its_quality_is_known",
         ),
     ),
-    # What is written to cgroups of v2; a set of CPUs needs two.
+    # What is written to cgroups of v2, and what wakes for it there; a set of CPUs needs two.
     Variant(
         "6.12",
         "writes",
         cpus=2,
-        tests=_host("test_writer_live", "test_writer_killed", "test_suppress_live", "test_ladder_live"),
+        tests=(
+            *_host("test_writer_live", "test_writer_killed", "test_suppress_live", "test_ladder_live"),
+            "tests/host/test_wake.py::TestAgent::test_pressure_wakes_it",
+        ),
     ),
     Variant(
         "6.1",
