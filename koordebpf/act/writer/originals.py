@@ -10,7 +10,7 @@ from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroup_files import CgroupFile, Value
 
 
 class Originals:
@@ -30,12 +30,20 @@ class Originals:
         """
         held = look(self._places, key, now_ns, before)
         *_, last = self.seen.lately(key) or (held.value,)
-        if self._journal is not None and self._has(key, held) and is_wish(last, held.value):
+        if self._journal is not None and held.value != last and self._has(key, held):
             with contextlib.suppress(OSError, KernelFileError):  # the one before stays on record then
                 if self._places.parse(key, self._journal.originals[key].text) == last:
-                    self._journal.record({key: Original(held.text, held.inode)})
+                    self.adopt(key, last, held)
         self.seen.note(key, held.value)
         return held
+
+    def adopt(self, key: FileKey, last: Value, held: Held) -> None:
+        """Put on record what somebody else has made of a file that held `last`: that is what they are to be given back.
+
+        Raises:  OSError: it is not on record.
+        """
+        if self._journal is not None and is_wish(last, held.value, self._places.versions.get("cpuset")):
+            self._journal.record({key: Original(held.text, held.inode)})
 
     def record(
         self, held: Mapping[FileKey, Held], written: Collection[FileKey], looked: Iterable[FileKey] = ()

@@ -103,7 +103,7 @@ class _Restore:
             else:
                 if held.inode != original.inode:
                     self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
-                elif is_wish(self._last.get(key, held.value), held.value) and held.text != original.text:
+                elif self._is_anothers(key, held) and held.text != original.text:
                     self._tell(key, held.text, WriteResult.YIELDED, "somebody else has written it since: left to them")
                 else:
                     self._held[key] = held
@@ -119,6 +119,9 @@ class _Restore:
         self._compare_bytes(wanted)
         done = tuple(key for key in self._originals if key not in self._left)
         return RestoreReport(tuple(self._changes), done, tuple(key for key in self._originals if key in self._left))
+
+    def _is_anothers(self, key: FileKey, held: Held) -> bool:
+        return is_wish(self._last.get(key, held.value), held.value, self._places.versions.get("cpuset"))
 
     # Whoever makes a cgroup on v1 copies the CPUs of the one above it, also while that one is held and nobody looks.
     def _add_copies(self, wanted: dict[FileKey, Value]) -> None:

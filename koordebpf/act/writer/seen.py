@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from koordebpf.decide.reconcile.values import FileKey
-from koordebpf.kernel.cgroup_files import Value
+from koordebpf.kernel.cgroup_files import Value, Version
 
 # Why: a cgroup is looked at within two rounds of its birth; in that time the one above it is written four times a round
 _LATELY = 16
 
 
-def is_wish(before: Value, now: Value) -> bool:
+def is_wish(before: Value, now: Value, cpuset: Version | None) -> bool:
     """Tell whether a file that held `before` holds what somebody else wants.
 
-    Fewer CPUs are no wish: on v1 the kernel takes a CPU that goes offline out of every set.
+    Fewer CPUs are none where `cpuset` is of v1: there the kernel takes a CPU that goes offline out of every set.
     """
     is_less = isinstance(now, frozenset) and isinstance(before, frozenset) and now < before
-    return now != before and not is_less
+    return now != before and not (is_less and cpuset == 1)
 
 
 class Seen:

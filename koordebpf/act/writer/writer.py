@@ -13,10 +13,9 @@ from koordebpf.act.writer.change import FileChange, WriteReport, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals
-from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
 from koordebpf.act.writer.quotas import CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
-from koordebpf.act.writer.seen import is_wish
 from koordebpf.decide.reconcile.order import plan_writes
 from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite, wanted_values
 from koordebpf.errors import ConfigError
@@ -224,14 +223,13 @@ class CgroupWriter:
     # Somebody else has changed the file since it was written here.
     def _may_correct(self, call: _Call, key: FileKey, held: Held, ours: Value) -> bool:
         if self._places.is_held(key, held.value, call.wanted[key]):
+            with contextlib.suppress(OSError):  # the original stays on record then
+                self._originals.adopt(key, ours, held)
             return True
         if self._corrections.may_correct(key, call.now_ns):
             call.corrected.add(key)
-            # What they want is what they are to be given back.
-            if not is_wish(ours, held.value) or self._journal is None:
-                return True
             try:
-                self._journal.record({key: Original(held.text, held.inode)})
+                self._originals.adopt(key, ours, held)
             except OSError as error:
                 self._hold_back(call, key, error)
                 return False
