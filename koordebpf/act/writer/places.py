@@ -59,7 +59,7 @@ class Places:
             return self._proc_sys / file.path
         mount = self._mounts.get(file.controller)
         name = file_name(file, mount.version) if mount else None
-        return mount.mount_point / path / name if mount and name else None
+        return mount.mount_point.joinpath(path, name) if mount and name else None
 
     def name(self, key: FileKey) -> str:
         """Return the file's path for people, also where the host cannot have it."""
