@@ -149,7 +149,7 @@ MATRIX = (
         "writes",
         cpus=2,
         tests=(
-            *_host("test_writer_live", "test_writer_killed", "test_suppress_live", "test_ladder_live"),
+            *_host("test_writer_*", "test_suppress_live", "test_ladder_live"),
             "tests/host/test_wake.py::TestAgent::test_pressure_wakes_it",
         ),
     ),
