@@ -135,13 +135,23 @@ class Suppression:
             if self._kept and (waits or is_awaited(self._kept.parent)):
                 self._keep(self._kept, waits=waits)
             else:
-                self._writer.give_back(time.monotonic_ns())
+                self._give_back()
         except (KoordebpfError, OSError) as error:
             log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         finally:
             self._collector.close()
             if self._journal is not None:
                 self._journal.close()
+
+    def _give_back(self) -> None:
+        try:
+            left = self._writer.give_back(time.monotonic_ns()).left
+        except OSError as error:
+            log.warning("what suppression wrote is given back, and still on record: %s", error)
+            return
+        if left:
+            path, file = left[0]
+            log.error("%d files stay as they were written, as %s of %s. Run: koordebpf restore", len(left), file, path)
 
     def _tell_problems(self, problems: tuple[str, ...]) -> None:
         for problem in set(problems).difference(self._problems):

@@ -170,11 +170,11 @@ class CgroupWriter:
 
     # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
     def _drop_gone(self, now_ns: int) -> None:
-        if self._dropped_ns is not None and now_ns - self._dropped_ns < _DROP_NS:
-            return
-        self._dropped_ns = now_ns
-        gone = self._originals.drop_gone(self._wanted, now_ns)
-        if self._cut is not None:
+        begins = self._dropped_ns is None or now_ns - self._dropped_ns >= _DROP_NS
+        if begins:
+            self._dropped_ns = now_ns
+        gone = self._originals.drop_gone(self._wanted, now_ns, begins=begins)
+        if gone and self._cut is not None:
             self._cut.forget(gone)
 
     # What differs, and of what was all right the part that has waited longest, so that no call takes long.
