@@ -12,13 +12,13 @@ _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from one cluster, or one second, to the next. A table's columns are as wide as what is in them.
 _VARYING = (
+    (re.compile(r"\s+"), " "),
     (re.compile(r"\bkoordebpf-(agent(?:-enforce)?|controller-[0-9a-f]+)-[a-z0-9]{5}\b"), r"koordebpf-\1-?"),
     (re.compile(r"\b(koordebpf-controller)-[0-9a-f]{8,10}\b"), r"\1-?"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*Z?"), "TIME"),
     # Not 1/1, which is not 0/1.
     (re.compile(r"(?<![\w./])~?(?:\d+(?:\.\d+)?(?: ?(?:[KMG]iB|B|µs|ms|s|m|h)(?:/s)?(?![A-Za-z]))?)+(?![\w/])"), "#"),
     (re.compile(r"(?<!\S)-(?!\S)"), "#"),  # not known yet
-    (re.compile(r"\s+"), " "),
 )
 
 

@@ -141,6 +141,7 @@ def test_what_it_shows_is_of_a_command_of_its_section() -> None:
     [
         ("agent-x2k7p  1/1  Running  0  1m20s\nlow: 29 % of 3.0 GiB", True),
         ("agent-9ffb2 1/1 Running 0 5s\nlow:\n  30 % of 900 MiB\n", True),
+        ("agent-x2k7p  1/1  Running  0  1m20s\nlow: 29 % of 913.1\n  MiB", True),
         ("agent-x2k7p  0/1  Running  0  1m20s\nlow: 29 % of 3.0 GiB", False),
         ("agent-x2k7p  1/1  Running  0  1m20s\nlow:  - % of 3.0 GiB", True),
         ("agent-x2k7p  1/1  Running  0  1m20s\nweb: 29 % of 3.0 GiB", False),

@@ -80,7 +80,10 @@ def test_the_command_reads_a_file(tmp_path: Path) -> None:
     assert both.count("n1, dry run") == 1
     assert both.count("evicting spark/hog") == 2
     assert CliRunner().invoke(explain, ["--last", "1", str(audit)]).output.count("evicting") == 1
-    assert "no decision to evict anybody that speaks of web/x" in CliRunner().invoke(explain, ["--pod", "web/x", str(audit)]).output
+    assert (
+        "no decision to evict anybody that speaks of web/x"
+        in CliRunner().invoke(explain, ["--pod", "web/x", str(audit)]).output
+    )
     as_json = CliRunner().invoke(explain, ["--json", "--last", "1", str(audit)]).output
     assert msgspec.json.decode(as_json, type=AuditRecord) == record()
 
