@@ -189,7 +189,7 @@ def _run(
         for problem in (spare_from_oom(), hurry_this_thread()) if config.lock_memory else ():
             if problem:
                 log.warning("%s", problem)
-        mode = "dry run: nothing is evicted" if executor.is_dry_run else f"enforcing by {executor.name}"
+        mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
         _loop(config, loop, agent, reporter, lambda: pressure.follow(source.state().pods), is_over)
 

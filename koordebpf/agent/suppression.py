@@ -99,7 +99,7 @@ class Suppression:
             )
         except CgroupGone as gone:
             self._is_absent = True
-            log.info("no CPU is measured or held: %s", gone)
+            log.info("no CPU is measured or held, for want of the node's cgroup: %s", gone)
         except KoordebpfError as error:
             log.warning("the CPUs were not measured: %s", error)
         return None

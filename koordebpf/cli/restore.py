@@ -14,7 +14,9 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
+from koordebpf.agent.sole_agent import is_held
 from koordebpf.agent.successor import forget_kept, is_succeeded
+from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.kernel.freezer import thaw
 from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
@@ -26,16 +28,20 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
     "journals",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
-    default=(LADDER_JOURNAL_PATH, JOURNAL_PATH),
-    show_default=True,
-    help="Where the agent put down what the files held; may be given several times.",
+    help="Where an agent put down what the files held; may be given several times. Default: those of all agents below"
+    " --run-dir.",
 )
 @click.option(
     "--in-flight",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=IN_FLIGHT_PATH,
+    help="Where an agent put down whom it was killing. Default: beside its journals.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/run/koordebpf",
     show_default=True,
-    help="Where the agent put down whom it was killing.",
+    help="The folder that the agents were given.",
 )
 @click.option(
     "--successor-within-s",
@@ -44,7 +50,13 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
     " SIGTERM ends the wait.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-def restore(journals: tuple[Path, ...], in_flight: Path, successor_within_s: float | None, dry_run: bool) -> None:
+def restore(
+    journals: tuple[Path, ...],
+    in_flight: Path | None,
+    run_dir: Path,
+    successor_within_s: float | None,
+    dry_run: bool,
+) -> None:
     """Give back what cgroup files held before the agent wrote them.
 
     For an agent that was killed and gets no successor. Byte for byte, in an order that the kernel takes; cgroups that
@@ -57,16 +69,36 @@ def restore(journals: tuple[Path, ...], in_flight: Path, successor_within_s: flo
       koordebpf restore
       koordebpf restore --successor-within-s 300
     """
-    folders = {journal.parent for journal in journals}
+    folders = list(dict.fromkeys(journal.parent for journal in journals)) or _folders(run_dir)
     if successor_within_s is not None and is_succeeded(folders, successor_within_s):
         click.echo("an agent acts on this node, or one has gone on from what was kept: nothing is restored")
         return
-    is_done = [_restored(journal, dry_run=dry_run) for journal in journals]
-    is_done.append(_thawed(in_flight, dry_run=dry_run))
-    if not all(is_done):
+    is_done = True
+    for folder in folders:
+        if not dry_run and is_held(folder):
+            click.echo(f"{folder}: an agent acts there. Stop the agent first", err=True)
+            is_done = False
+            continue
+        names = [LADDER_JOURNAL_PATH.name, JOURNAL_PATH.name]
+        here = [journal for journal in journals if journal.parent == folder] or [folder / name for name in names]
+        restored = [_restored(journal, dry_run=dry_run) for journal in here]
+        restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
+        if all(restored) and not dry_run:
+            forget_kept([folder])
+        is_done &= all(restored)
+    if not is_done:
         sys.exit(1)
-    if not dry_run:
-        forget_kept(folders)
+
+
+# Of every node that an agent acted on: the machine, or a cgroup.
+def _folders(run_dir: Path) -> list[Path]:
+    try:
+        found = sorted(path for path in run_dir.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        found = []
+    except PermissionError as error:
+        raise ActuationError(f"{run_dir}: {error.strerror}. Run it as root") from error
+    return found or [run_dir / JOURNAL_PATH.parent.name]
 
 
 def _restored(journal: Path, *, dry_run: bool) -> bool:

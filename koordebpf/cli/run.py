@@ -130,8 +130,8 @@ _FILE = click.Path(exists=True, path_type=Path)
 def run(context: click.Context, /, config_file: Path | None, enforce: bool, **options: Any) -> None:
     """Watch a node and protect its latency-sensitive pods.
 
-    Nothing is evicted unless --enforce is given: by default the agent says what it would do, and why. A configuration
-    file cannot say it, nor can an environment variable.
+    Nothing is evicted, and no cgroup file is written, unless --enforce is given: by default the agent says what it
+    would do, and why. A configuration file cannot say it, nor can an environment variable.
 
     --config takes everything else from a file, and more than there are options for. An option that is given here goes
     before the file; koordebpf config show prints every setting with its default and its reason.

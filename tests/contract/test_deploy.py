@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from koordebpf.agent.config_file import differences, read_config
 from tests.contract.rbac import RBAC, Rules
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +182,10 @@ class TestAgentConfiguration:
         command = [sys.executable, "-m", "koordebpf", "config", "show", str(self.PATH)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         assert self.PATH.read_text() == shown
+
+    def test_it_differs_from_the_defaults_only_in_what_a_pod_needs(self) -> None:
+        differing = differences(read_config(str(self.PATH), self.PATH.read_bytes()))
+        assert differing.keys() == {"source.type", "report.listen", "report.audit", "report.logFormat"}
 
 
 def test_the_example_of_a_configmap_is_right() -> None:

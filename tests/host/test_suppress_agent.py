@@ -115,12 +115,15 @@ def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path)
 
 def test_what_a_killed_agent_wrote_is_given_back_by_the_command(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
+    command = [sys.executable, "-m", "koordebpf", "restore", "--run-dir", str(tmp_path / "run")]
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
         until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
+        refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        (folder,) = (tmp_path / "run").iterdir()
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == f"{folder}: an agent acts there. Stop the agent first\n"
         agent.stop(signal.SIGKILL)
     assert held.quota_file.read_bytes() != before
-    (journal,) = tmp_path.glob("run/*/writes.journal")
-    command = [sys.executable, "-m", "koordebpf", "restore", "--journal", journal]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert str(held.quota_file) in said
     assert held.quota_file.read_bytes() == before

@@ -14,7 +14,7 @@ Policy = Literal["cpuset", "cfsQuota", "cpuIdle"]
 class MemoryPressureSettings(msgspec.Struct, frozen=True):
     """When stalls for memory take CPU from best-effort pods.
 
-    `is_on`        whether they do. Why off: Koordinator has no such rule.
+    `is_on`        whether stalls for memory take CPU from best-effort pods. Why off: Koordinator has no such rule.
     `start_ratio`  share of time that latency-sensitive pods stalled on account of best-effort pods' growth. Why: PSI
                    alarms of memory are commonly set at 5 to 10 %.
     `step_ratio`   what is taken of the CPU that best-effort pods use, once a second. Why: a pod that allocates with one

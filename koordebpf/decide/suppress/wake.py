@@ -37,10 +37,11 @@ class WakeSettings(msgspec.Struct, frozen=True):
                    wake-up and switch of the machine.
     `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
                    where that is not enough. Why 1 %: what suppression gives back is a multiple of it.
-    `wait_ns`      of one latency-sensitive task that wakes; with pressure the time that any waited within 50 ms. Why
-                   2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
-    `burst_window_ns` between the two looks. Why 30 ms: where the first window had too little of the burst, the second
-                   one and the write are still within 100 ms of it; shorter ones take every timer for a burst.
+    `wait_ns`      how long one latency-sensitive task must have waited for a CPU after it woke; with pressure, any of
+                   them within 50 ms. Why 2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
+    `burst_window_ns` between the two looks at what latency-sensitive pods use. Why 30 ms: where the first window had
+                   too little of the burst, the second one and the write are still within 100 ms of it; shorter ones
+                   take every timer for a burst.
     `rise_ratio`   of the node's CPUs that latency-sensitive pods must use more than the last round left them. Why 5 %:
                    half of a growth step; what is below waits for the next second.
     `rest_ns`      two rounds are woken in such a time, growth waits twice as long after one. Why 1 s: koordlet's pace,
