@@ -130,7 +130,12 @@ class CpuCollector:
         return BurstLook(sum(self._burst(path, now_ns) or 0 for path in outside), best_effort or 0)
 
     def sample(
-        self, now_ns: int, *, be_request_millicpu: int | None = None, evict_window_ns: int = NS_PER_S
+        self,
+        now_ns: int,
+        *,
+        be_request_millicpu: int | None = None,
+        evict_window_ns: int = NS_PER_S,
+        each_best_effort: bool = True,
     ) -> CpuMeasured:
         """Return the node's CPUs as they are now.
 
@@ -138,22 +143,24 @@ class CpuCollector:
             now_ns: CLOCK_MONOTONIC.
             be_request_millicpu: what best-effort pods ask for now, for the averages.
             evict_window_ns: over which CPU eviction averages.
+            each_best_effort: best-effort pods one by one, too, as who evicts them needs it; their directory always is.
         Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
         """
         node_ns = self._stat.used_ns() if self._stat is not None else self._node_ns()
         node_used = self._rates.millicpu(_NODE, now_ns, node_ns)
-        be_used = self._used(self._be_tree[0].path, now_ns)[0] if self._be_tree else None
+        be_used = self._used(self._be_tree[0].path, now_ns, is_be=True)[0] if self._be_tree else None
         # Read in the first sampling too, which only begins the rates.
         pods = tuple(
-            PodCpu(uid, used, is_be, None if is_be else burst)
+            PodCpu(uid, used, is_be, burst)
             for path, (uid, is_be) in self._pods.items()
-            for used, burst in [self._used(path, now_ns)]
+            if each_best_effort or not is_be
+            for used, burst in [self._used(path, now_ns, is_be=is_be)]
             if used is not None
         )
         applications = tuple(
-            HostApplicationCpu(name, used, is_be, None if is_be else burst)
+            HostApplicationCpu(name, used, is_be, burst)
             for path, (name, is_be) in self._applications.items()
-            for used, burst in [self._used(path, now_ns)]
+            for used, burst in [self._used(path, now_ns, is_be=is_be)]
             if used is not None
         )
         usage = None
@@ -250,12 +257,12 @@ class CpuCollector:
             return None
         return self._bursts.millicpu(path, now_ns, used_ns)
 
-    # Over the window, and over that of bursts.
-    def _used(self, path: str, now_ns: int) -> tuple[int | None, int | None]:
+    # Over the window, and over that of bursts, of which those of best-effort pods are nobody's concern.
+    def _used(self, path: str, now_ns: int, *, is_be: bool) -> tuple[int | None, int | None]:
         used_ns = self._read(path, CgroupCpu.used_ns)
         if used_ns is None:
             return None, None
-        burst = None if self._bursts is None else self._bursts.millicpu(path, now_ns, used_ns)
+        burst = None if is_be or self._bursts is None else self._bursts.millicpu(path, now_ns, used_ns)
         return self._rates.millicpu(path, now_ns, used_ns), burst
 
     def _node_ns(self) -> int:

@@ -31,6 +31,7 @@ from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.wake import SuppressionWake
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.plan import Candidate, Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.detect import be_memory_evict, memory_evict
@@ -92,6 +93,7 @@ class Agent:
         self._marking = marking
         self._last_view: NodeView | None = None
         self._settings = config.eviction
+        self._evicts_for_cpu = any(config.feature_gates.get(feature.name) for feature in CPU_FEATURES)
         self._known = Known(keeps_deleted=config.compat == "strict")
         self._history = NodeHistory(watch, collector)
         self._pending: tuple[PendingRelease, ...] = ()
@@ -199,7 +201,9 @@ class Agent:
         if self._suppression and sampled is None and (is_due or self._woken_by):
             if is_due:
                 self._next_cpu_ns = now_ns + _CPU_EVERY_NS
-            cpu = self._suppression.measure(measured.now_ns, self._known, self._last_view)
+            cpu = self._suppression.measure(
+                measured.now_ns, self._known, self._last_view, each_best_effort=self._evicts_for_cpu
+            )
             measured = msgspec.structs.replace(measured, cpu=cpu)
         self._reporter.stalls(self._history.news, self._known.facts)
         return measured

@@ -9,10 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from koordebpf.state.cpu import CpuWindow
-from koordebpf.state.series import GrowthTable
 from koordebpf.units import NS_PER_MS, NS_PER_S
-
-_NS_PER_S_PER_MILLICPU = NS_PER_S // 1000  # a CPU uses a second of time each second
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -26,35 +23,39 @@ class CpuRates(Generic[Key]):
 
     def __init__(self, window_ns: int = NS_PER_S) -> None:
         """Start without any sample; the first one of a key has no rate."""
+        self._window_ns = window_ns
         self._apart_ns = window_ns // 16
-        self._table: GrowthTable[Key] = GrowthTable(window_ns, length=18)
-        self._last: dict[Key, tuple[int, int, int | None]] = {}  # now_ns, counter, rate
+        # now_ns, counter, rate; the oldest first: what is in the window, or one before
+        self._samples: dict[Key, list[tuple[int, int, int | None]]] = {}
 
     def millicpu(self, key: Key, now_ns: int, used_ns: int) -> int | None:
         """Take a counter and return its rate; None for the first one, and after the counter ran backwards.
 
         /proc/stat's iowait may run backwards, a cgroup that is made anew under its old name begins at 0.
         """
-        last = self._last.get(key)
-        if last is not None and used_ns < last[1]:
-            self.forget(key)
-            last = None
-        if last is not None and now_ns - last[0] < self._apart_ns:
+        samples = self._samples.get(key)
+        if samples is None or used_ns < samples[-1][1]:
+            self._samples[key] = [(now_ns, used_ns, None)]
+            return None
+        last = samples[-1]
+        if now_ns - last[0] < self._apart_ns:
             return last[2]
-        growth = self._table.push(key, now_ns, used_ns)
-        rate = None if growth is None else round(growth / _NS_PER_S_PER_MILLICPU)
-        self._last[key] = (now_ns, used_ns, rate)
+        since_ns = now_ns - self._window_ns
+        while len(samples) > 1 and samples[0][0] < since_ns:
+            del samples[0]
+        first_ns, first, _ = samples[0]
+        rate = round((used_ns - first) * 1000 / (now_ns - first_ns))
+        samples.append((now_ns, used_ns, rate))
         return rate
 
     def forget(self, key: Key) -> None:
         """Drop one key."""
-        self.keep_only(self._last.keys() - {key})
+        self._samples.pop(key, None)
 
     def keep_only(self, keys: Collection[Key]) -> None:
         """Drop every key that is not among `keys`."""
-        self._table.keep_only(keys)
-        for key in self._last.keys() - set(keys):
-            del self._last[key]
+        for key in self._samples.keys() - set(keys):
+            del self._samples[key]
 
 
 class _Sample(msgspec.Struct, frozen=True, gc=False):

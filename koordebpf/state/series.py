@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
 from koordebpf.units import GIB, NS_PER_MS, NS_PER_S
@@ -16,83 +15,55 @@ _NEAR_FLOORS = 8  # Why: with a floor of 4 ms the last 32 ms before a crossing a
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Series:
-    """The last `length` samples of one number, in time order.
+class GrowthTable(Generic[Key]):
+    """The last samples of many numbers, each under its key: a cgroup id, or the node.
 
-    Cost: 0.3 µs a push; 16 bytes a sample.
+    Holds what `keep_only` was told last, nothing else. A number that is looked at less often than the window is long
+    costs two samples.
     """
 
-    __slots__ = ("_count", "_next", "_times_ns", "_values")
-
-    def __init__(self, length: int = 16) -> None:
-        if length < 2:
-            raise ValueError("a series needs room for two samples")
-        self._times_ns = array("q", bytes(8 * length))
-        self._values = array("d", bytes(8 * length))
-        self._next = 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        length = len(self._values)
-        for step in range(self._count):
-            at = (self._next - self._count + step) % length
-            yield self._times_ns[at], self._values[at]
-
-    def push(self, now_ns: int, value: float) -> None:
-        """Append a sample; one that is not newer than the last is dropped."""
-        if self._count and now_ns <= self._times_ns[self._next - 1]:
-            return
-        self._times_ns[self._next] = now_ns
-        self._values[self._next] = value
-        self._next = (self._next + 1) % len(self._values)
-        self._count = min(self._count + 1, len(self._values))
-
-    def growth_per_s(self, window_ns: int) -> float | None:
-        """Return the growth a second between the newest sample and the oldest inside the window before it.
-
-        Where the window holds only the newest, the one before it stands in: a slow pace must not hide growth. None with
-        fewer than two samples.
-        """
-        if self._count < 2:
-            return None
-        length = len(self._values)
-        newest = (self._next - 1) % length
-        back = 1
-        while back + 1 < self._count and (
-            self._times_ns[newest] - self._times_ns[(newest - back - 1) % length] <= window_ns
-        ):
-            back += 1
-        oldest = (newest - back) % length
-        elapsed_ns = self._times_ns[newest] - self._times_ns[oldest]
-        return (self._values[newest] - self._values[oldest]) * NS_PER_S / elapsed_ns
-
-
-class GrowthTable(Generic[Key]):
-    """One series for each key: a cgroup id, or the node. Holds what `keep_only` was told last, nothing else."""
-
     def __init__(self, window_ns: int = 100 * NS_PER_MS, length: int = 16) -> None:
+        """Begin empty.
+
+        Args:
+            window_ns: over which growth is told.
+            length: samples of a key, at most.
+        Raises:  ValueError: no room for two.
+        """
+        if length < 2:
+            raise ValueError("growth needs room for two samples")
         self._window_ns = window_ns
-        self._new_series: Callable[[], Series] = lambda: Series(length)
-        self._series: dict[Key, Series] = {}
+        self._length = length
+        self._samples: dict[Key, list[tuple[int, float]]] = {}  # the oldest first: what is in the window, or one before
 
     def __len__(self) -> int:
-        return len(self._series)
+        return len(self._samples)
 
     def push(self, key: Key, now_ns: int, value: float) -> float | None:
-        """Append a sample and return the growth a second, None for a key seen once."""
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = self._new_series()
-        series.push(now_ns, value)
-        return series.growth_per_s(self._window_ns)
+        """Append a sample and return the growth a second, None for a key seen once.
+
+        Growth is between the newest sample and the oldest inside the window before it. Where the window holds only the
+        newest, the one before it stands in: a slow pace must not hide growth. A sample that is not newer than the last
+        is dropped.
+        """
+        samples = self._samples.get(key)
+        if samples is None:
+            self._samples[key] = [(now_ns, value)]
+            return None
+        if now_ns > samples[-1][0]:
+            since_ns = now_ns - self._window_ns
+            while len(samples) >= self._length or (len(samples) > 1 and samples[0][0] < since_ns):
+                del samples[0]
+            samples.append((now_ns, value))
+        elif len(samples) == 1:
+            return None
+        (first_ns, first), (last_ns, last) = samples[0], samples[-1]
+        return (last - first) * NS_PER_S / (last_ns - first_ns)
 
     def keep_only(self, keys: Collection[Key]) -> None:
-        """Forget every series whose key is not among `keys`."""
-        for key in self._series.keys() - set(keys):
-            del self._series[key]
+        """Forget every key that is not among these."""
+        for key in self._samples.keys() - set(keys):
+            del self._samples[key]
 
 
 def next_sample_ns(

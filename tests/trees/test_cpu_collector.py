@@ -110,6 +110,16 @@ def test_who_used_what(tmp_path, version):
     }
 
 
+def test_best_effort_pods_are_measured_one_by_one_where_somebody_asks(tmp_path):
+    node = Node(tmp_path, 2)
+    with node.collector() as collector:
+        collector.sample(0, each_best_effort=False)
+        for path in (BE, BE_POD, LS_POD):
+            node.set_used(path, 0.1)
+        usage = collector.sample(NS_PER_S, each_best_effort=False).usage
+    assert (usage.be_used_millicpu, usage.pods) == (100, (PodCpu("ls-1", 100, False),))
+
+
 def test_a_burst_of_those_that_are_not_best_effort(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:

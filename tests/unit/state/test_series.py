@@ -2,46 +2,41 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.state.series import GrowthTable, Series, next_sample_ns
+from koordebpf.state.series import GrowthTable, next_sample_ns
 from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S
 
 
-def test_growth_is_that_of_the_window():
-    series = Series(length=8)
-    assert series.growth_per_s(NS_PER_S) is None
-    for step, value in enumerate([0, 0, 0, 100, 300]):
-        series.push(step * 10 * NS_PER_MS, value)
-    assert series.growth_per_s(10 * NS_PER_MS) == 200 * 100
-    assert series.growth_per_s(20 * NS_PER_MS) == 300 * 50
-    assert series.growth_per_s(NS_PER_S) == 300 * 25
+@pytest.mark.parametrize(
+    ("window_ns", "growth"), [(10 * NS_PER_MS, 200 * 100), (20 * NS_PER_MS, 300 * 50), (NS_PER_S, 300 * 25)]
+)
+def test_growth_is_that_of_the_window(window_ns, growth):
+    table: GrowthTable[str] = GrowthTable(window_ns, length=8)
+    answers = [table.push("a", step * 10 * NS_PER_MS, value) for step, value in enumerate([0, 0, 0, 100, 300])]
+    assert (answers[0], answers[-1]) == (None, growth)
 
 
 def test_a_slow_pace_does_not_hide_growth():
-    series = Series()
-    series.push(0, 0)
-    series.push(2 * NS_PER_S, 100)
-    assert series.growth_per_s(NS_PER_MS) == 50
+    table: GrowthTable[str] = GrowthTable(NS_PER_MS)
+    table.push("a", 0, 0)
+    assert table.push("a", 2 * NS_PER_S, 100) == 50
 
 
-def test_a_ring_forgets_the_oldest_and_keeps_order():
-    series = Series(length=3)
-    for step in range(5):
-        series.push(step, step * 10)
-    assert list(series) == [(2, 20.0), (3, 30.0), (4, 40.0)]
-    assert len(series) == 3
+def test_it_forgets_the_oldest():
+    table: GrowthTable[str] = GrowthTable(length=3)
+    answers = [table.push("a", step, value) for step, value in enumerate([0, 100, 110, 120, 150])]
+    assert answers[-2:] == [10 * NS_PER_S, 20 * NS_PER_S]
 
 
 def test_a_sample_that_is_not_newer_is_dropped():
-    series = Series()
-    series.push(10, 1)
-    series.push(10, 2)
-    series.push(9, 3)
-    assert list(series) == [(10, 1.0)]
+    table: GrowthTable[str] = GrowthTable()
+    assert [table.push("a", *sample) for sample in ((10, 1), (10, 2), (9, 3))] == [None] * 3
+    assert table.push("a", 11, 2) == NS_PER_S
+    assert table.push("a", 11, 9) == NS_PER_S
 
 
-def test_a_series_of_one_is_refused():
+def test_a_single_sample_is_refused():
     with pytest.raises(ValueError, match="two samples"):
-        Series(length=1)
+        GrowthTable(length=1)
 
 
 def test_a_table_keeps_keys_apart_and_forgets():
