@@ -25,7 +25,9 @@ RUN = ROOT / "vagrant/scenarios/run"
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # Whoever runs the tests in a shell's background has it ignored, and a shell cannot undo that.
+    command = ["env", "--default-signal=INT", RUN, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def played(name: str) -> tuple[int, str]:
