@@ -24,11 +24,9 @@ def be_limit_millicpu(measured: CpuMeasured) -> int | None:
     Source:  koordinator pkg/koordlet/metricsadvisor/collectors/beresource.
     """
     online = frozenset(measured.topology.cpus)
-    limits = [
-        len(online.intersection(each.cpus)) * 1000
-        for each in measured.be_cgroups
-        if each.cpus and each.level != "pod"  # koordlet looks at containers and the directory itself
-    ]
+    # koordlet looks at containers and the directory itself. Few of all these sets differ.
+    sets = {each.cpus for each in measured.be_cgroups if each.cpus and each.level != "pod"}
+    limits = [len(online.intersection(cpus)) * 1000 for cpus in sets]
     if (quota := measured.be_quota) is not None:
         limits.append(len(online) * 1000)
         if quota.quota_us is not None:
