@@ -103,6 +103,7 @@ class Agent:
         self._kept = kept or KeptBudget(None)
         self._usefulness = Usefulness()
         self._evicted = LastEvictions()
+        self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
@@ -193,6 +194,7 @@ class Agent:
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
         self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._is_waiting(now_ns) else _FULL_EVERY_NS)
+        self._cpus = os.cpu_count() or 1
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
         measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
         # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
@@ -384,7 +386,7 @@ class Agent:
         return next_sample_ns(
             threshold - node.used_bytes,
             node.growth_bytes_per_s,
-            cpus=os.cpu_count() or 1,
+            cpus=self._cpus,
             floor_ns=self._config.sample_floor_ns,
             cap_ns=self._config.sample_cap_ns,
         )
