@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from koordebpf.act.ladder import LADDER_JOURNAL_PATH
@@ -18,6 +18,7 @@ from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.agent.sole_agent import is_awaited, is_held
+from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.report.in_flight import IN_FLIGHT_PATH
@@ -101,7 +102,15 @@ def settle(folder: Path, *, waits: bool) -> None:
         log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         return
     log.info("no agent goes on from what suppression wrote: %d files are given back", len(report.done))
-    forget_kept([folder])
+    tell_left(report.left)
+    forget_kept(folder)
+
+
+def tell_left(left: Sequence[FileKey]) -> None:
+    """Say which files could not be given back, if any."""
+    if left:
+        path, file = left[0]
+        log.error("%d files stay as they were written, as %s of %s. Run: koordebpf restore", len(left), file, path)
 
 
 def is_kept(folder: Path) -> bool:
@@ -109,12 +118,11 @@ def is_kept(folder: Path) -> bool:
     return (folder / KEPT).exists()
 
 
-def forget_kept(folders: Collection[Path]) -> None:
+def forget_kept(folder: Path) -> None:
     """Leave nothing for a successor to go on from: it is given back."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            (folder / KEPT).unlink()
-            folder.rmdir()  # not where something is left in it
+    with contextlib.suppress(OSError):
+        (folder / KEPT).unlink()
+        folder.rmdir()  # not where something is left in it
 
 
 def _kept(folder: Path) -> bytes | None:

@@ -18,7 +18,7 @@ from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
 from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.sole_agent import is_awaited
-from koordebpf.agent.successor import KEPT, can_wait, leave_waiting
+from koordebpf.agent.successor import KEPT, can_wait, leave_waiting, tell_left
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.decide.suppress.amount import BeAmount
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
@@ -103,7 +103,7 @@ class Suppression:
             )
         except CgroupGone as gone:
             self._is_absent = True
-            log.info("no CPU is measured or held, for want of the node's cgroup: %s", gone)
+            log.info("no CPU is measured or held: the node has no directory %s", gone.path)
         except KoordebpfError as error:
             log.warning("the CPUs were not measured: %s", error)
         return None
@@ -153,9 +153,7 @@ class Suppression:
         except OSError as error:
             log.warning("what suppression wrote is given back, and still on record: %s", error)
             return
-        if left:
-            path, file = left[0]
-            log.error("%d files stay as they were written, as %s of %s. Run: koordebpf restore", len(left), file, path)
+        tell_left(left)
 
     def _tell_problems(self, problems: tuple[str, ...]) -> None:
         for problem in set(problems).difference(self._problems):

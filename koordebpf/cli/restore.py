@@ -84,7 +84,7 @@ def restore(
         restored = [_restored(journal, dry_run=dry_run) for journal in here]
         restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
         if all(restored) and not dry_run:
-            forget_kept([folder])
+            forget_kept(folder)
         is_done &= all(restored)
     if not is_done:
         sys.exit(1)

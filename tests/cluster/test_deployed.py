@@ -6,10 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -23,6 +21,7 @@ from tests.cluster.node import hierarchies
 from tests.cluster.objects import NAMESPACE, pod, reasons
 from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
+from tests.followed import Followed
 
 USERS = "users"
 USER_PODS = ("web", "batch")
@@ -39,30 +38,6 @@ NOBODY = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
 HELD = {**NOBODY, "cpuSuppressThresholdPercent": 40, "cpuSuppressPolicy": "cfsQuota"}
 NO_QUOTA = "-1"
 HOLD_S = 600
-
-
-class Followed:
-    """Reads a file again and again, and keeps what it held, each value once in a row."""
-
-    def __init__(self, path: Path) -> None:
-        self.values: list[str] = []
-        self._path = path
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._follow)
-
-    def _follow(self) -> None:
-        while not self._is_over.wait(0.005):
-            value = self._path.read_text().strip()
-            if self.values[-1:] != [value]:
-                self.values.append(value)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
 
 
 @pytest.fixture(scope="module")

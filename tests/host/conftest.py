@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.act.writer.journal import Journal
 from koordebpf.agent.scope import open_scope
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.errors import SupportError
@@ -22,7 +23,9 @@ from koordebpf.kernel.kill import KillTarget, kill_cgroup
 from koordebpf.kernel.signals import KernelSignals
 from koordebpf.kube.file import FileSource
 from koordebpf.units import NS_PER_S
+from tests.host.held_node import HeldNode, or_skipped
 from tests.host.variants import use_changed_programs
+from tests.host.writer_cgroups import Cgroups, made_cgroups
 from tests.nodes import MIB, NodeCgroup
 
 MakeSignals = Callable[..., Backend]
@@ -196,3 +199,25 @@ def _remove_when_empty(directory: Path) -> None:
             if time.monotonic_ns() > deadline_ns:
                 raise
             time.sleep(0.01)
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Cgroups]:
+    """A directory with cpu and cpuset files, for the writer."""
+    with made_cgroups() as cgroups:
+        yield cgroups
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """The writer's."""
+    with Journal(tmp_path / "writes.journal") as journal:
+        yield journal
+
+
+@pytest.fixture
+def held(node: NodeCgroup) -> Iterator[HeldNode]:
+    """A node with a best-effort pod that uses all CPU it gets."""
+    made = or_skipped(lambda: HeldNode(node))
+    yield made
+    made.close()

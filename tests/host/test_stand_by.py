@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.host.held_node import or_skipped
+from tests.followed import Followed
+from tests.host.held_node import HeldNode
 from tests.host.live_agent import LiveAgent
-from tests.host.test_suppress_agent import HeldNode
-from tests.nodes import NodeCgroup
 
 ENFORCE = ("--enforce", "--stand-by")
 ACTS = "this one acts now"
 IN_A_POD = ("env", "KUBERNETES_SERVICE_HOST=10.0.0.1")
-
-
-@pytest.fixture
-def held(node: NodeCgroup) -> Iterator[HeldNode]:
-    made = or_skipped(lambda: HeldNode(node))
-    yield made
-    made.close()
 
 
 @contextlib.contextmanager
@@ -48,37 +39,18 @@ def waiting(held: HeldNode, folder: Path) -> LiveAgent:
     return agent
 
 
-@contextlib.contextmanager
-def followed(path: Path) -> Iterator[set[bytes]]:
-    """What a file held meanwhile, read each 2 ms."""
-    seen: set[bytes] = set()
-    is_over = threading.Event()
-
-    def follow() -> None:
-        while not is_over.wait(0.002):
-            seen.add(path.read_bytes())
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        is_over.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
-        with followed(held.quota_file) as seen:
+        with Followed(held.quota_file) as quota:
             first.stop(by)
             second.said(ACTS)
             second.said("enforcing by cgroup")
             second.becomes_ready()
             until(lambda: second.metric("koordebpf_be_cpu_cores") > 0, lambda: f"a decision, but: {second.log}")
-        assert seen
-        assert before not in seen
+        assert quota.values
+        assert before.decode().strip() not in quota.values
         assert second.metric("koordebpf_dry_run") == 0
         assert not list(tmp_path.glob("run/*/suppression.json"))
         assert second.stop() == 0

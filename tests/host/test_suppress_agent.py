@@ -9,51 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import until
-from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
+from tests.host.held_node import HeldNode, burner
 from tests.host.live_agent import ROOT, LiveAgent
-from tests.nodes import NodeCgroup
-
-
-class HeldNode:
-    """A node with a best-effort pod that uses all CPU it gets, and one that is not best-effort."""
-
-    def __init__(self, node: NodeCgroup) -> None:
-        self.node = node
-        (self.container,) = node.add_pod("be")
-        node.add_pod("ls", be=False)
-        self.files = CpuFiles(node)
-        self.quota_file = self.files.quota_file
-        self.process = burner()
-        self.files.join(self.container, self.process.pid)
-
-    def arguments(
-        self, folder: Path, policy: str = "cfsQuota", more: Iterable[dict[str, Any]] = ()
-    ) -> tuple[object, ...]:
-        """Return what the agent needs to hold it by a policy, in a dry run; `more` are objects beside its pods."""
-        manifest = folder / "pods.json"
-        self.node.write_manifest(manifest)
-        with_strategy(manifest, {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": policy}, more)
-        return "--pods", manifest, "--node-cgroup", self.node.path
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.files.close()
-
-
-@pytest.fixture
-def held(node: NodeCgroup) -> Iterator[HeldNode]:
-    made = or_skipped(lambda: HeldNode(node))
-    yield made
-    made.close()
 
 
 def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:

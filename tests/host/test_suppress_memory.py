@@ -12,9 +12,9 @@ import pytest
 
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from tests.conftest import OTHER_MACHINE
-from tests.host.held_node import or_skipped
+from tests.host.held_node import HeldNode, or_skipped
 from tests.host.live_agent import LiveAgent
-from tests.host.test_suppress_agent import HeldNode, lines_of
+from tests.host.test_suppress_agent import lines_of
 from tests.loads import BUILD, Hog
 from tests.nodes import MIB, NodeCgroup
 from tests.patience import patience

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,36 +10,19 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
-from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl, Value, format_cpu_list
+from koordebpf.decide.reconcile.values import DesiredState, SysctlWrite
+from koordebpf.kernel.cgroup_files import Sysctl, format_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.provoke import MACHINE_BYTES, MIB
-from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
+from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
 
 REFRESH_NS = 10 * NS_PER_S
-TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    with made_cgroups() as cgroups:
-        yield cgroups
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal(tmp_path / "writes.journal") as journal:
-        yield journal
 
 
 @pytest.fixture
 def writer(cgroups: Cgroups, journal: Journal) -> CgroupWriter:
     return CgroupWriter(cgroups.places, journal, enforce=True)
-
-
-def desired(cgroups: Cgroups, *writes: tuple[str, CgroupFile, Value]) -> DesiredState:
-    return DesiredState("a test", tuple(CgroupWrite(cgroups.path(path), file, value) for path, file, value in writes))
 
 
 class TestOthers:
@@ -135,10 +117,7 @@ def held(cgroups: Cgroups, writer: CgroupWriter) -> tuple[int, int]:
     if cgroups.version == 2:
         pytest.skip(f"{OTHER_MACHINE}on v2 a cgroup is made without a set, which is its parent's")
     first, second = two_cpus()
-    for path in ("", *TREE):
-        if path:
-            cgroups.make(path)
-        cgroups.put(path, CPUS, format_cpu_list((first, second)))
+    be_tree(cgroups, (first, second))
     hold(cgroups, writer, 0, first)
     return first, second
 

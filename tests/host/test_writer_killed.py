@@ -18,10 +18,9 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.kernel.cgroup_files import format_cpu_list
-from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
+from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, made_cgroups, two_cpus
 
 ROOT = Path(__file__).parents[2]
-TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
 FILES = (CPUS, QUOTA, SHARES)
 # The union and the exact set of each of the four, and their quotas and shares.
 WRITES = 4 * 4

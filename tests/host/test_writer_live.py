@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,42 +15,17 @@ from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list, parse_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
-from tests.host.writer_cgroups import CPUS, IDLE, QUOTA, SHARES, Cgroups, made_cgroups, two_cpus
+from tests.host.writer_cgroups import CPUS, IDLE, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
 
 REFRESH_NS = 10 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S
-TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    with made_cgroups() as cgroups:
-        yield cgroups
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal(tmp_path / "writes.journal") as journal:
-        yield journal
 
 
 def writer_of(cgroups: Cgroups, journal: Journal | None, **options: object) -> CgroupWriter:
     return CgroupWriter(cgroups.places, journal, enforce=journal is not None, **options)  # type: ignore[arg-type]
-
-
-def desired(cgroups: Cgroups, *writes: tuple[str, CgroupFile, Value]) -> DesiredState:
-    return DesiredState("a test", tuple(CgroupWrite(cgroups.path(path), file, value) for path, file, value in writes))
-
-
-def be_tree(cgroups: Cgroups, cpus: frozenset[int]) -> None:
-    for path in ("", *TREE):
-        if path:
-            cgroups.make(path)
-        cgroups.put(path, CPUS, format_cpu_list(cpus))
 
 
 def results(report: WriteReport) -> list[WriteResult]:

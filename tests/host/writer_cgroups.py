@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from koordebpf.act.writer.places import Places
+from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
 from koordebpf.kernel.cgroupfs import find_controllers
 from tests.conftest import OTHER_MACHINE
 from tests.patience import patience
@@ -24,6 +25,8 @@ CPUS = CgroupFile.CPUSET_CPUS
 QUOTA = CgroupFile.CPU_QUOTA
 SHARES = CgroupFile.CPU_SHARES
 IDLE = CgroupFile.CPU_IDLE
+
+TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
 
 _CONTROLLERS = ("cpu", "cpuset")
 _number = itertools.count()
@@ -128,3 +131,16 @@ def two_cpus() -> tuple[int, int]:
     if len(cpus) < 2:
         pytest.skip(f"{OTHER_MACHINE}it has one CPU")
     return cpus[0], cpus[1]
+
+
+def desired(cgroups: Cgroups, *writes: tuple[str, CgroupFile, Value]) -> DesiredState:
+    """Return what a test wants of files: path, file and value of each."""
+    return DesiredState("a test", tuple(CgroupWrite(cgroups.path(path), file, value) for path, file, value in writes))
+
+
+def be_tree(cgroups: Cgroups, cpus: Collection[int]) -> None:
+    """Make the directories of `TREE`, each with these CPUs."""
+    for path in ("", *TREE):
+        if path:
+            cgroups.make(path)
+        cgroups.put(path, CPUS, format_cpu_list(cpus))
