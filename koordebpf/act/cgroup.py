@@ -24,16 +24,16 @@ _Work = tuple[Victim, int, Kill]
 class CgroupExecutor(Actuator):
     """Kills in the calling thread and gives the memory back in its own threads.
 
-    `locate` finds a cgroup id's directories, None where the cgroup is gone. `submit` returns once every process has its
-    signal, in about a millisecond; the outcome follows when the cgroup is empty. `note` gets each kill before its first
-    signal, so that a successor can finish it.
+    `locate` finds the directories of a pod's cgroup by the cgroup's id and the pod's UID, None where it is gone.
+    `submit` returns once every process has its signal, in about a millisecond; the outcome follows when the cgroup is
+    empty. `note` gets each kill before its first signal, so that a successor can finish it.
     """
 
     name = "cgroup"
 
     def __init__(
         self,
-        locate: Callable[[int], KillTarget | None],
+        locate: Callable[[int, str], KillTarget | None],
         outcomes: OutcomeQueue,
         *,
         enforce: bool = False,
@@ -63,7 +63,7 @@ class CgroupExecutor(Actuator):
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         pod = victim.candidate
         cgroup_id = pod.cgroup_id
-        target = self._locate(cgroup_id) if cgroup_id is not None else None
+        target = self._locate(cgroup_id, pod.uid) if cgroup_id is not None else None
         if target is None or target.cgroup_id != cgroup_id:
             return self._outcome(victim, decided_ns, Result.GONE, "the pod has no cgroup any more")
         if self._note:
@@ -72,8 +72,8 @@ class CgroupExecutor(Actuator):
             kill = Kill.begin(target)
         except CgroupGone:
             return self._outcome(victim, decided_ns, Result.GONE, f"{target.memory_path} is gone or another cgroup")
-        except (ActuationError, OSError) as error:
-            return self._outcome(victim, decided_ns, Result.FAILED, str(error))
+        except Exception as error:  # whatever a pod has in its cgroup is that pod's harm, and never the agent's end
+            return self._outcome(victim, decided_ns, Result.FAILED, _said(error))
         self._work.put((victim, decided_ns, kill))
         return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
 
@@ -86,13 +86,14 @@ class CgroupExecutor(Actuator):
                 with kill:
                     report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
             except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
-                detail = (
-                    str(error) if isinstance(error, ActuationError | OSError) else f"{type(error).__name__}: {error}"
-                )
-                outcome = self._outcome(victim, decided_ns, Result.FAILED, detail, sent_ns=kill.signalled_ns)
+                outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
             else:
                 result, detail = how_it_ended(report)
                 outcome = self._outcome(
                     victim, decided_ns, result, detail, sent_ns=kill.signalled_ns, killed_tasks=report.killed_tasks
                 )
             self._outcomes.put(outcome)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ActuationError | OSError) else f"{type(error).__name__}: {error}"

@@ -20,9 +20,10 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.decide.evict.settings import Rung
 from koordebpf.decide.plan import RungAction, RungPlan
 from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, FileKey
-from koordebpf.errors import CgroupGone
+from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup_files import MIN_QUOTA_US, CgroupFile
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id, holds_process
+from koordebpf.kernel.cgroupfs import MemoryHierarchy, holds_process
+from koordebpf.kernel.pod_directory import open_pod_directory
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class LadderExecutor:
         writer: for brake and freeze alone: `undo` gives back all that it wrote of a rung's files.
         reclaimer: None in a dry run.
         tell: gets what became of each request to reclaim; the writer tells of files itself.
+        names_of: the names that the directory of a pod of this UID may bear; None: the UID alone.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class LadderExecutor:
         writer: CgroupWriter,
         reclaimer: Reclaimer | None,
         tell: Callable[[FileChange], None],
+        names_of: Callable[[str], tuple[str, ...]] | None = None,
     ) -> None:
         self._hierarchy = hierarchy
         self._path_of = path_of
@@ -63,6 +66,7 @@ class LadderExecutor:
         self._writer = writer
         self._reclaimer = reclaimer
         self._tell = tell
+        self._names_of = names_of or _own_name
         self._wanted: dict[FileKey, CgroupWrite] = {}
         self._reason = ""
         self._reclaims: Counter[tuple[str, WriteResult]] = Counter()
@@ -137,11 +141,15 @@ class LadderExecutor:
             path = None if action.cgroup_id is None else self._path_of(action.cgroup_id)
             if path is None:
                 continue
+            directory, names = self._hierarchy.mount_point / path, self._names_of(action.uid)
             try:
-                if cgroup_id(self._hierarchy.mount_point / path) == action.cgroup_id:
-                    yield action, path
+                os.close(open_pod_directory(directory, action.cgroup_id, names))
             except CgroupGone:
                 continue
+            except ActuationError as error:
+                log.error("%s", error)
+                continue
+            yield action, path
 
     def _brakes(self, pods: list[tuple[RungAction, str]], now_ns: int) -> list[CgroupWrite]:
         writes = []
@@ -187,7 +195,7 @@ class LadderExecutor:
         directory: Path = self._hierarchy.mount_point / path
         if action.cgroup_id is None or action.reclaim_bytes is None:
             return False
-        job = ReclaimJob(directory, action.cgroup_id, action.reclaim_bytes, reason, now_ns)
+        job = ReclaimJob(directory, action.cgroup_id, action.reclaim_bytes, reason, now_ns, self._names_of(action.uid))
         if not (directory / "memory.reclaim").exists():
             why = "cgroup v1 has none" if self._hierarchy.version == 1 else "it is there since Linux 5.19"
             self._reclaimed(job.change(WriteResult.UNSUPPORTED, why))
@@ -204,3 +212,7 @@ class LadderExecutor:
 
     def _desired(self) -> DesiredState:
         return DesiredState(self._reason, tuple(self._wanted.values()))
+
+
+def _own_name(uid: str) -> tuple[str, ...]:
+    return (uid,)

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import ActuationError, CgroupGone, SupportError
 from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kernel.reclaim import reclaim
 from koordebpf.units import format_bytes
@@ -24,6 +24,7 @@ class ReclaimJob(msgspec.Struct, frozen=True):
     size_bytes: int
     reason: str
     now_ns: int
+    pod_names: tuple[str, ...] = ()  # that its directory may bear; none: any
 
     def change(self, result: WriteResult, detail: str = "") -> FileChange:
         """Return what became of it. The file is write-only: it has no old content."""
@@ -77,9 +78,11 @@ class Reclaimer:
 
 def _carried_out(job: ReclaimJob, is_enough: threading.Event) -> FileChange:
     try:
-        taken_bytes = reclaim(job.path, job.cgroup_id, job.size_bytes, is_enough.is_set)
+        taken_bytes = reclaim(job.path, job.cgroup_id, job.size_bytes, is_enough.is_set, job.pod_names)
     except CgroupGone:
         return job.change(WriteResult.GONE, "the cgroup is gone")
+    except ActuationError as error:
+        return job.change(WriteResult.REFUSED, str(error))
     except SupportError as error:
         return job.change(WriteResult.UNSUPPORTED, str(error))
     except OSError as error:

@@ -202,7 +202,7 @@ def open_ladder(
     journal = stack.enter_context(Journal(path)) if path else None
     writer = CgroupWriter(places, journal, config.writer, enforce=path is not None, audit=tell)
     reclaimer = Reclaimer(wake) if path and Rung.RECLAIM in settings.rungs else None
-    executor = LadderExecutor(scope.hierarchy, index.path, places, writer, reclaimer, tell)
+    executor = LadderExecutor(scope.hierarchy, index.path, places, writer, reclaimer, tell, index.names_to_act_on)
     stack.callback(lambda: executor.close(time.monotonic_ns()))
     return Ladder(settings, executor, kill=kill, own_pod_uid=own_pod_uid)
 

@@ -281,15 +281,16 @@ def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActio
     return actions
 
 
-def _locator(scope: NodeScope, watch: NodeWatch) -> Callable[[int], KillTarget | None]:
+def _locator(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], KillTarget | None]:
     hierarchy = scope.hierarchy
 
-    def locate(cgroup_id: int) -> KillTarget | None:
+    def locate(cgroup_id: int, pod_uid: str) -> KillTarget | None:
         path = watch.index.path(cgroup_id)
         if path is None:
             return None
         freezer = hierarchy.freezer_mount_point
-        return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path)
+        names = watch.index.names_to_act_on(pod_uid)
+        return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path, names)
 
     return locate
 

@@ -12,10 +12,9 @@ import msgspec
 
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import TREE_ROOT, Place, child_place, host_application_place, place_of_path
+from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.objects import Pod
-
-CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
 
 # Why 65,536: the kernel's own bound on memory cgroups (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
 MAX_CGROUPS = 1 << 16
@@ -38,13 +37,10 @@ class _Node:
 
 
 class _KnownPod:
-    __slots__ = ("container_names", "path_uids", "pod")
+    __slots__ = ("container_names", "pod")
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
-        # A static pod's cgroup bears the hash; its uid is the API server's, given to the mirror pod.
-        config_hash = (pod.metadata.annotations or {}).get(CONFIG_HASH_ANNOTATION)
-        self.path_uids = (pod.uid, config_hash) if config_hash and config_hash != pod.uid else (pod.uid,)
         status = pod.status
         self.container_names = {
             each.containerID.partition("://")[2]: each.name
@@ -89,7 +85,7 @@ class CgroupIndex:
         self._orphans: set[int] = set()  # the topmost ones
         self._unread: set[int] = set()
         self._pods: dict[str, _KnownPod] = {}  # by metadata.uid
-        self._by_path_uid: dict[str, _KnownPod] = {}
+        self._names = CgroupNames({}, {}, ())
         self._pod_levels: dict[str, set[int]] = {}  # uid in the path → ids
         self._subtree_pod: dict[int, str] = {}
         self._owners: dict[int, Owner] = {}  # what `owner` worked out
@@ -197,16 +193,29 @@ class CgroupIndex:
         self._pods = {
             pod.uid: known if (known := old.get(pod.uid)) and known.pod is pod else _KnownPod(pod) for pod in pods
         }
-        before = self._by_path_uid
-        self._by_path_uid = {path_uid: known for known in self._pods.values() for path_uid in known.path_uids}
+        before, self._names = self._names, cgroup_names(known.pod for known in self._pods.values())
         for path_uid, ids in self._pod_levels.items():
-            known_before, known_now = before.get(path_uid), self._by_path_uid.get(path_uid)
-            if (known_before and known_before.pod.uid) != (known_now and known_now.pod.uid):
+            uid = self._names.uids.get(path_uid)
+            if before.uids.get(path_uid) != uid:
                 for cgroup_id in [each for top in ids for each in self._subtree(top)]:
-                    self._subtree_pod[cgroup_id] = known_now.pod.uid if known_now else path_uid
+                    self._subtree_pod[cgroup_id] = uid or path_uid
         self._owners.clear()
         self._pod_cgroups = None
         self.version += 1
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences on pods that claim the cgroup of another one; at most some."""
+        return self._names.problems
+
+    def names_to_act_on(self, uid: str) -> tuple[str, ...]:
+        """Return the names that the directory must bear before anything is done to this pod: its UID, or its own hash.
+
+        A hash of the form of an API server's UID is not one of them: whatever is believed of a pod's annotations, it
+        never leads to a directory that bears another pod's UID.
+        """
+        name = self._names.hashes.get(uid)
+        return (uid,) if name is None or is_api_uid(name) else (uid, name)
 
     def set_host_applications(self, host_applications: Mapping[str, str]) -> None:
         """Know these host applications, path → name, and no others.
@@ -231,10 +240,7 @@ class CgroupIndex:
 
     def pod_cgroup(self, uid: str) -> int | None:
         """Return the cgroup of the pod's own level, by metadata.uid or by what the path says."""
-        known = self._pods.get(uid)
-        ids = [
-            each for path_uid in (known.path_uids if known else (uid,)) for each in self._pod_levels.get(path_uid, ())
-        ]
+        ids = self._pod_levels.get(self._names.hashes.get(uid, uid), ())
         return max(ids, default=None)  # of two, the one that was made last
 
     def pod_cgroups(self) -> Mapping[str, int]:
@@ -246,7 +252,7 @@ class CgroupIndex:
 
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
-        strays = (ids for path_uid, ids in self._pod_levels.items() if path_uid not in self._by_path_uid)
+        strays = (ids for path_uid, ids in self._pod_levels.items() if path_uid not in self._names.uids)
         return tuple(owner for ids in strays for each in sorted(ids) if (owner := self.owner(each)) is not None)
 
     def path(self, cgroup_id: int) -> str | None:
@@ -286,8 +292,7 @@ class CgroupIndex:
                     self._orphans.add(cgroup_id)
                 continue
             if place.pod_uid is not None:
-                known = self._by_path_uid.get(place.pod_uid)
-                self._subtree_pod[cgroup_id] = known.pod.uid if known else place.pod_uid
+                self._subtree_pod[cgroup_id] = self._names.uids.get(place.pod_uid, place.pod_uid)
                 if place.kind is OwnerKind.POD:
                     self._pod_levels.setdefault(place.pod_uid, set()).add(cgroup_id)
                     self._pod_cgroups = None
@@ -341,7 +346,7 @@ class CgroupIndex:
                 self._owners.pop(cgroup_id, None)
 
     def _owner(self, cgroup_id: int, node: _Node, place: Place) -> Owner:
-        known = self._by_path_uid.get(place.pod_uid) if place.pod_uid is not None else None
+        known = self._pods.get(self._names.uids.get(place.pod_uid, "")) if place.pod_uid is not None else None
         kind, container_name = place.kind, None
         if known and place.container_id is not None:
             container_name = known.container_names.get(place.container_id)

@@ -22,8 +22,9 @@ from typing import Literal, Self
 
 import msgspec
 
-from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.errors import ActuationError
 from koordebpf.kernel.freezer import freezer_states, write_state
+from koordebpf.kernel.pod_directory import open_pod_directory
 from koordebpf.units import NS_PER_MS
 
 CgroupVersion = Literal[1, 2]
@@ -43,12 +44,14 @@ class KillTarget(msgspec.Struct, frozen=True):
     """Which cgroup is meant. `cgroup_id` is the st_ino of `memory_path`, its kernfs id.
 
     `freezer_path` (v1 only) is the same relative directory of the freezer hierarchy, None where there is none.
+    `pod_names` are those that the pod's directory may bear, as `pod_directory.bears` reads them; none: it is no pod's.
     """
 
     memory_path: Path
     cgroup_id: int
     version: CgroupVersion
     freezer_path: Path | None = None
+    pod_names: tuple[str, ...] = ()
 
 
 class KillReport(msgspec.Struct, frozen=True):
@@ -72,7 +75,8 @@ def kill_cgroup(target: KillTarget, *, deadline_ns: int, release_early: bool = T
     """Kill every process of a cgroup's subtree and return once it is empty or `deadline_ns` has come.
 
     Source:  cgroup.kill (since v5.14), cgroup.freeze (v5.2), v1 freezer.state; pidfd_open (v5.3).
-    Raises:  CgroupGone: the directory is gone or is another cgroup now. ActuationError: it holds this process or init.
+    Raises:  CgroupGone: the directory is gone or is another cgroup now. ActuationError: it holds this process or init,
+             or is another pod's.
     """
     with Kill.begin(target) as kill:
         return kill.finish(deadline_ns=deadline_ns, release_early=release_early)
@@ -100,7 +104,7 @@ class Kill:
         Raises: CgroupGone, ActuationError: as `kill_cgroup`; nothing was signalled.
         Cost:   0.2 ms for a container of a few processes.
         """
-        directory_fd = _open_identified(target)
+        directory_fd = open_pod_directory(target.memory_path, target.cgroup_id, target.pod_names)
         kill = cls(target, directory_fd)
         try:
             kill._round()
@@ -273,18 +277,6 @@ class Kill:
                 f"{self.target.memory_path}: holds {'init' if 1 in pids else 'this agent'}: not killed"
             )
         return pids
-
-
-def _open_identified(target: KillTarget) -> int:
-    # Everything after goes through this descriptor: a directory of the same name made later is never reached.
-    try:
-        directory_fd = os.open(target.memory_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CgroupGone(str(target.memory_path)) from None
-    if os.fstat(directory_fd).st_ino != target.cgroup_id:
-        os.close(directory_fd)
-        raise CgroupGone(str(target.memory_path))
-    return directory_fd
 
 
 def _procs(directory_fd: int) -> Iterator[bytes]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.kernel.pod_directory import open_pod_directory
 from koordebpf.units import MIB
 
 _FILE = "memory.reclaim"
@@ -15,24 +16,22 @@ _PIECE_BYTES = 16 * MIB  # a write returns when it is done: what is asked at onc
 _GONE = (errno.ENOENT, errno.ENODEV)
 
 
-def reclaim(cgroup: Path, cgroup_id: int, size_bytes: int, is_enough: Callable[[], bool]) -> int:
+def reclaim(
+    cgroup: Path, cgroup_id: int, size_bytes: int, is_enough: Callable[[], bool], pod_names: Collection[str] = ()
+) -> int:
     """Reclaim from a cgroup and what is below it, piece by piece; return how much the kernel took.
 
     Page cache first; anonymous memory only as far as there is swap. It ends where a piece cannot be had, or with
-    `is_enough`.
+    `is_enough`. `pod_names` are those that the directory may bear, none: any.
 
     Source:  memory.reclaim, cgroup v2 since Linux 5.19: write-only, EAGAIN where less than asked was reclaimed.
-    Raises:  CgroupGone: it is gone or another one. SupportError: no such file. OSError: what the kernel says.
+    Raises:  CgroupGone: it is gone or another one. ActuationError: it is another pod's. SupportError: no such file.
+             OSError: what the kernel says.
     Cost:    the calling thread's time, until it is done: 16 MiB of clean page cache take milliseconds, dirty ones
              their disk's time.
     """
+    directory_fd = open_pod_directory(cgroup, cgroup_id, pod_names)
     try:
-        directory_fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _gone_or(error, cgroup) from None
-    try:
-        if os.fstat(directory_fd).st_ino != cgroup_id:
-            raise CgroupGone(str(cgroup))
         try:
             fd = os.open(_FILE, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory_fd)
         except FileNotFoundError:

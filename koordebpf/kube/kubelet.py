@@ -14,9 +14,12 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
 from koordebpf.kube.backoff import Backoff
-from koordebpf.kube.objects import ClusterState
+from koordebpf.kube.objects import ClusterState, Pod
 from koordebpf.kube.table import Table, decode_list, decode_pod
 from koordebpf.kube.transport import open_kubelet
+
+_SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
+_STATIC_SOURCES: Final = ("file", "http")
 
 NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list anew for every request: 20 births are one question
 _ANSWER_S: Final = 5.0
@@ -56,7 +59,7 @@ class KubeletSource:
         self._period_s = period_s
         self._nudge_gap_s = nudge_gap_s
         self._backoff = Backoff(0.5, max(period_s, 30.0))
-        self._table = Table("pods", decode_pod)
+        self._table = Table("pods", _decode_pod)
         self._state = ClusterState(version=0, synced_at_ns=0)
         self._wake: Callable[[], None] = lambda: None
         self._stop = threading.Event()
@@ -143,3 +146,15 @@ class KubeletSource:
         if self._state.problems != (problem,):
             self._state = msgspec.structs.replace(self._state, version=self._state.version + 1, problems=(problem,))
             self._wake()
+
+
+# The kubelet lists a static pod itself, under the name that its cgroup has, and not its mirror pod. It writes where a
+# pod came from over whatever the pod says (pkg/kubelet/config/config.go), so here that can be believed. The API server
+# does not know this UID, and evicting the mirror pod would leave the pod running.
+def _decode_pod(raw: msgspec.Raw) -> Pod:
+    pod = decode_pod(raw)
+    annotations = pod.metadata.annotations or {}
+    if annotations.get(_SOURCE) not in _STATIC_SOURCES or _MIRROR in annotations:
+        return pod
+    metadata = msgspec.structs.replace(pod.metadata, annotations={**annotations, _MIRROR: pod.uid})
+    return msgspec.structs.replace(pod, metadata=metadata)

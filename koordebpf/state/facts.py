@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from koordebpf.attribution.static_pods import CONFIG_MIRROR_ANNOTATION
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Pod, ResourceRequirements
 from koordebpf.quantity import parse_quantity
@@ -25,8 +26,6 @@ from koordebpf.state.requests import (
     memory_requests,
 )
 from koordebpf.state.view import PodTerms
-
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 # Where a host directory is a tmpfs, or may be one: what lies there belongs to the host and outlives any pod.
 HOST_TMPFS = ("/dev/shm", "/run", "/var/run", "/var/lock", "/tmp")
@@ -89,7 +88,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         koord_qos_label=(meta.labels or {}).get(QOS_LABEL),
         priority=spec.priority,
         eviction_policy=annotations.get(EVICTION_POLICY_ANNOTATION),
-        is_mirror=MIRROR_ANNOTATION in annotations,
+        is_mirror=CONFIG_MIRROR_ANNOTATION in annotations,
         terms=_terms(pod, kube_qos),
         has_memory_volume=has_memory_volume,
         has_host_tmpfs=has_host_tmpfs,

@@ -61,7 +61,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         source.start(lambda: None)
         outcomes = OutcomeQueue(lambda: None)
         collector = Collector(scope, watch.signals, watch.index)
-        executor = CgroupExecutor(lambda _: None, outcomes)
+        executor = CgroupExecutor(lambda *_: None, outcomes)
         reporter = Reporter(
             node="node",
             dry_run=True,

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, until
 
+from koordebpf.attribution.static_pods import cgroup_names
 from koordebpf.errors import ConfigError
 from koordebpf.kube.kubelet import KubeletSource
+from koordebpf.state.facts import pod_facts
 
 Open = Callable[..., KubeletSource]
 
@@ -94,6 +96,23 @@ def test_changed_answer_replaces_all(open_source: Open, pods: Pods) -> None:
     pods.good = pod_list(pod("b", 3), pod("c", 4))
     until(lambda: names(source) == ["b", "c"], "the new pods")
     assert source.state().version > version
+
+
+def test_a_static_pod_is_marked_as_one_that_an_eviction_leaves_running(open_source: Open, pods: Pods) -> None:
+    # The kubelet lists the static pod itself and no mirror pod; config.source is its own word, whatever a pod says.
+    static, plain = pod("etcd-n1", 1, uid="9d0f8d3a"), pod("a", 2)
+    hash_of_it = {"kubernetes.io/config.hash": "9d0f8d3a"}
+    static["metadata"]["annotations"] = {"kubernetes.io/config.source": "file", **hash_of_it}
+    plain["metadata"]["annotations"] = {"kubernetes.io/config.source": "api", **hash_of_it}
+    pods.good = pod_list(static, plain)
+    source = open_source()
+    until(lambda: names(source) == ["a", "etcd-n1"], "the pods")
+    state = source.state()
+    assert {each.metadata.name: pod_facts(each).is_mirror for each in state.pods} == {"a": False, "etcd-n1": True}
+    found = cgroup_names(state.pods)
+    assert found.uids == {"9d0f8d3a": "9d0f8d3a", "uid-a": "uid-a"}
+    (problem,) = found.problems  # the other one says it bears this name too
+    assert problem.startswith("pod be/a: annotation kubernetes.io/config.hash") and "be/etcd-n1" in problem
 
 
 def test_pods_of_another_node_are_left_out(open_source: Open, pods: Pods) -> None:

@@ -354,7 +354,7 @@ def test_the_executor_signals_now_and_reports_when_empty(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)")
     woken: Queue[None] = Queue()
     outcomes = OutcomeQueue(lambda: woken.put(None))
-    executor = CgroupExecutor(lambda _: site.target(), outcomes, enforce=True)
+    executor = CgroupExecutor(lambda *_: site.target(), outcomes, enforce=True)
     try:
         first = executor.submit(_victim(site), decided_ns=time.monotonic_ns())
         assert first.result is Result.SENT and first.sent_ns is not None
@@ -372,7 +372,7 @@ def test_a_reaper_outlives_whatever_ends_a_kill(site: Site, monkeypatch: pytest.
     site.spawn("import time; time.sleep(30)")
     woken: Queue[None] = Queue()
     outcomes = OutcomeQueue(lambda: woken.put(None))
-    executor = CgroupExecutor(lambda _: site.target(), outcomes, enforce=True)
+    executor = CgroupExecutor(lambda *_: site.target(), outcomes, enforce=True)
 
     def fail(*_: object, **__: object) -> KillReport:
         raise MemoryError
@@ -422,7 +422,7 @@ def test_a_kill_without_descriptors_leaves_none_open_and_nobody_frozen(site: Sit
 
 def test_the_executor_does_not_kill_in_a_dry_run(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)")
-    executor = CgroupExecutor(lambda _: site.target(), OutcomeQueue(lambda: None))
+    executor = CgroupExecutor(lambda *_: site.target(), OutcomeQueue(lambda: None))
     outcome: Outcome = executor.submit(_victim(site), decided_ns=1)
     assert outcome.result is Result.DRY_RUN
     assert child.poll() is None
@@ -435,10 +435,36 @@ def test_the_executor_says_gone_when_the_path_is_another_cgroup(site: Site) -> N
     site.path.rmdir()
     site.path.mkdir()
     child = site.spawn("import time; time.sleep(30)")
-    executor = CgroupExecutor(lambda _: old, OutcomeQueue(lambda: None), enforce=True)
+    executor = CgroupExecutor(lambda *_: old, OutcomeQueue(lambda: None), enforce=True)
     assert executor.submit(victim, decided_ns=1).result is Result.GONE
     assert child.poll() is None
     executor.close()
+
+
+@pytest.mark.parametrize("form", ["pod{}", "kubepods-besteffort-pod{}.slice"])
+def test_a_directory_that_bears_another_pods_uid_is_left_alone(site: Site, form: str) -> None:
+    uid, other = "3f6f1c2e-8a0b-4e6e-9d3f-0123456789ab", "3f6f1c2e-8a0b-4e6e-9d3f-0123456789ac"
+    name = form.format(uid if form == "pod{}" else uid.replace("-", "_"))
+    child = site.spawn("import time; time.sleep(30)", below=name)
+    path = site.path / name
+    freezer = site.freezer / name if site.freezer else None
+    target = KillTarget(path, path.stat().st_ino, 1 if site.version == 1 else 2, freezer, (other, "anything"))
+    victim = _victim(site)
+    executor = CgroupExecutor(lambda *_: target, OutcomeQueue(lambda: None), enforce=True)
+    try:
+        aimed = msgspec.structs.replace(victim.candidate, cgroup_id=target.cgroup_id)
+        outcome = executor.submit(msgspec.structs.replace(victim, candidate=aimed), decided_ns=1)
+        assert outcome.result is Result.FAILED and "is not the cgroup of pod" in outcome.detail
+        assert child.poll() is None
+        report = kill_cgroup(
+            msgspec.structs.replace(target, pod_names=(other, uid)), deadline_ns=time.monotonic_ns() + 5 * NS_PER_S
+        )
+        assert (report.killed_tasks, child.wait(patience(5))) == (1, -9)
+    finally:
+        executor.close()
+        for base in (path, freezer):
+            if base is not None:
+                base.rmdir()
 
 
 def test_init_is_never_signalled() -> None:

@@ -43,7 +43,7 @@ def unified() -> Iterator[Path]:
     found = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
     if not found:
         pytest.skip(f"{OTHER_MACHINE}it has no cgroup v2")
-    path = found[0] / f"koord-ladder-{os.getpid()}"
+    path = found[0] / f"podkoord-ladder-{os.getpid()}"
     try:
         path.mkdir()
     except OSError as error:
@@ -72,7 +72,7 @@ def test_a_frozen_process_gets_no_cpu_and_runs_on_when_it_is_undone(unified: Pat
             writer = CgroupWriter(places, journal, enforce=True, audit=told.append)
             ids = {cgroup_id(unified): unified.name}
             executor = LadderExecutor(MemoryHierarchy(2, mount, 0), ids.get, places, writer, None, told.append)
-            plan = RungPlan(Rung.FREEZE, True, "freezes it", (RungAction("u", "default", "pod", *ids),))
+            plan = RungPlan(Rung.FREEZE, True, "freezes it", (RungAction(unified.name[3:], "default", "pod", *ids),))
             assert executor.begin(plan, time.monotonic_ns())
             until(lambda: "frozen 1" in (unified / "cgroup.events").read_text(), "a freeze")
             ticks = cpu_ticks(process.pid)

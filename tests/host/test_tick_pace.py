@@ -42,7 +42,7 @@ def test_a_look_between_two_rounds_puts_the_next_round_off_no_further(
                 metrics=AgentMetrics(SelfUsageReader().read),
                 health=Health(),
             )
-            executor = CgroupExecutor(lambda _: None, outcomes)
+            executor = CgroupExecutor(lambda *_: None, outcomes)
             agent = Agent(config, watch, collector, executor, outcomes, reporter, GuardLimits(), None)
             try:
                 agent.tick()

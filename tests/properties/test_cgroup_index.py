@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.kube.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
 ROOT = 1
 NAMES = [
@@ -24,7 +24,14 @@ NAMES = [
 ]
 PODS = [
     Pod(ObjectMeta(uid="u1"), status=PodStatus(containerStatuses=[ContainerStatus("app", "containerd://" + "a" * 64)])),
-    Pod(ObjectMeta(uid="mirror", annotations={"kubernetes.io/config.hash": "hash"})),
+    Pod(
+        ObjectMeta(
+            uid="mirror",
+            annotations={"kubernetes.io/config.hash": "hash", "kubernetes.io/config.mirror": "hash"},
+            ownerReferences=[OwnerReference("Node", "n1")],
+        ),
+        spec=PodSpec(nodeName="n1"),
+    ),
 ]
 
 

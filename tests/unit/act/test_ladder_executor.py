@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.act.ladder import LadderExecutor
 from koordebpf.act.writer.change import FileChange, WriteResult
@@ -26,7 +27,7 @@ class Node:
 
     def __init__(self, folder: Path, version: int, *, enforce: bool = True) -> None:
         self.root = folder / "cgroup"
-        self.pod = self.root / "be/pod"
+        self.pod = self.root / "be/podu"
         self.pod.mkdir(parents=True)
         for name, text in (V2_FILES if version == 2 else V1_FILES).items():
             (self.pod / name).write_text(f"{text}\n")
@@ -36,7 +37,7 @@ class Node:
         self.journal = Journal(folder / "journal") if enforce else None
         writer = CgroupWriter(places, self.journal, enforce=enforce, audit=self.told.append)
         hierarchy = MemoryHierarchy(version, self.root, 0)
-        self.ids = {self.pod.stat().st_ino: "be/pod"}
+        self.ids = {self.pod.stat().st_ino: "be/podu"}
         self.executor = LadderExecutor(hierarchy, self.ids.get, places, writer, None, self.told.append)
 
     def plan(self, rung: Rung, **amounts: int) -> RungPlan:
@@ -180,3 +181,15 @@ def test_what_could_not_be_begun_is_not_done_later(made: Made):
     (node.pod / "cgroup.freeze").write_text("0\n")
     node.executor.hold(100 * 10**9)
     assert node.text("cgroup.freeze") == "0"
+
+
+@pytest.mark.parametrize("rung", [Rung.BRAKE, Rung.FREEZE])
+def test_a_directory_that_bears_another_pods_uid_is_left_alone(made: Made, rung: Rung) -> None:
+    node = made(2)
+    plan = node.plan(rung, memory_high_bytes=4096_000)
+    action = replace(plan.actions[0], uid="u-2")
+    assert node.executor.begin(plan, 1)
+    node.executor.undo(rung, 2)
+    node.told.clear()
+    assert not node.executor.begin(replace(plan, actions=(action,)), 3)
+    assert node.told == []

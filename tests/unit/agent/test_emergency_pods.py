@@ -52,7 +52,7 @@ def view_of(measured: Measured, gates: dict[str, bool] | None = None) -> NodeVie
 def lost() -> Emergency:
     """Return one that has seen a, b and c in cgroups 1, 2 and none while the list was fresh."""
     settings = EmergencySettings(action="kill-be", after_ns=120 * NS_PER_S, max_age_ns=600 * NS_PER_S)
-    executor = CgroupExecutor(lambda _: None, OutcomeQueue(lambda: None))
+    executor = CgroupExecutor(lambda *_: None, OutcomeQueue(lambda: None))
     emergency = Emergency(settings, 90 * NS_PER_S, executor)
     assert emergency.look(at(0, a=9, b=9), KNOWN) is None
     assert emergency.look(at(90, a=1, b=2, c=None), KNOWN) is None

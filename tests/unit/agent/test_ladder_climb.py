@@ -35,7 +35,7 @@ class Climb:
 
     def __init__(self, folder: Path, rungs: set[Rung], own_pod_uid: str | None = None) -> None:
         self.settings = LadderSettings(rungs=frozenset(rungs), freeze_max_ns=10 * NS_PER_S)
-        self.pod = folder / "cgroup/be/pod"
+        self.pod = folder / "cgroup/be/poduid-spark-hog"
         self.pod.mkdir(parents=True)
         for name, text in {"memory.high": "9" * 9, "cgroup.freeze": "0", "cgroup.procs": ""}.items():
             (self.pod / name).write_text(f"{text}\n")
@@ -44,9 +44,9 @@ class Climb:
         self.told: list[FileChange] = []
         writer = CgroupWriter(places, self.journal, enforce=True, audit=self.told.append)
         hierarchy = MemoryHierarchy(2, folder / "cgroup", 0)
-        ids = {self.pod.stat().st_ino: "be/pod"}
+        ids = {self.pod.stat().st_ino: "be/poduid-spark-hog"}
         executor = LadderExecutor(hierarchy, ids.get, places, writer, None, self.told.append)
-        self.kill, self.evict = (CgroupExecutor(lambda _: None, OutcomeQueue(lambda: None)) for _ in range(2))
+        self.kill, self.evict = (CgroupExecutor(lambda *_: None, OutcomeQueue(lambda: None)) for _ in range(2))
         self.ladder = Ladder(self.settings, executor, kill=self.kill, own_pod_uid=own_pod_uid)
 
     def view(self, at_s: float, used: int, pending: tuple[PendingRelease, ...]) -> NodeView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.kube.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
 PAUSE, APP, SIDECAR = "0" * 64, "a" * 64, "b" * 64
 ROOT, KUBEPODS, POD_ID, PAUSE_ID, APP_ID = 1, 10, 20, 21, 22
@@ -33,10 +33,13 @@ def rename(cgroup_id: int, name: str, *, cut: bool = False) -> CgroupRename:
 def pod(
     uid: str = "u-1", *, containers: dict[str, str] | None = None, config_hash: str = "", phase: str = "Running"
 ) -> Pod:
-    annotations = {"kubernetes.io/config.hash": config_hash} if config_hash else None
+    annotations, owner = None, None
+    if config_hash:
+        annotations = {"kubernetes.io/config.hash": config_hash, "kubernetes.io/config.mirror": config_hash}
+        owner = [OwnerReference("Node", "n1")]
     statuses = [ContainerStatus(name, f"containerd://{each}") for each, name in (containers or {}).items()]
-    meta = ObjectMeta(name=f"name-{uid}", namespace="default", uid=uid, annotations=annotations)
-    return Pod(meta, status=PodStatus(phase=phase, containerStatuses=statuses))
+    meta = ObjectMeta(name=f"name-{uid}", namespace="default", uid=uid, annotations=annotations, ownerReferences=owner)
+    return Pod(meta, spec=PodSpec(nodeName="n1"), status=PodStatus(phase=phase, containerStatuses=statuses))
 
 
 def walked(pods: list[Pod] | None = None) -> CgroupIndex:
