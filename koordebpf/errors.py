@@ -76,6 +76,17 @@ class KubeError(KoordebpfError):
         self.retry = retry
 
 
+class KubeSilent(KubeError):
+    """A watch said nothing for longer than it may."""
+
+
+class KubeTooLarge(KubeError):
+    """An answer has more bytes than whoever asked will hold; not retried as it was."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry=False)
+
+
 class KubeBusy(KubeError):
     """The server asks to come back later (429, 503); `retry_after_s` is None where it did not say when.
 

@@ -23,7 +23,7 @@ class EmergencySettings(msgspec.Struct, frozen=True):
                  order and within the same budgets, and nobody else is touched. Needs source api and enforcement.
                  Why nothing: a kill passes over grace periods and PodDisruptionBudgets, and nobody can see it happen.
     `after_ns`   from this age of the list on. Why 2 min: an API server that is upgraded or changes its leader is back
-                 within one, and a healthy watch proves itself each 81 s.
+                 within one, and a healthy watch proves itself each 75 s.
     `max_age_ns` up to this age of the list. Why 10 min: each pod is compared with its cgroup, so that no other one can
                  be hit, but what its owner wants by now is unknown; later a person should look.
     """

@@ -40,7 +40,7 @@ FEATURE_GATES: Mapping[str, bool] = {
     "CPUAllocatableEvict": False,
 }
 
-# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 81 s apart
+# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 75 s apart
 # (kube/api.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 

@@ -39,9 +39,10 @@ class ApiSource:
              only where the cluster does not serve NodeSLO, which is asked again every minute. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them.
-    Synced:  `synced_at_ns` is the oldest of the resources' last signs of life (list, watch opened or ended in good
-             order, event, bookmark), and 0 until pods and Node are known. Its age stays below Pace.watch_s · 1.1 +
-             grace_s (81 s by default) while the connection is healthy, and grows without bound when it is not.
+    Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),
+             and 0 until pods and Node are known. Its age stays below Pace.silence_s (75 s) while the connection is
+             healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign
+             of life while their watch is not open: while it is, TCP and the server's own end of it bound their age.
              PodDisruptionBudgets are left out of it: the API server judges by its own, however old ours are. So is
              NodeResourceTopology: nobody is evicted by it, and kubelet's own file says most of it.
     """
@@ -59,8 +60,10 @@ class ApiSource:
         self._state = ClusterState(version=0, synced_at_ns=0)
         self._wake: Callable[[], None] = lambda: None
         mine = f"metadata.name={node_name}"
-        pods = Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}")
-        self._pods = Reflector(self._transport, pods, decode_pod, self._combine, self._pace, decode_pod_event)
+        pods = Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}", is_proven=True)
+        self._pods = Reflector(
+            self._transport, pods, decode_pod, self._combine, self._pace, decode_pod_event, self._go_back
+        )
         self._nodes = self._reflect(Resource("nodes", "/api/v1/nodes", mine), decode_node)
         self._nodeslos = self._reflect(
             Resource("nodeslos", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", mine, may_be_absent=True), keep_raw
@@ -106,6 +109,14 @@ class ApiSource:
         for reflector in reflectors:
             reflector.join(max(0.0, deadline - time.monotonic()))
 
+    # The pods' reflector found that etcd was restored; the others may have nothing that tells them for hours.
+    def _go_back(self) -> None:
+        for reflector in (self._nodes, self._nodeslos, *((self._config,) if self._config else ()), *self._beside()):
+            reflector.relist()
+
+    def _beside(self) -> tuple[Reflector[Any], ...]:
+        return self._pdbs, self._topologies
+
     def _reflect(self, resource: Resource, decode: Callable[[msgspec.Raw], T]) -> Reflector[T]:
         return Reflector(self._transport, resource, decode, self._combine, self._pace)
 
@@ -125,7 +136,8 @@ class ApiSource:
             synced_at_ns = 0
             if pods.synced_at_ns and node.synced_at_ns:
                 # What never was readable is a problem and no part of the picture; what once was, and is not, ages it.
-                synced_at_ns = min(view.synced_at_ns for view in views if view.synced_at_ns)
+                behind = [view.synced_at_ns for view in views if view.synced_at_ns and not view.is_open]
+                synced_at_ns = min([pods.synced_at_ns, *behind])
             if not is_news:
                 self._state = msgspec.structs.replace(self._state, synced_at_ns=synced_at_ns)
                 return

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,50 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, InsecureRequestWarning, TimeoutError
 
-from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.wires import Limit, Wires, pool_classes
+from koordebpf.errors import (
+    ConfigError,
+    KubeError,
+    KubeSilent,
+    KubeTooLarge,
+)
+from koordebpf.kube.refusal import refusal
+from koordebpf.kube.wires import Limit, OpenExchange, Wires, pool_classes
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 CONNECT_S: Final = 3.0  # a connection inside a cluster takes milliseconds; after this the server is taken for gone
-# The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
-_BELIEVED_S: Final = 300.0
 MAX_BODY_BYTES: Final = 64 << 20  # kubelet's /pods at 500 pods is 10 MB
 MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
 _CHUNK_BYTES: Final = 64 << 10
 _KEPT_CONNECTIONS: Final = 16  # of one server: each watch has one, and what acts beside it
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where kubelet mounts it
 _CONTENT_TYPES: Final = {"PATCH": "application/strategic-merge-patch+json"}
-
-
-class StatusCause(msgspec.Struct, frozen=True):
-    """metav1.StatusCause."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class StatusDetails(msgspec.Struct, frozen=True):
-    """metav1.StatusDetails."""
-
-    kind: str = ""
-    name: str = ""
-    causes: list[StatusCause] | None = None
-    retryAfterSeconds: int | None = None
-
-
-class Status(msgspec.Struct, frozen=True):
-    """metav1.Status: how the API server words a refusal."""
-
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-    details: StatusDetails | None = None
 
 
 class Transport:
@@ -77,15 +55,22 @@ class Transport:
             pool.pool_classes_by_scheme = pool_classes(self._wires)
 
     def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, verb: str, resource: str, timeout_s: float
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        verb: str,
+        resource: str,
+        timeout_s: float,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
         """Return the body of a successful answer, read to its end within `timeout_s`.
 
         `verb` and `resource` are RBAC's words; errors are worded with them.
 
-        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError.
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeTooLarge: the body has more than `max_bytes`.
         """
-        return self._exchange("GET", path, query, None, verb, resource, timeout_s)
+        return self._exchange("GET", path, query, None, verb, resource, timeout_s, max_bytes)
 
     def post(self, path: str, body: bytes, *, resource: str, timeout_s: float) -> bytes:
         """Return the body of a successful answer to an object that was sent.
@@ -110,14 +95,24 @@ class Transport:
 
     @contextlib.contextmanager
     def lines(
-        self, path: str, query: Mapping[str, str], *, resource: str, within_s: float
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        resource: str,
+        within_s: float,
+        silence_s: float = math.inf,
+        opened: Callable[[OpenExchange], None] = lambda _: None,
     ) -> Iterator[Iterator[bytes]]:
         """Open a watch and give its lines as they come. The iterator ends when the server ends the answer properly.
 
-        Raises:  KubeError: also from the iterator, where the connection broke or did not end `within_s`.
+        No line for `silence_s` ends it. `opened` takes what another thread may end it by.
+
+        Raises:  KubeError: also from the iterator, where the connection broke or did not end `within_s`. KubeSilent.
         """
         what = f"watch {resource}"
-        with self._wires.within(within_s) as limit:
+        with self._wires.within(within_s, silence_s) as limit:
+            opened(OpenExchange(self._wires, limit))
             with self._worded(what, limit):
                 response = self._open("GET", path, query, None, connect_s=CONNECT_S, read_s=within_s)
             try:
@@ -129,6 +124,10 @@ class Transport:
             finally:
                 # One that was read to its end has gone back to the pool by itself; any other is of no use to anyone.
                 response.close()
+
+    def forget_connections(self) -> None:
+        """Let the next request make a connection of its own; those that are in use stay."""
+        self._pool.clear()
 
     def prepare(self) -> None:
         """Start now what the first request would: under pressure a new thread's stack is one more allocation."""
@@ -148,13 +147,14 @@ class Transport:
         verb: str,
         resource: str,
         timeout_s: float,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
         what = f"{verb} {resource}"
         deadline = time.monotonic() + timeout_s
         with self._wires.within(timeout_s) as limit, self._worded(what, limit):
             response = self._open(method, path, query, body, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s)
             try:
-                answer = _read(response, deadline, what)
+                answer = _read(response, deadline, what, max_bytes)
             except BaseException:
                 response.close()
                 raise
@@ -194,7 +194,10 @@ class Transport:
         with self._worded(what, limit):
             for chunk in _chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
-                yield from (line for line in lines if line.strip())
+                for line in lines:
+                    limit.alive()
+                    if line.strip():
+                        yield line
                 if len(rest) > MAX_LINE_BYTES:
                     raise KubeError(f"{what}: a line of more than {MAX_LINE_BYTES} bytes")
         if rest.strip():
@@ -206,14 +209,21 @@ class Transport:
             yield
             if limit.is_over:  # where no length was told the cut looks like an end
                 raise TimeoutError("the answer did not end")
-        except ConnectTimeoutError as e:  # NewConnectionError too: nothing was sent
-            raise KubeError(f"{what}: no connection to {self.url}: {e.__cause__ or e}") from e
-        except TimeoutError as e:
-            raise KubeError(f"{what}: no answer from {self.url} in time, the outcome is unknown: {e}") from e
         except (HTTPError, http.client.HTTPException, OSError) as e:
-            if limit.is_over:
-                raise KubeError(f"{what}: no whole answer from {self.url} in time, the outcome is unknown") from e
-            raise KubeError(f"{what}: the connection to {self.url} failed: {e}") from e
+            raise self._error(e, what, limit) from e
+
+    def _error(self, e: Exception, what: str, limit: Limit) -> KubeError:
+        if limit.is_silent:
+            return KubeSilent(f"{what}: {self.url} has said nothing for {limit.silence_s:g} s")
+        match e:
+            case ConnectTimeoutError():  # NewConnectionError too: nothing was sent
+                return KubeError(f"{what}: no connection to {self.url}: {e.__cause__ or e}")
+            case TimeoutError():
+                return KubeError(f"{what}: no answer from {self.url} in time, the outcome is unknown: {e}")
+            case _ if limit.is_over:
+                return KubeError(f"{what}: no whole answer from {self.url} in time, the outcome is unknown")
+            case _:
+                return KubeError(f"{what}: the connection to {self.url} failed: {e}")
 
 
 def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> Transport:
@@ -314,51 +324,6 @@ class _TokenFile:
         return self._header
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, resource: str) -> KubeError:
-    """Return the error that an HTTP status other than success means; `verb` and `resource` are RBAC's words."""
-    try:
-        said = msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # Priority and fairness, proxies and the kubelet answer in plain text.
-        said = Status(message=body[:200].decode(errors="replace").strip())
-    phrase = http.client.responses.get(status, "unknown status")
-    causes = [cause.message for cause in (said.details.causes or ()) if cause.message] if said.details else []
-    text = f"{verb} {resource}: {status} {phrase}: {'; '.join([said.message, *causes])}".rstrip(": ")
-    match status:
-        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-            # A PodDisruptionBudget whose controller lags answers 403 too, which is no matter of RBAC
-            # (pkg/registry/core/pod/storage/eviction.go, checkAndDecrement).
-            if said.details is not None and said.details.kind.startswith("poddisruptionbudget"):
-                return KubeBusy(text, _retry_after_s(headers, said))
-            # Nor is a namespace that is being deleted: it takes nothing new
-            # (apiserver/pkg/admission/plugin/namespace/lifecycle).
-            if said.details is not None and any(c.reason == "NamespaceTerminating" for c in said.details.causes or ()):
-                return KubeGone(text, status)
-            return KubeDenied(f"{text} (needs RBAC verb {verb} on {resource})", verb, resource)
-        case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
-            return KubeGone(text, status)
-        case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE:
-            return KubeBusy(text, _retry_after_s(headers, said))
-        case HTTPStatus.CONFLICT:
-            # Of all conflicts only the one on the UID means that the pod is another one now; the rest is the server's
-            # bookkeeping (a PodDisruptionBudget written by two, a resourceVersion it set itself) and passes.
-            # `the UID in the precondition` says the registry, `UID in precondition` the storage below it.
-            if re.search("UID in (the )?precondition", said.message):
-                return KubeGone(text, status)
-            return KubeConflict(text, retry=said.reason != "AlreadyExists")
-        case _:
-            return KubeError(text, retry=status >= HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
-    value = headers.get("Retry-After", "")
-    if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
-        return min(float(value), _BELIEVED_S)
-    if said.details is not None and said.details.retryAfterSeconds:
-        return min(max(float(said.details.retryAfterSeconds), 0.0), _BELIEVED_S)
-    return None
-
-
 # What an answer brings, as it comes. An API server sends a watch in chunks, and read_chunked() goes through half the
 # code that read1() does: for an event by itself, which finds none of it in the processor's caches, 10 to 20 µs less.
 def _chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
@@ -367,12 +332,12 @@ def _chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
     return iter(lambda: response.read1(_CHUNK_BYTES), b"")
 
 
-def _read(response: BaseHTTPResponse, deadline: float, what: str) -> bytes:
+def _read(response: BaseHTTPResponse, deadline: float, what: str, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     while chunk := response.read1(_CHUNK_BYTES):
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise KubeError(f"{what}: an answer of more than {MAX_BODY_BYTES} bytes", retry=False)
+        if len(body) > max_bytes:
+            raise KubeTooLarge(f"{what}: an answer of more than {max_bytes} bytes")
         # The socket's own time-out begins anew with every byte.
         if time.monotonic() > deadline:
             raise KubeError(f"{what}: the answer did not end in time, the outcome is unknown")

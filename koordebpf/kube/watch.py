@@ -4,9 +4,16 @@
          ▲                                                       broken: back off, then the same
          └── 410 Gone, as status or as event ◄───────────────────┘
 
-A watch asks the server to end it after `Pace.watch_s`; one that has not ended `Pace.grace_s` later is cut. So a
-connection that died without a word, which TCP would not notice for a quarter of an hour, or on which a server sends a
-line that never ends, is found within their sum.
+A watch lasts for half an hour to an hour, as the server ends it by itself. Bookmarks, which kube-apiserver sends once a
+minute, prove meanwhile that it lives. They come only once something newer than the watch's beginning has happened, so a
+watch without one may be sound: it is opened anew, which proves as much. One that has sent bookmarks and falls silent is
+broken. A peer that is gone without a word is found by TCP in 50 s (`wires`).
+
+Lists that are older than what is known come from a server that lags, and are ignored; or from an etcd that was restored
+from a backup. After `Pace.restored_s` of nothing else, each on a connection of its own, they are the truth.
+
+Each watch is an HTTP/1.1 connection. HTTP/2 would carry all of them on one, but urllib3 reads an HTTP/2 answer to its
+end before it gives any of it, and speaks one request at a time (urllib3/http2/connection.py): no watch works by it.
 """
 
 from __future__ import annotations
@@ -16,18 +23,22 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
+from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kube.backoff import Backoff
+from koordebpf.kube.refusal import refusal
 from koordebpf.kube.table import CHANGES, Identity, ObjectList, Table, decode_list, is_older, version_of
-from koordebpf.kube.transport import Transport, refusal
+from koordebpf.kube.transport import Transport
+from koordebpf.kube.wires import OpenExchange
 from koordebpf.units import NS_PER_MS
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_MIN_LISTS: Final = 3  # older ones, until they are the truth
+_CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, one request more
 _LIFE_NS = (
     100 * NS_PER_MS
 )  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
@@ -36,39 +47,57 @@ _LIFE_NS = (
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long to ask. Seconds.
 
-    Why: bookmarks come about once a minute and shortly before a watch ends, so watches of a minute resume from a recent
-    resourceVersion even where nothing happens; 0.5 to 30 s of back-off is client-go's reflector, rounded.
+    Why: 30 to 60 min is what kube-apiserver gives a watch that asks for nothing (--min-request-timeout); 0.5 to 30 s of
+    back-off is client-go's reflector, rounded.
     """
 
     first_s: float = 0.5  # back-off after the first failure …
     cap_s: float = 30.0  # … and at most
     slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent
-    watch_s: int = 60
+    watch_s: int = 1800  # up to twice as long, by chance: servers that restart are not asked by all nodes at once
     grace_s: float = 15.0
+    silence_s: float = 75.0  # of what guards judge by. Why: bookmarks come 60 to 63 s apart
+    quiet_s: float = 1800.0  # of anything else, while no bookmark has come …
+    bookmarks_s: float = 300.0  # … and once one has
+    restored_s: float = 120.0
     answer_s: float = 15.0  # a page of a list, to its end
     page: int = 500
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """What to list and watch; `name` as RBAC spells it."""
+    """What to list and watch; `name` as RBAC spells it.
+
+    `is_proven`: its age is judged by the second, so that each `Pace.silence_s` has to bring a proof that it is current.
+    `absence`: what to say where the server does not have it.
+    """
 
     name: str
     path: str
     field_selector: str
     may_be_absent: bool = False  # 404 is an answer, not a failure
+    is_proven: bool = False
+    absence: str | None = None
 
 
 class ResourceView(msgspec.Struct, Generic[T], frozen=True):
     """What a reflector knows. `synced_at_ns` 0: no list yet. `is_absent`: the server does not have the resource.
 
-    `is_denied`: its last answer was 401 or 403.
+    `is_denied`: its last answer was 401 or 403. `is_open`: its watch is open, and not silent for longer than it may be.
     """
 
     objects: tuple[T, ...] = ()
     synced_at_ns: int = 0
     is_absent: bool = False
     is_denied: bool = False
+    is_open: bool = False
     problems: tuple[str, ...] = ()
+
+
+class _OlderLists(msgspec.Struct, frozen=True):
+    # Lists older than what is known, one after another and none older than the one before.
+    since_s: float
+    version: str
+    count: int = 1
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -94,8 +123,12 @@ class Reflector(Generic[T]):
         publish: Callable[[bool], None],
         pace: Pace,
         decode_event: Callable[[bytes], tuple[str, Identity, T] | None] = lambda _: None,
+        restored: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what is listed by `decode`, and a line of the watch by `decode_event` where that can."""
+        """Take what is listed by `decode`, and a line of the watch by `decode_event` where that can.
+
+        `restored` is called where the server turns out to have gone back in time.
+        """
         self.view: ResourceView[T] = ResourceView()
         self._transport = transport
         self._resource = resource
@@ -106,6 +139,14 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(pace.first_s, pace.cap_s)
         self._must_list = True
         self._was_gone = False  # 410 with no sign of health since
+        self._restored = restored
+        self._older: _OlderLists | None = None
+        self._silences = 0  # watches in a row that said nothing, since the last one that broke
+        self._has_bookmark = False  # the watch that is open
+        self._open: OpenExchange | None = None
+        self._is_open = False
+        self._is_recalled = False
+        self._recall = threading.Event()  # list anew, whatever its version; the watch that is open is to end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kube-{resource.name}", daemon=True)
 
@@ -116,6 +157,12 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """Ask the thread to end; its request ends when the transport is closed."""
         self._stop.set()
+
+    def relist(self) -> None:
+        """List anew and take what comes, though it be older: the server has gone back in time."""
+        self._recall.set()
+        if (watch := self._open) is not None:
+            watch.end()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread's end."""
@@ -129,10 +176,15 @@ class Reflector(Generic[T]):
     # One list where needed and one watch. Returns how long to wait before the next.
     def _round(self) -> float:
         try:
+            if self._recall.is_set():
+                self._must_list = self._is_recalled = True
+                self._recall.clear()
             if self._must_list:
                 self._list()
+                self._is_recalled = False
             is_healthy = self._watch()
         except KubeError as e:
+            self._silences = 0
             return 0.0 if self._stop.is_set() else self._after(e)
         except Exception:
             # A bug must not leave a node with a picture that silently stands still.
@@ -156,7 +208,8 @@ class Reflector(Generic[T]):
                 wait_s = self._backoff.next_s()
             case KubeGone(status=404) if self._resource.may_be_absent:
                 self._must_list = True
-                self._show(is_news=self._table.clear() or not self.view.is_absent, is_alive=True, is_absent=True)
+                is_news = self._table.clear() or not self.view.is_absent
+                self._show(is_news=is_news, is_alive=True, is_absent=True, problem=self._resource.absence)
                 return pace.slow_s * random.uniform(1.0, 1.1)
             # What was allowed once: an API server that has just started says 403 until it has read its roles.
             case KubeDenied() if self.view.synced_at_ns:
@@ -181,20 +234,41 @@ class Reflector(Generic[T]):
                 break
             query["continue"] = page.metadata.continue_
         version = page.metadata.resourceVersion
-        if is_older(version, self._table.version):
-            # Another server behind the balancer that lags, or etcd restored from a backup: then this goes on, the state
-            # ages, and guards stop acting on it until the agent is started anew.
-            raise KubeError(
-                f"list {self._resource.name}: resourceVersion {version} is older than the known "
-                f"{self._table.version}; the answer is ignored"
-            )
+        self._refuse_older(version)
         is_news = self._table.replace(items, version)
         self._must_list = False
         self._show(is_news=is_news, is_alive=True)
 
+    # Raises KubeError: the list is of a server that lags, as far as can be known yet.
+    def _refuse_older(self, version: str) -> None:
+        known = self._table.version
+        if self._is_recalled or not is_older(version, known):
+            self._older = None
+            return
+        older, now_s = self._older, time.monotonic()
+        if older is None or is_older(version, older.version):
+            older = _OlderLists(now_s, version)
+        else:
+            older = _OlderLists(older.since_s, version, older.count + 1)
+        if older.count < _MIN_LISTS or now_s - older.since_s < self._pace.restored_s:
+            self._older = older
+            # The next one may reach another server.
+            self._transport.forget_connections()
+            raise KubeError(
+                f"list {self._resource.name}: resourceVersion {version} is older than the known {known}; the answer is "
+                f"ignored"
+            )
+        self._older = None
+        _LOG.warning(
+            "list %s: all of %d lists in %.0f s, each on a connection of its own, are older (resourceVersion %s) than "
+            "the known %s: etcd was restored from a backup, and what it has is taken",
+            *(self._resource.name, older.count, now_s - older.since_s, version, known),
+        )
+        self._restored()
+
     def _page(self, query: dict[str, str]) -> ObjectList:
         body = self._transport.get(
-            self._resource.path, query, verb="list", resource=self._resource.name, timeout_s=self._pace.answer_s
+            self._path(), query, verb="list", resource=self._resource.name, timeout_s=self._pace.answer_s
         )
         try:
             return decode_list(body)
@@ -203,27 +277,62 @@ class Reflector(Generic[T]):
 
     # True if the watch showed life: without it the next one must not follow at once.
     def _watch(self) -> bool:
-        watch_s = round(self._pace.watch_s * random.uniform(1.0, 1.1))
+        pace, resource = self._pace, self._resource
+        watch_s = round(pace.watch_s * random.uniform(1.0, 2.0))
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "fieldSelector": self._resource.field_selector,
+            "fieldSelector": resource.field_selector,
             "resourceVersion": self._table.version,
             "timeoutSeconds": str(watch_s),
         }
         began = time.monotonic()
-        is_healthy = False
-        with self._transport.lines(
-            self._resource.path, query, resource=self._resource.name, within_s=watch_s + self._pace.grace_s
-        ) as lines:
-            self._show(is_alive=True)
-            for line in lines:
-                self._take(line)
-                is_healthy = True
-                self._was_gone = False
-                self._backoff.reset()
+        is_healthy = self._has_bookmark = False
+        try:
+            with self._transport.lines(
+                self._path(),
+                query,
+                resource=resource.name,
+                within_s=watch_s + pace.grace_s,
+                silence_s=pace.silence_s if resource.is_proven else pace.quiet_s,
+                opened=self._opened,
+            ) as lines:
+                self._is_open = True
+                self._show(is_alive=True)
+                for line in lines:
+                    self._take(line)
+                    is_healthy = True
+                    self._was_gone = False
+                    self._backoff.reset()
+        except KubeError as e:
+            if self._recall.is_set():
+                return True
+            if self._has_bookmark or not isinstance(e, KubeSilent):
+                raise
+            self._fell_silent()
+            return True
+        finally:
+            self._is_open, self._open = False, None
+        lasted_s = time.monotonic() - began
+        if lasted_s < pace.watch_s:
+            self._silences = 0
         self._show(is_alive=True)
-        return is_healthy or time.monotonic() - began >= watch_s / 2
+        return is_healthy or lasted_s >= pace.watch_s / 2
+
+    def _path(self) -> str:
+        return self._resource.path
+
+    def _opened(self, watch: OpenExchange) -> None:
+        self._open = watch
+        if self._recall.is_set():
+            watch.end()
+
+    # Nothing has happened, or the server has gone back in time: then nothing will until it has caught up.
+    def _fell_silent(self) -> None:
+        if self._silences % _CHECK_EVERY == 0:
+            page = self._page({"fieldSelector": self._resource.field_selector, "limit": "1"})
+            self._must_list = is_older(page.metadata.resourceVersion, self._table.version)
+        self._silences += 1
 
     def _take(self, line: bytes) -> None:
         if (told := self._decode_event(line)) is not None:
@@ -240,6 +349,9 @@ class Reflector(Generic[T]):
                 self._changed(is_news=self._table.apply(kind, event.object))
             case "BOOKMARK":
                 self._table.move_on(version_of(event.object))
+                self._has_bookmark = True
+                if self._open is not None:
+                    self._open.expect(self._pace.bookmarks_s)
                 self._show(is_alive=True)
             case "ERROR":
                 raise self._error(event.object)
@@ -276,6 +388,7 @@ class Reflector(Generic[T]):
             synced_at_ns=time.monotonic_ns() if is_alive else self.view.synced_at_ns,
             is_absent=is_absent,
             is_denied=is_denied,
+            is_open=self._is_open,
             problems=problems,
         )
         self._publish(is_news)

@@ -9,26 +9,53 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 from urllib3.response import HTTPResponse
 
+# A peer that is gone without a word: found after 20 + 3 · 10 s. A request it never acknowledges fails as soon.
+# Why: guards trust a list of pods for 90 s; and what stands between drops a connection that is idle for minutes.
+KEEPALIVE_S: Final = 50
+_DEAD_PEER: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, KEEPALIVE_S * 1000),
+)
+
 
 class Limit:
-    """When one exchange has to be over. `is_over`: it was not, and its sockets were cut."""
+    """When one exchange has to be over. `is_over`: it was not, and its sockets were cut.
 
-    def __init__(self, ends_s: float) -> None:
-        self.ends_s = ends_s  # time.monotonic()
+    With `silence_s` it also ends that long after the last sign of life, which `alive` notes; `is_silent`: it did.
+    """
+
+    def __init__(self, seconds: float, silence_s: float = math.inf) -> None:
+        self.silence_s = silence_s
         self.is_over = False
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._last_s = time.monotonic() + seconds
+        self.ends_s = self._last_s  # time.monotonic()
+        self.alive()
+
+    def alive(self) -> None:
+        """Note a sign of life."""
+        self.ends_s = min(self._last_s, time.monotonic() + self.silence_s)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it ended for silence, long before its time."""
+        return self.is_over and self.ends_s < self._last_s
 
 
 class Wires:
@@ -66,13 +93,13 @@ class Wires:
                 self._thread.start()
 
     @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[Limit]:
+    def within(self, seconds: float, silence_s: float = math.inf) -> Iterator[Limit]:
         """Cut the exchange that the calling thread makes meanwhile after so long, however much of it has come.
 
         Cost:    20 µs.
         """
         self.start()
-        limit = Limit(time.monotonic() + seconds)
+        limit = Limit(seconds, silence_s)
         with self._changed:
             self._limits.add(limit)
             if limit.ends_s < self._next_s:
@@ -84,6 +111,13 @@ class Wires:
             self._own.limit = outer
             with self._changed:
                 self._limits.discard(limit)
+
+    def end(self, limit: Limit) -> None:
+        """End one exchange before its time; its sockets are cut."""
+        with self._changed:
+            self._limits.discard(limit)
+            limit.is_over = True
+            _shut(limit.sockets)
 
     def cut(self) -> None:
         """End whatever waits on these sockets, and let no new one connect."""
@@ -104,6 +138,22 @@ class Wires:
                     _shut(limit.sockets)
                 self._next_s = min((each.ends_s for each in self._limits), default=float("inf"))
                 self._changed.wait(None if self._next_s == float("inf") else self._next_s - now_s)
+
+
+class OpenExchange:
+    """What another thread may do with an exchange that is going on."""
+
+    def __init__(self, wires: Wires, limit: Limit) -> None:
+        self._wires = wires
+        self._limit = limit
+
+    def end(self) -> None:
+        """Cut it."""
+        self._wires.end(self._limit)
+
+    def expect(self, silence_s: float) -> None:
+        """From the next sign of life on let it be silent for no longer than that."""
+        self._limit.silence_s = min(self._limit.silence_s, silence_s)
 
 
 def _shut(sockets: Iterable[socket.socket]) -> None:
@@ -127,7 +177,7 @@ class _Cuttable(HTTPConnection):
         for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)
             try:
-                for option in self.socket_options or ():
+                for option in (*(self.socket_options or ()), *_DEAD_PEER):
                     sock.setsockopt(*option)
                 sock.settimeout(self.timeout)
                 self.wires.add(sock)
