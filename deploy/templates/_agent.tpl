@@ -36,9 +36,18 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $pod "hostPID" true -}}
   {{- $capabilities := $container.securityContext.capabilities -}}
   {{- $_ := set $capabilities "add" (append $capabilities.add "KILL") -}}
+  {{- $_ := set $container.securityContext "appArmorProfile" (dict "type" "Unconfined") -}}
 {{- end -}}
 {{- if $values.agent.privileged -}}
   {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}
+{{- end -}}
+
+{{- /* As components/cri and components/cri-o have it. */ -}}
+{{- with $values.agent.criDirectory -}}
+  {{- $mount := dict "name" "container-runtime" "mountPath" . "readOnly" true "mountPropagation" "HostToContainer" -}}
+  {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
+  {{- $volume := dict "name" "container-runtime" "hostPath" (dict "path" . "type" "Directory") -}}
+  {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
 {{- end -}}
 
 {{- /* The configuration: an edit rolls the agents. */ -}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,7 +105,7 @@ def collection(one: Mapping[str, Any]) -> str:
     """Return where objects of this kind and namespace are."""
     version = one["apiVersion"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    plural = one["kind"].lower() + ("es" if one["kind"].endswith("s") else "s")
+    plural = re.sub("y$", "ie", one["kind"].lower()) + ("es" if one["kind"].endswith("s") else "s")
     namespace = one["metadata"].get("namespace")
     return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
 

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import urllib3
@@ -44,11 +44,15 @@ class ControlPlane:
     """A cluster without nodes, ready when made. `close()` ends its processes and removes its files.
 
     Shape:   `api` asks as administrator, and `admin_kubeconfig` lets others; `service_account()` makes credentials of
-             less. `controllers` is which of kube-controller-manager's run: by default none that miss a kubelet.
+             less. `controllers` is which of kube-controller-manager's run: by default none that miss a kubelet. Pods of
+             `limited_priorities` need a quota that names them.
     Cost:    ready in 3 to 5 s; 0.5 GiB in three processes.
     """
 
-    def __init__(self, kubernetes: Path, controllers: str = _CONTROLLERS) -> None:
+    def __init__(
+        self, kubernetes: Path, controllers: str = _CONTROLLERS, limited_priorities: Sequence[str] = ()
+    ) -> None:
+        self._limited_priorities = limited_priorities
         self._kubernetes = kubernetes
         self._controllers = controllers
         self.folder = Path(tempfile.mkdtemp(prefix="koordebpf-cluster-"))
@@ -92,16 +96,23 @@ class ControlPlane:
         path.chmod(0o600)
         return path
 
-    def service_account(self, namespace: str, name: str) -> Path:
-        """Return a kubeconfig with a token of this ServiceAccount, which must be there."""
+    def service_account(self, namespace: str, name: str, pod: Object | None = None) -> Path:
+        """Return a kubeconfig with a token of this ServiceAccount; with `pod` bound to it, as kubelet asks for it."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": _TOKEN_S},
-        }
+        spec: Object = {"expirationSeconds": _TOKEN_S}
+        file = f"{namespace}-{name}"
+        if pod is not None:
+            metadata = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            }
+            file += f"-{metadata['uid']}"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         token = self.api.call("POST", path, body)["status"]["token"]
-        return self.kubeconfig(f"{namespace}-{name}", {"token": token})
+        return self.kubeconfig(file, {"token": token})
 
     def add_namespace(self, name: str) -> Object:
         """Create a namespace; return it once pods may be made in it."""
@@ -198,6 +209,7 @@ class ControlPlane:
         (self.folder / "audit.json").write_text(json.dumps(_AUDIT))
         # A node has a network of its own.
         (self.folder / "egress.json").write_text(json.dumps(_egress(self.way_to_nodes)))
+        (self.folder / "admission.json").write_text(json.dumps(_admission(self._limited_priorities)))
         # Any pair of keys signs tokens.
         _, tokens_key = authority.client("service-accounts", "service-accounts", "none")
         self._api_server_flags = (
@@ -214,6 +226,7 @@ class ControlPlane:
             f"--token-auth-file={self.folder}/tokens.csv",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            f"--admission-control-config-file={self.folder}/admission.json",
             f"--service-account-issuer={_ISSUER}",
             f"--service-account-key-file={tokens_key}",
             f"--service-account-signing-key-file={tokens_key}",
@@ -269,14 +282,32 @@ def _egress(way: Path) -> Object:
     }
 
 
+# Source: https://kubernetes.io/docs/concepts/policy/resource-quotas, "Limit Priority Class consumption by default".
+def _admission(limited_priorities: Sequence[str]) -> Object:
+    expression = {"scopeName": "PriorityClass", "operator": "In", "values": list(limited_priorities)}
+    limited = {"resource": "pods", "matchScopes": [expression]}
+    quota = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "ResourceQuotaConfiguration",
+        "limitedResources": [limited] if limited_priorities else [],
+    }
+    return {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "ResourceQuota", "configuration": quota}],
+    }
+
+
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
 @contextlib.contextmanager
-def control_plane(kubernetes: Path, controllers: str = _CONTROLLERS) -> Iterator[ControlPlane]:
+def control_plane(
+    kubernetes: Path, controllers: str = _CONTROLLERS, limited_priorities: Sequence[str] = ()
+) -> Iterator[ControlPlane]:
     """Give a control plane that is gone afterwards."""
-    plane = ControlPlane(kubernetes, controllers)
+    plane = ControlPlane(kubernetes, controllers, limited_priorities)
     try:
         yield plane
     finally:

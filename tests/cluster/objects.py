@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from koordebpf.kube.api import CONFIG_NAMESPACE
 from tests.cluster.api import Api, Object
 from tests.cluster.binaries import IMAGE
 
@@ -27,7 +26,6 @@ def deployed(name: str) -> list[Object]:
 
 def install(api: Api) -> None:
     """Create what an administrator applies before the agents: namespaces, CRD, accounts with their rights, classes."""
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CONFIG_NAMESPACE}})
     for name in ("namespace.yaml", "nodeslo-crd.yaml", "serviceaccount.yaml", "rbac.yaml"):
         api.create(*deployed(name))
     for name, value in PRIORITIES.items():

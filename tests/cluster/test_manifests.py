@@ -21,7 +21,13 @@ from tests.deploy.rendered import DEPLOY, NAMESPACE, built, overlay_with, templa
 
 EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
-COMPONENTS = [["beside-koordinator", "node-mark", "prometheus-operator"], ["host-processes"], ["privileged"]]
+COMPONENTS = [
+    ["beside-koordinator", "node-mark", "own-node-only", "prometheus-operator"],
+    ["cri"],
+    ["cri-o"],
+    ["host-processes"],
+    ["privileged"],
+]
 
 
 class Operator:

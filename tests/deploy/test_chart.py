@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from koordebpf.kube.api import CONFIG_NAMESPACE
 from tests.deploy.programs import helm
 from tests.deploy.rendered import (
     CHART,
@@ -40,6 +41,21 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "enforce": ("enforce", (), {"enforce": {"enabled": True}}),
     "beside Koordinator": ("observe", ["beside-koordinator"], {"besideKoordinator": True}),
     "nodes are marked": ("enforce", ["node-mark"], {"enforce": {"enabled": True}, "agent": {"nodeMark": True}}),
+    "on their own node only": (
+        "enforce",
+        ["node-mark", "own-node-only"],
+        {"enforce": {"enabled": True}, "agent": {"nodeMark": True, "ownNodeOnly": True}},
+    ),
+    "containerd stops containers": (
+        "enforce",
+        ["cri"],
+        {"enforce": {"enabled": True}, "agent": {"criDirectory": "/run/containerd"}},
+    ),
+    "CRI-O stops containers": (
+        "enforce",
+        ["cri-o"],
+        {"enforce": {"enabled": True}, "agent": {"criDirectory": "/run/crio"}},
+    ),
     "agents that kill": (
         "enforce",
         ["host-processes"],
@@ -49,11 +65,25 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "with the Prometheus operator": ("observe", ["prometheus-operator"], {"prometheusOperator": {"enabled": True}}),
     "everything": (
         "enforce",
-        ["beside-koordinator", "node-mark", "host-processes", "privileged", "prometheus-operator"],
+        [
+            "beside-koordinator",
+            "node-mark",
+            "own-node-only",
+            "cri",
+            "host-processes",
+            "privileged",
+            "prometheus-operator",
+        ],
         {
             "enforce": {"enabled": True},
             "besideKoordinator": True,
-            "agent": {"nodeMark": True, "hostProcesses": True, "privileged": True},
+            "agent": {
+                "nodeMark": True,
+                "ownNodeOnly": True,
+                "criDirectory": "/run/containerd",
+                "hostProcesses": True,
+                "privileged": True,
+            },
             "prometheusOperator": {"enabled": True},
         },
     ),
@@ -64,7 +94,7 @@ def neutral(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
     """The objects without what tells only by which of the two they were made.
 
     kustomize ends a ConfigMap's name with a hash of it, Helm has one as an annotation of the pods: each rolls them.
-    Helm keeps a release in its namespace, which therefore is there before it.
+    Helm keeps a release in its namespace, which therefore is there before it, as is the one of slo-controller-config.
     """
     neutral = copy.deepcopy([one for one in objects if one["kind"] != "Namespace"])
     hashed = {one["metadata"]["name"] for one in neutral if one["kind"] == "ConfigMap"}
@@ -94,7 +124,8 @@ def config_of(objects: Sequence[Object], mode: str = "") -> Any:
 def test_it_is_what_kustomize_builds(case: str, tmp_path: Path) -> None:
     overlay, components, values = SAME[case]
     whole = built(overlay_with(tmp_path, overlay, components))
-    assert [one["metadata"]["name"] for one in whole if one["kind"] == "Namespace"] == [NAMESPACE]
+    there = {one["metadata"]["name"] for one in whole if one["kind"] == "Namespace"}
+    assert there == ({NAMESPACE} if "beside-koordinator" in components else {NAMESPACE, CONFIG_NAMESPACE})
     assert neutral(templated(values)) == neutral(whole)
 
 

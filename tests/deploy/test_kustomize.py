@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import koordebpf.kube.transport
+from koordebpf.kube.api import CONFIG_NAMESPACE
+from koordebpf.kube.cri import SOCKETS
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
 
@@ -62,6 +64,9 @@ class TestKustomize:
             assert security["readOnlyRootFilesystem"] is True
             assert security["seccompProfile"] == {"type": "RuntimeDefault"}
             assert security["capabilities"]["drop"] == ["ALL"]
+            # SELinux's type for containers may neither use bpf(2) nor write to cgroups.
+            assert security.get("seLinuxOptions") == ({"type": "spc_t"} if "agent" in name else None)
+            assert "appArmorProfile" not in security
             assert pod["nodeSelector"]["kubernetes.io/os"] == "linux"
             assert not pod.keys() & {"hostPID", "hostNetwork", "hostIPC"}, name
             # Who is to be quick is not throttled; who leaks is ended.
@@ -115,7 +120,42 @@ class TestKustomize:
             assert killing[name].pop("hostPID") is True
             added = killing[name]["containers"][0]["securityContext"]["capabilities"]["add"]
             assert added.pop() == "KILL"
+            profile = killing[name]["containers"][0]["securityContext"].pop("appArmorProfile")
+            assert profile == {"type": "Unconfined"}
         assert killing == usual
+
+    @pytest.mark.parametrize(("component", "folder"), [("cri", "/run/containerd"), ("cri-o", "/run/crio")])
+    def test_a_runtime_that_stops_containers_is_found_by_the_agent(
+        self, component: str, folder: str, tmp_path: Path
+    ) -> None:
+        assert Path(folder) in {socket.parent for socket in SOCKETS}
+        usual = pod_specs(built(DEPLOY / "overlays/enforce"))
+        specs = pod_specs(built(overlay_with(tmp_path, "enforce", [component])))
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            volume = specs[name]["volumes"].pop()
+            mount = specs[name]["containers"][0]["volumeMounts"].pop()
+            assert volume == {"name": mount["name"], "hostPath": {"path": folder, "type": "Directory"}}
+            assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
+            assert mount["mountPropagation"] == "HostToContainer"
+        assert specs == usual
+
+    def test_the_namespace_of_the_thresholds_is_made_before_anybody_else_can(self, tmp_path: Path) -> None:
+        ours = ("Namespace", CONFIG_NAMESPACE)
+        for overlay in ("observe", "enforce"):
+            assert ours in by_name(built(DEPLOY / "overlays" / overlay))
+        assert ours not in by_name(built(overlay_with(tmp_path, "enforce", ["beside-koordinator"])))
+
+    def test_acting_on_the_own_node_only_is_policies_and_nothing_else(self, tmp_path: Path) -> None:
+        whole = by_name(built(DEPLOY / "overlays/enforce"))
+        bounded = by_name(built(overlay_with(tmp_path, "enforce", ["own-node-only"])))
+        assert {one: bounded[one] for one in whole} == whole
+        added = bounded.keys() - whole.keys()
+        policies = {name for kind, name in added if kind == "ValidatingAdmissionPolicy"}
+        assert {(kind, name) for kind, name in added if not kind.startswith("ValidatingAdmissionPolicy")} == set()
+        for name in policies:
+            assert bounded["ValidatingAdmissionPolicy", name]["spec"]["failurePolicy"] == "Fail"
+            binding = bounded["ValidatingAdmissionPolicyBinding", name]["spec"]
+            assert (binding["policyName"], binding["validationActions"]) == (name, ["Deny"])
 
     @pytest.mark.parametrize("components", [["privileged"], ["host-processes", "privileged"]])
     def test_privileged_stands_for_every_capability(self, components: list[str], tmp_path: Path) -> None:
@@ -132,6 +172,7 @@ class TestKustomize:
         beside = set(by_name(built(overlay_with(tmp_path, overlay, ["beside-koordinator"]))))
         assert whole - beside == {
             ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
+            ("Namespace", CONFIG_NAMESPACE),
             *((kind, "koordebpf-controller") for kind in ("Deployment", "ServiceAccount", "Role", "RoleBinding")),
             *((kind, "koordebpf-controller") for kind in ("ClusterRole", "ClusterRoleBinding")),
         }

@@ -1,0 +1,380 @@
+"""What deploy/components/own-node-only leaves to an agent that was compromised, on a real API server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
+from koordebpf.kube.actions import KubeActions
+from koordebpf.kube.node_marks import NodeMarks
+from koordebpf.kube.transport import open_cluster
+from tests.cluster.api import Api, Object, Refused
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
+from tests.cluster.story import Story
+from tests.contract.apiserver import until
+
+TIMEOUT_S = 5.0
+COMPONENTS = BASE.parent / "components"
+POLICIES = COMPONENTS / "own-node-only/policies.yaml"
+MARKS = COMPONENTS / "node-mark/rbac.yaml"
+ALLOWED = {"koordebpf.io/eviction": "own-node"}
+MERGE = "application/strategic-merge-patch+json"
+POLICY = "ValidatingAdmissionPolicy"
+
+
+class Tenant:
+    """Two nodes with an agent each, and what may be evicted on them."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.here, self.elsewhere = (
+            cluster.api.create(node(f"{namespace}-{name}"))["metadata"]["name"] for name in "ab"
+        )
+        self._made: list[Object] = []
+
+    def agent_pod(self, where: str) -> Object:
+        """Return a pod of the DaemonSet on a node, whose token kubelet would ask for."""
+        made = pod(f"agent-{secrets.token_hex(4)}", where, namespace=NAMESPACE)
+        made["spec"]["serviceAccountName"] = AGENT
+        self._made.append(self.cluster.api.create(made))
+        return self._made[-1]
+
+    def kubeconfig(self, where: str | None) -> Path:
+        """Return an agent's credentials: those of its pod on a node, None: a token that is bound to nothing."""
+        return self.cluster.service_account(NAMESPACE, AGENT, None if where is None else self.agent_pod(where))
+
+    def pod(self, where: str, namespace: str | None = None, **more: Any) -> Object:
+        """Return a pod that somebody wants to be rid of."""
+        made = self.cluster.api.create(
+            pod(f"p-{secrets.token_hex(4)}", where, namespace=namespace or self.namespace, **more)
+        )
+        self._made.append(made)
+        return made
+
+    def is_there(self, one: Object) -> bool:
+        """Tell whether nobody evicted the pod."""
+        now = self.cluster.api.get(one)
+        return now is not None and "deletionTimestamp" not in now["metadata"]
+
+    def close(self) -> None:
+        for one in self._made:
+            self.cluster.api.delete(one, gracePeriodSeconds=0)
+        for name in (self.here, self.elsewhere):
+            self.cluster.api.delete(node(name))
+
+
+def objects(path: Path) -> list[Object]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def policies(cluster: ControlPlane) -> Iterator[None]:
+    """The component, in force."""
+    made = [*objects(MARKS), *objects(POLICIES)]
+    cluster.api.create(*made)
+    probe = Tenant(cluster, "default")
+    acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
+    one = probe.pod(probe.here)
+    # The API server looks for new policies each second; each of them is waited for.
+    until(lambda: "names no node" in refusal(lambda: evict(acts, one)), "the policy of evictions")
+    until(lambda: "names no node" in refusal(lambda: record(acts, one)), "the policy of Events")
+    marks = NodeMarks(acts._transport, probe.here)
+    until(
+        lambda: (
+            "the token is for Node" in refusal(lambda: marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S))
+        ),
+        "the policy of marks",
+    )
+    acts.close()
+    probe.close()
+    yield
+    for each in made:
+        cluster.api.delete(each)
+
+
+@pytest.fixture
+def tenant(cluster: ControlPlane, namespace: str) -> Iterator[Tenant]:
+    cluster.api.patch({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, labelled(ALLOWED))
+    tenant = Tenant(cluster, namespace)
+    yield tenant
+    tenant.close()
+
+
+@pytest.fixture
+def agent(tenant: Tenant) -> Iterator[KubeActions]:
+    """The agent's own client with its own token: what it sends is what it always sends."""
+    actions = KubeActions(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here)
+    yield actions
+    actions.close()
+
+
+@pytest.fixture
+def forged(tenant: Tenant) -> Api:
+    """Whoever has the token of the agent on node `here`, and sends what it likes."""
+    return client(tenant, tenant.here)
+
+
+def client(tenant: Tenant, where: str | None) -> Api:
+    token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
+    return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)
+
+
+def labelled(labels: dict[str, str | None]) -> Object:
+    return {"metadata": {"labels": labels}}
+
+
+def evict(actions: KubeActions, one: Object) -> None:
+    metadata = one["metadata"]
+    actions.evict(metadata["namespace"], metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S)
+
+
+def record(actions: KubeActions, one: Object) -> None:
+    metadata = one["metadata"]
+    actions.create_event(
+        metadata["namespace"], metadata["name"], metadata["uid"],
+        reason="evictPodSuccess", message="it went", at=datetime.now(UTC), timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """Return what the API server says against it, empty: nothing."""
+    try:
+        act()
+    except (KubeDenied, Refused) as refused:
+        return str(refused)
+    except KubeConflict:
+        return ""
+    return ""
+
+
+def send(api: Api, one: Object, options: Object | None, version: str = "policy/v1") -> None:
+    """Send an Eviction with these deleteOptions."""
+    metadata = {"name": one["metadata"]["name"], "namespace": one["metadata"]["namespace"]}
+    body: Object = {"apiVersion": version, "kind": "Eviction", "metadata": metadata}
+    if options is not None:
+        body["deleteOptions"] = options
+    api.call("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction", body)
+
+
+def exactly(one: Object, **more: object) -> Object:
+    return {"preconditions": {"uid": one["metadata"]["uid"]}, **more}
+
+
+class TestEvictions:
+    def test_the_agent_evicts_on_its_own_node_as_before(self, tenant: Tenant, agent: KubeActions) -> None:
+        one = tenant.pod(tenant.here)
+        evict(agent, one)
+        assert not tenant.is_there(one)
+        tenant.cluster.api.delete(one, gracePeriodSeconds=0)
+        with pytest.raises(KubeGone, match="not found"):
+            evict(agent, one)
+
+    def test_no_pod_of_another_node_can_be_evicted(self, tenant: Tenant, agent: KubeActions) -> None:
+        tenant.pod(tenant.here)
+        one = tenant.pod(tenant.elsewhere)
+        with pytest.raises(KubeDenied, match=f"the pod does not run on {tenant.here}"):
+            evict(agent, one)
+        assert tenant.is_there(one)
+
+    def test_another_nodes_token_is_for_that_node(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.here)
+        with pytest.raises(Refused, match=f"the pod does not run on {tenant.elsewhere}"):
+            send(client(tenant, tenant.elsewhere), one, exactly(one))
+        assert tenant.is_there(one)
+
+    def test_a_token_that_is_bound_to_nothing_is_refused(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.here)
+        with pytest.raises(Refused, match="the token names no node"):
+            send(client(tenant, None), one, exactly(one))
+        assert tenant.is_there(one)
+
+    @pytest.mark.parametrize("version", ["policy/v1", "policy/v1beta1"])
+    @pytest.mark.parametrize("options", [None, {}, {"preconditions": {}}, {"preconditions": {"uid": ""}}], ids=str)
+    def test_a_name_alone_is_refused(self, options: Object | None, version: str, tenant: Tenant, forged: Api) -> None:
+        one = tenant.pod(tenant.here)
+        with pytest.raises(Refused, match=r"preconditions\.uid is missing"):
+            send(forged, one, options, version)
+        assert tenant.is_there(one)
+
+    def test_the_name_of_another_nodes_pod_is_none_of_its_own(self, tenant: Tenant, forged: Api) -> None:
+        mine, one = tenant.pod(tenant.here), tenant.pod(tenant.elsewhere)
+        with pytest.raises(Refused, match="the pod does not run on"):
+            send(forged, one, exactly(mine))
+        assert tenant.is_there(one)
+
+    @pytest.mark.parametrize("grace_s", [0, -1])
+    def test_a_pod_is_not_taken_away_before_its_processes_ended(
+        self, grace_s: int, tenant: Tenant, forged: Api
+    ) -> None:
+        one = tenant.pod(tenant.here)
+        with pytest.raises(Refused, match="gracePeriodSeconds must be at least 1"):
+            send(forged, one, exactly(one, gracePeriodSeconds=grace_s))
+        assert tenant.is_there(one)
+
+    def test_a_shorter_grace_period_is_allowed(self, tenant: Tenant, forged: Api) -> None:
+        one = tenant.pod(tenant.here)
+        send(forged, one, exactly(one, gracePeriodSeconds=1))
+        assert not tenant.is_there(one)
+
+    @pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE])
+    def test_no_label_opens_these_namespaces(self, namespace: str, tenant: Tenant, forged: Api) -> None:
+        whole = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        tenant.cluster.api.patch(whole, labelled(ALLOWED))
+        one = tenant.pod(tenant.here, namespace)
+        try:
+            with pytest.raises(Refused, match=f"no pod of namespace {namespace} is ever evicted"):
+                send(forged, one, exactly(one))
+        finally:
+            tenant.cluster.api.patch(whole, labelled(dict.fromkeys(ALLOWED)))
+        assert tenant.is_there(one)
+
+    def test_a_namespace_that_nobody_opened_stays_closed(self, tenant: Tenant, forged: Api) -> None:
+        one = tenant.pod(tenant.here, "default")
+        with pytest.raises(Refused, match=r"namespace default has no label koordebpf\.io/eviction=own-node"):
+            send(forged, one, exactly(one))
+        assert tenant.is_there(one)
+
+    def test_where_any_node_is_allowed_the_rest_holds(self, tenant: Tenant, forged: Api) -> None:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant.namespace}}
+        tenant.cluster.api.patch(namespace, labelled({"koordebpf.io/eviction": "any-node"}))
+        one, another = tenant.pod(tenant.elsewhere), tenant.pod(tenant.elsewhere)
+        # The API server knows of the label a moment later.
+        until(lambda: not refusal(lambda: send(forged, one, exactly(one))), "an eviction on another node")
+        with pytest.raises(Refused, match=r"preconditions\.uid is missing"):
+            send(forged, another, None)
+
+    def test_system_critical_pods_stay(self, tenant: Tenant, forged: Api) -> None:
+        one = tenant.pod(tenant.here, priority="system-node-critical")
+        with pytest.raises(Refused, match="the pod is system-critical"):
+            send(forged, one, exactly(one))
+        assert tenant.is_there(one)
+
+    def test_nobody_else_is_asked_for_any_of_it(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.elsewhere)
+        send(tenant.cluster.api, one, None)
+        assert not tenant.is_there(one)
+
+
+class TestEvents:
+    def test_the_agent_records_as_before(self, tenant: Tenant, agent: KubeActions) -> None:
+        one = tenant.pod(tenant.here)
+        record(agent, one)
+        query = {"fieldSelector": f"involvedObject.uid={one['metadata']['uid']}"}
+        (event,) = tenant.cluster.api.items("v1", "Event", tenant.namespace, **query)
+        assert event["reportingInstance"] == tenant.here
+
+    def test_none_is_in_another_nodes_name(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.here)
+        other = KubeActions(open_cluster(tenant.kubeconfig(tenant.elsewhere)), tenant.here)
+        with pytest.raises(KubeDenied, match=f"reportingInstance must be {tenant.elsewhere}"):
+            record(other, one)
+        other.close()
+
+    def test_none_is_in_anothers_name(self, tenant: Tenant, forged: Api) -> None:
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "e", "namespace": tenant.namespace},
+            "involvedObject": {"namespace": tenant.namespace},
+            "source": {"component": "kubelet", "host": tenant.here},
+            "reportingComponent": "kubelet",
+            "reportingInstance": tenant.here,
+        }
+        with pytest.raises(Refused, match="reportingComponent must be koordebpf"):
+            forged.create(event)
+
+
+class TestMarks:
+    @pytest.fixture
+    def marks(self, tenant: Tenant) -> Iterator[NodeMarks]:
+        marks = NodeMarks(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here)
+        yield marks
+        marks.close()
+
+    def test_the_agent_marks_its_own_node_as_before(self, tenant: Tenant, marks: NodeMarks) -> None:
+        other = {"key": "team", "value": "a", "effect": "NoSchedule"}
+        tenant.cluster.api.patch(node(tenant.here), {"spec": {"taints": [other]}})
+        for mark in ("taint", "condition"):
+            assert marks.put(mark, at=datetime.now(UTC), timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
+        assert marks.remove(timeout_s=TIMEOUT_S)
+        now = tenant.cluster.api.get(node(tenant.here))
+        assert now is not None
+        assert now["spec"]["taints"] == [other]
+
+    @pytest.mark.parametrize("mark", ["taint", "condition"])
+    def test_no_other_node_is_marked(self, mark: Any, tenant: Tenant) -> None:
+        other = NodeMarks(open_cluster(tenant.kubeconfig(tenant.here)), tenant.elsewhere)
+        with pytest.raises(KubeDenied, match=f"the token is for Node {tenant.here}"):
+            other.put(mark, at=datetime.now(UTC), timeout_s=TIMEOUT_S)
+        other.close()
+
+    @pytest.mark.parametrize("subresource", ["", "/status"])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+            {"metadata": {"annotations": {"a": "b"}}},
+            {"metadata": {"finalizers": ["a.example/b"]}},
+        ],
+        ids=lambda change: next(iter(change["metadata"])),
+    )
+    def test_metadata_stay(self, change: Object, subresource: str, tenant: Tenant, forged: Api) -> None:
+        with pytest.raises(Refused, match="only the taint and the condition of koordebpf"):
+            forged.call("PATCH", f"/api/v1/nodes/{tenant.here}{subresource}", change, MERGE)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"spec": {"unschedulable": True}}, "only the taint and the condition of koordebpf"),
+            ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "of taints only"),
+        ],
+    )
+    def test_the_rest_of_its_spec_stays(self, change: Object, said: str, tenant: Tenant, forged: Api) -> None:
+        with pytest.raises(Refused, match=said):
+            forged.call("PATCH", f"/api/v1/nodes/{tenant.here}", change, MERGE)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"capacity": {"memory": "1Ti"}}, "only the taint and the condition of koordebpf"),
+            ({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}, "only the taint and the condition"),
+            ({"conditions": [{"type": "Ready", "status": "False"}]}, "of conditions only"),
+        ],
+    )
+    def test_the_rest_of_its_status_stays(self, change: Object, said: str, tenant: Tenant, forged: Api) -> None:
+        with pytest.raises(Refused, match=said):
+            forged.call("PATCH", f"/api/v1/nodes/{tenant.here}/status", {"status": change}, MERGE)
+
+
+def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:
+    for one in objects(POLICIES):
+        if one["kind"] == POLICY:
+            status = until(lambda one=one: (cluster.api.get(one) or {}).get("status"), "the types are checked")
+            assert "expressionWarnings" not in status.get("typeChecking", {}), one["metadata"]["name"]
+
+
+def test_the_agent_evicts_with_the_token_of_its_pod(story: Story, cluster: ControlPlane) -> None:
+    cluster.api.patch(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story.namespace}}, labelled(ALLOWED)
+    )
+    mine = pod(f"agent-{secrets.token_hex(4)}", story.node.name, namespace=NAMESPACE)
+    mine["spec"]["serviceAccountName"] = AGENT
+    made = cluster.api.create(mine)
+    try:
+        story.hold("hog", 600)
+        story.agent(kubeconfig=cluster.service_account(NAMESPACE, AGENT, made))
+        story.threshold(memoryEvictThresholdPercent=story.used_percent() - 5)
+        story.evicted("hog")
+        story.is_gone("hog")
+        assert [event["reason"] for event in story.events("hog")] == ["evictPodSuccess"]
+    finally:
+        cluster.api.delete(made, gracePeriodSeconds=0)
