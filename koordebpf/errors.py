@@ -99,10 +99,14 @@ class KubeBusy(KubeError):
 
 
 class KubeDenied(KubeError):
-    """401 or 403: names the verb and resource that RBAC has to allow. Not retried."""
+    """401 or 403: names the verb and resource that RBAC has to allow. Not retried.
 
-    def __init__(self, message: str, verb: str, resource: str) -> None:
+    `by_policy` RBAC allows it, and an admission policy does not; the message has its reason.
+    """
+
+    def __init__(self, message: str, verb: str, resource: str, *, by_policy: bool = False) -> None:
         super().__init__(message, retry=False)
+        self.by_policy = by_policy
         self.verb = verb
         self.resource = resource
 

@@ -162,7 +162,8 @@ class ApiExecutor(Actuator):
             result, detail = Result.REFUSED, str(error)
         except KubeDenied as error:
             retry_at_ns = self._note_busy(pod.uid, None, is_denied=True)
-            result, detail = Result.REFUSED, f"{error}: allow {error.verb} on {error.resource}"
+            remedy = "" if error.by_policy else f": allow {error.verb} on {error.resource}"
+            result, detail = Result.REFUSED, f"{error}{remedy}"
         except KubeGone as error:
             # After a try with unknown outcome this is how our own success looks.
             result = Result.GONE if task.tries == 1 else Result.DONE

@@ -61,6 +61,10 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
             # (apiserver/pkg/admission/plugin/namespace/lifecycle).
             if said.details is not None and any(c.reason == "NamespaceTerminating" for c in said.details.causes or ()):
                 return KubeGone(text, status)
+            # Nor is an admission policy, whose message says what is missing
+            # (apiserver/pkg/admission/plugin/policy/validating/dispatcher.go); the cause only repeats it.
+            if causes and causes[0].startswith("ValidatingAdmissionPolicy "):
+                return KubeDenied(f"{verb} {resource}: {status} {phrase}: {causes[0]}", verb, resource, by_policy=True)
             return KubeDenied(f"{text} (needs RBAC verb {verb} on {resource})", verb, resource)
         case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
             return KubeGone(text, status)

@@ -99,6 +99,13 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     yield
     for each in made:
         cluster.api.delete(each)
+    # Nor does it forget them at once, and the cluster is other tests' too.
+    after = Tenant(cluster, "default")
+    acts = KubeActions(open_cluster(after.kubeconfig(None)), after.here)
+    until(lambda: not refusal(lambda: evict(acts, after.pod(after.here))), "the end of the policies of evictions")
+    until(lambda: not refusal(lambda: record(acts, after.pod(after.here))), "the end of the policy of Events")
+    acts.close()
+    after.close()
 
 
 @pytest.fixture
@@ -181,8 +188,9 @@ class TestEvictions:
     def test_no_pod_of_another_node_can_be_evicted(self, tenant: Tenant, agent: KubeActions) -> None:
         tenant.pod(tenant.here)
         one = tenant.pod(tenant.elsewhere)
-        with pytest.raises(KubeDenied, match=f"the pod does not run on {tenant.here}"):
+        with pytest.raises(KubeDenied, match=f"denied request: the pod does not run on {tenant.here}$") as denied:
             evict(agent, one)
+        assert denied.value.by_policy
         assert tenant.is_there(one)
 
     def test_another_nodes_token_is_for_that_node(self, tenant: Tenant) -> None:

@@ -108,6 +108,17 @@ def test_denied_names_verb_and_resource(code: int, server: Server, actions: Kube
     assert not caught.value.retry
 
 
+def test_403_of_an_admission_policy_is_no_matter_of_rbac(server: Server, actions: KubeActions) -> None:
+    said = "ValidatingAdmissionPolicy 'a' with binding 'b' denied request: the token names no node"
+    details = {"name": "spark-1", "kind": "pods", "causes": [{"message": said}]}
+    server.on(PATH, gives(403, status(403, "Forbidden", f'pods "spark-1" is forbidden: {said}', **details)))
+    with pytest.raises(
+        KubeDenied, match=r"^create pods/eviction: 403 Forbidden: Validating.* names no node$"
+    ) as caught:
+        evict(actions)
+    assert caught.value.by_policy
+
+
 def test_403_of_a_disruption_budget_is_no_matter_of_rbac(server: Server, actions: KubeActions) -> None:
     said = status(403, "Forbidden", "pdb disruptions allowed is negative", kind="poddisruptionbudget", name="web")
     server.on(PATH, gives(403, said))

@@ -129,6 +129,14 @@ def test_a_pod_that_is_refused_for_days_is_still_answered_for(desk: Callable[[Ap
     assert d.answer().result is Result.REFUSED
 
 
+def test_what_a_policy_denies_is_no_matter_of_rbac(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api(KubeDenied("no label", "create", "pods/eviction", by_policy=True)))
+    d.executor.submit(victim(), 1)
+    assert (answer := d.answer()).result is Result.REFUSED
+    assert answer.detail == "no label"
+    assert answer.retry_at_ns is not None
+
+
 def test_a_denied_pod_is_not_sent_again_at_once_but_its_successor_is(desk: Callable[[Api], Desk]) -> None:
     api = Api(KubeDenied("forbidden", "create", "pods/eviction"))
     d = desk(api)
