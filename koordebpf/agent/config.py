@@ -84,8 +84,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       others are off, as in koordlet. Under compat: strict all are as in koordlet.
     `compat`          strict restores Koordinator's own choices where that is safe, see deploy/koordinator.md. Why none:
                       each of them is one that its users complain of.
-    `listen`          HOST:PORT of /metrics, /healthz and /readyz, empty for none. Why loopback: who may read it from
-                      elsewhere is the operator's decision.
+    `listen`          HOST:PORT of /metrics, empty for none; it answers /healthz and /readyz too, as far as its clients
+                      leave room. Why loopback: who may read it from elsewhere is the operator's decision.
+    `probe_listen`    HOST:PORT of /healthz and /readyz alone, empty for none; None: the host of report.listen, its port
+                      + 2. Why a port of its own: whoever may read the metrics cannot keep the kubelet's probes from an
+                      answer.
     `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
                       64 MiB at most. Why none: which disk may have them is the operator's decision.
     `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
@@ -124,6 +127,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     emergency: EmergencySettings = EmergencySettings()
     node_mark: NodeMarkSettings = NodeMarkSettings()
     listen: str = "127.0.0.1:9320"
+    probe_listen: str | None = None
     audit: Path | None = None
     koordinator_metrics: bool = True
     log_format: Literal["text", "json"] = "text"

@@ -27,6 +27,7 @@ from koordebpf.agent.node_marking import open_node_marking
 from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
+from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.stand_by import Acting, stand_by, take_right
 from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.tick import Agent
@@ -46,7 +47,7 @@ from koordebpf.kube.merged import MergedSource
 from koordebpf.kube.source import Source
 from koordebpf.report.audit import AuditLog
 from koordebpf.report.events import EventPoster
-from koordebpf.report.http import Health, ReportServer
+from koordebpf.report.http import Health
 from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.units import NS_PER_MS, format_ns
@@ -142,8 +143,7 @@ def _run(
             in_flight=in_flight,
         )
         stack.callback(reporter.close)
-        if config.listen:
-            stack.callback(ReportServer(config.listen, metrics, health, reporter.decisions, reporter.writes).close)
+        serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)
         suppression = Suppression(
             scope,
             watch.index,

@@ -42,6 +42,7 @@ _PLACES: Mapping[str, str] = {
     "kill_after_s": "executor.killAfter",
     "cri_socket": "executor.criSocket",
     "listen": "report.listen",
+    "probe_listen": "probes.listen",
     "audit": "report.audit",
     "koordinator_metrics": "report.koordinatorMetrics",
     "log_format": "report.logFormat",

@@ -24,12 +24,17 @@ import click
     default="127.0.0.1:9321",
     show_default=True,
     metavar="HOST:PORT",
-    help="For /metrics, /healthz and /readyz; an empty text for none.",
+    help="For /metrics; an empty text for none. Probes are answered there too, but may have to wait for other clients.",
+)
+@click.option(
+    "--probe-listen",
+    metavar="HOST:PORT",
+    help="For /healthz and /readyz alone; an empty text for none. Default: the host of --listen, its port + 2.",
 )
 @click.option("--adopt", is_flag=True, help="Take over NodeSLOs that another made, as a Koordinator manager.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing; takes no Lease.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def controller(log_format: str, listen: str, **given: Any) -> None:
+def controller(log_format: str, **given: Any) -> None:
     """Give every Node the NodeSLO that slo-controller-config says.
 
     For clusters without Koordinator's manager, whose part this is: the ConfigMap slo-controller-config in the namespace
@@ -76,4 +81,4 @@ def controller(log_format: str, listen: str, **given: Any) -> None:
     from koordebpf.report.logs import set_up_logging
 
     set_up_logging(json=log_format == "json")
-    run_controller(ControllerConfig(**given, listen=listen or None))
+    run_controller(ControllerConfig(**given))

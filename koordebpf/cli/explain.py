@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -16,19 +17,29 @@ _TIMEOUT_S = 5
 @click.argument("audit", required=False, metavar="[AUDIT.jsonl]")
 @click.option(
     "--url",
-    default="http://127.0.0.1:9320",
+    metavar="PATH|URL",
+    help="A running agent's socket, asked where no file is given, or an address that leads to it. Default: that of the"
+    " agent on this node, below --run-dir.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/run/koordebpf",
     show_default=True,
-    help="Address of a running agent (its --listen), asked where no file is given.",
+    help="The folder that the agent was given.",
 )
 @click.option("--last", default=5, show_default=True, type=click.IntRange(min=1), help="So many decisions, the newest.")
 @click.option("--pod", help="Only decisions that speak of this pod: name, namespace/name or uid.")
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
 @click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
-def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: bool, as_json: bool) -> None:
+def explain(
+    audit: str | None, url: str | None, run_dir: Path, last: int, pod: str | None, of_writes: bool, as_json: bool
+) -> None:
     """Say why the last decisions to evict were what they were, and what became of them.
 
     From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
-    last 50 decisions and 2000 writes. A line that is not whole is told on standard error and left out.
+    last 50 decisions and 2000 writes, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A line that is not
+    whole is told on standard error and left out.
 
     With --writes it says which cgroup files were changed for what reason: what best-effort pods were left of the CPUs,
     and what the milder rungs of the ladder did.
@@ -38,6 +49,7 @@ def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: 
       koordebpf explain                              the agent on this node
       koordebpf explain --pod spark/be-7 audit.jsonl
       koordebpf explain --writes --last 1
+      koordebpf explain --url /run/koordebpf/machine/acting.sock
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
     import msgspec
@@ -47,7 +59,7 @@ def explain(audit: str | None, url: str, last: int, pod: str | None, of_writes: 
     if of_writes and pod:
         raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
     what = "writes" if of_writes else "decisions"
-    raw, path = (read_input(audit), audit) if audit else (_ask(f"{url.rstrip('/')}/{what}"), url)
+    raw, path = (read_input(audit), audit) if audit else _ask(url, run_dir, what)
     if of_writes:
         _tell_writes(raw, path, last, as_json=as_json)
         return
@@ -81,15 +93,21 @@ def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
         sys.exit(ConfigError.exit_code)
 
 
-def _ask(url: str) -> bytes:
+def _ask(url: str | None, run_dir: Path, what: str) -> tuple[bytes, str]:
+    import http.client
     import urllib.error
     import urllib.request
 
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError("--url", url, "must begin with http:// or https://")
+    from koordebpf.report.local_socket import agent_socket, asked
+
+    place = str(agent_socket(run_dir)) if url is None else url
+    if "://" in place and not place.startswith(("http://", "https://")):
+        raise ConfigError("--url", place, "must be a socket's path, or begin with http:// or https://")
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return bytes(answer.read())
-    except (urllib.error.URLError, OSError, ValueError) as error:
+        if "://" not in place:
+            return asked(Path(place), what), place
+        with urllib.request.urlopen(f"{place.rstrip('/')}/{what}", timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read()), place
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise ConfigError("--url", url, f"must be a running agent: {reason}; or name an audit file") from error
+        raise ConfigError("--url", place, f"must be a running agent: {reason}; or name an audit file") from error

@@ -78,7 +78,12 @@ _FILE = click.Path(exists=True, path_type=Path)
     default="127.0.0.1:9320",
     show_default=True,
     metavar="HOST:PORT",
-    help="For /metrics, /healthz and /readyz; an empty text for none.",
+    help="For /metrics; an empty text for none. Probes are answered there too, but may have to wait for other clients.",
+)
+@click.option(
+    "--probe-listen",
+    metavar="HOST:PORT",
+    help="For /healthz and /readyz alone; an empty text for none. Default: the host of --listen, its port + 2.",
 )
 @click.option(
     "--audit", type=click.Path(path_type=Path), help="One JSON line per plan into this file; - for standard output."
@@ -94,7 +99,8 @@ _FILE = click.Path(exists=True, path_type=Path)
     type=click.Path(path_type=Path),
     default="/run/koordebpf",
     show_default=True,
-    help="Folder on a tmpfs, shared by all agents of a machine: of those with --enforce one runs for each node.",
+    help="Folder on a tmpfs, shared by all agents of a machine: of those with --enforce one runs for each node. In it"
+    " is the socket that koordebpf explain asks.",
 )
 @click.option(
     "--stand-by/--no-stand-by",

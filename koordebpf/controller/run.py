@@ -41,7 +41,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     kubeconfig: Path | None = None
     lease_namespace: str | None = None  # None: the pod's own
-    listen: str | None = "127.0.0.1:9321"
+    listen: str = "127.0.0.1:9321"
+    probe_listen: str | None = None  # None: the host of `listen`, its port + 2
     adopt: bool = False
     dry_run: bool = False
 
@@ -78,8 +79,7 @@ def run_controller(config: ControllerConfig) -> None:
             metrics,
             health,
         )
-        if config.listen:
-            stack.callback(ReportServer(config.listen, metrics, health).close)
+        stack.callback(ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen).close)
         if election:
             stack.callback(election.close)
             election.start()

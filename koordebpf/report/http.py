@@ -1,29 +1,27 @@
-"""/metrics, /healthz, /readyz, /decisions and /writes. Sleeps in accept() between requests."""
+"""What is answered over HTTP: metrics, probes, and on a Unix socket what the agent decided and wrote.
+
+Three listeners, because they are for three kinds of clients. The kubelet's probes have one of their own: a scraper, or
+whoever else reaches the metrics, cannot keep them from an answer. Decisions name pods and their UIDs: only who may
+open the socket's file reads them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from socketserver import ThreadingMixIn
+from collections.abc import Callable, Sequence
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
-from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from koordebpf.errors import ConfigError
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditRecord
+from koordebpf.report.listener import HttpListener, Reply, Request, bound_to, probes_beside
+from koordebpf.report.local_socket import LocalSocket
+from koordebpf.report.metrics_page import MetricsPage
 from koordebpf.report.writes import AuditedWrite
 from koordebpf.units import NS_PER_S
-
-_REQUEST_TIMEOUT_S = 5  # Why: a client that sends nothing must not hold one of the few threads
-_MAX_REQUESTS = 8  # at once; one more is closed unanswered
 
 
 class Health:
@@ -67,122 +65,95 @@ class Health:
         return not reasons, reasons
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    request_queue_size = 16
-
-    def __init__(self, address: tuple[str, int], family: socket.AddressFamily) -> None:
-        self.address_family = family
-        self._free = threading.BoundedSemaphore(_MAX_REQUESTS)
-        super().__init__(address, _Quiet)
-
-    def server_bind(self) -> None:
-        # HTTPServer's own asks DNS for this host's name, which may take seconds on a node in trouble.
-        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread could be started, so that none will release it
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is not our error."""
-
-
-class _Quiet(WSGIRequestHandler):
-    timeout = _REQUEST_TIMEOUT_S
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Probes come every few seconds: they are not news."""
-
-
 class ReportServer:
-    """Serves the metrics and probes from a background thread until `close`."""
+    """Serves metrics and probes from background threads until `close`."""
 
-    def __init__(
-        self,
-        listen: str,
-        collector: Collector,
-        health: Health,
-        decisions: Callable[[], Sequence[AuditRecord]] = tuple,
-        writes: Callable[[], Sequence[AuditedWrite]] = tuple,
-    ) -> None:
-        """Bind now, so that an address in use ends the start. The functions are called from the server's threads.
+    def __init__(self, listen: str, collector: Collector, health: Health, *, probe_listen: str | None = "") -> None:
+        """Bind now, so that an address in use ends the start.
 
-        Raises: ConfigError: `listen` is not `host:port` or cannot be bound.
+        Args:
+            listen: host:port of /metrics, and of the probes too as far as its clients leave room; empty for none.
+            collector: called from the server's thread.
+            health: what the probes answer.
+            probe_listen: host:port of the probes alone; empty for none, None: the host of `listen`, its port + 2.
+        Raises: ConfigError: an address is not `host:port` or cannot be bound.
         """
-        host, port = _parse_listen(listen)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(collector)
-        try:
-            self._server = _Server((host, port), socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise ConfigError("--listen", listen, f"cannot be bound: {error.strerror or error}") from error
-        self._server.set_app(_dispatcher(make_wsgi_app(registry), health, {"/decisions": decisions, "/writes": writes}))
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
-        self._thread.start()
+        if probe_listen is None:
+            probe_listen = probes_beside(listen)
+        page = MetricsPage(collector)
+        with contextlib.ExitStack() as stack:
+            self._ports: list[int] = []
+            for name, address, option, answer in (
+                ("metrics", listen, "--listen", lambda request: _report(request, page, health)),
+                ("probes", probe_listen, "--probe-listen", lambda request: _probe(request, health)),
+            ):
+                sock = stack.enter_context(bound_to(address, option)) if address else None
+                self._ports.append(sock.getsockname()[1] if sock else 0)
+                if sock:
+                    stack.callback(HttpListener(sock, answer, name=name).close)
+            self._stack = stack.pop_all()
 
     @property
     def port(self) -> int:
-        """The port in use, also where 0 was asked for."""
-        return self._server.server_port
+        """The port of the metrics, also where 0 was asked for; 0: there is none."""
+        return self._ports[0]
+
+    @property
+    def probe_port(self) -> int:
+        """The same of the probes."""
+        return self._ports[1]
 
     def close(self) -> None:
-        """Stop serving and close the socket."""
-        self._closing = True
-        # accept() is woken by shutting the socket down; serve_forever() would wake twice a second to look at a flag.
-        with contextlib.suppress(OSError):
-            self._server.socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._server.socket.close()
-
-    def _serve(self) -> None:
-        while not self._closing:
-            self._server.handle_request()
+        """Stop serving and close the sockets."""
+        self._stack.close()
 
 
-def _dispatcher(
-    metrics: WSGIApplication, health: Health, remembered: Mapping[str, Callable[[], Sequence[msgspec.Struct]]]
-) -> WSGIApplication:
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _answer(start_response, "405 Method Not Allowed", "text/plain", b"GET only\n")
-        if path == "/metrics":
-            return metrics(environ, start_response)
-        now_ns = time.monotonic_ns()
-        if path == "/healthz":
-            is_live, sentence = health.live(now_ns)
-            return _answer(start_response, _status(is_live), "text/plain", f"{sentence}\n".encode())
-        if path == "/readyz":
-            is_ready, reasons = health.ready(now_ns)
-            if environ["QUERY_STRING"] == "verbose":
-                return _answer(start_response, _status(is_ready), "text/plain", _ready_text(reasons, health.signals))
-            told = {"ready": is_ready, "reasons": reasons}
-            body = msgspec.json.encode(told | {"signals": health.signals} if health.signals else told) + b"\n"
-            return _answer(start_response, _status(is_ready), "application/json", body)
-        if path in remembered:
-            body = msgspec.json.encode(list(remembered[path]())) + b"\n"
-            return _answer(start_response, "200 OK", "application/json", body)
-        return _answer(start_response, "404 Not Found", "text/plain", b"/metrics /healthz /readyz /decisions /writes\n")
+class DecisionServer:
+    """Serves /decisions and /writes on a Unix socket until `close`. The functions are called from its thread."""
 
-    return app
+    def __init__(
+        self,
+        local: LocalSocket,
+        decisions: Callable[[], Sequence[AuditRecord]],
+        writes: Callable[[], Sequence[AuditedWrite]],
+    ) -> None:
+        remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {"/decisions": decisions, "/writes": writes}
+
+        def answer(request: Request) -> Reply:
+            if request.path not in remembered:
+                return _text("404 Not Found", "/decisions /writes")
+            return _json("200 OK", list(remembered[request.path]()))
+
+        self._local = local
+        self._listener = HttpListener(local.sock, answer, name="decisions")
+        local.publish()
+
+    def close(self) -> None:
+        """Stop serving and remove the socket's file."""
+        self._local.withdraw()
+        self._listener.close()
+
+
+def _report(request: Request, page: MetricsPage, health: Health) -> Reply:
+    if request.path == "/metrics":
+        return page.reply(request.headers)
+    if request.path in ("/decisions", "/writes"):
+        return _text("404 Not Found", f"{request.path} is answered on the agent's Unix socket: koordebpf explain")
+    return _probe(request, health)
+
+
+def _probe(request: Request, health: Health) -> Reply:
+    now_ns = time.monotonic_ns()
+    if request.path == "/healthz":
+        is_live, sentence = health.live(now_ns)
+        return _text(_status(is_live), sentence)
+    if request.path == "/readyz":
+        is_ready, reasons = health.ready(now_ns)
+        if request.query == "verbose":
+            return Reply(_status(is_ready), "text/plain", _ready_text(reasons, health.signals))
+        answer: dict[str, Any] = {"ready": is_ready, "reasons": reasons}
+        return _json(_status(is_ready), answer | {"signals": health.signals} if health.signals else answer)
+    return _text("404 Not Found", "/metrics /healthz /readyz")
 
 
 # As the API server's own /readyz?verbose: a line for each check.
@@ -198,13 +169,9 @@ def _status(is_good: bool) -> str:
     return "200 OK" if is_good else "503 Service Unavailable"
 
 
-def _answer(start_response: StartResponse, status: str, content_type: str, body: bytes) -> Iterable[bytes]:
-    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
-    return [body]
+def _text(status: str, sentence: str) -> Reply:
+    return Reply(status, "text/plain", f"{sentence}\n".encode())
 
 
-def _parse_listen(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError("--listen", listen, "must be host:port, with port 0…65535")
-    return host.strip("[]"), int(port)
+def _json(status: str, value: Any) -> Reply:
+    return Reply(status, "application/json", msgspec.json.encode(value) + b"\n")

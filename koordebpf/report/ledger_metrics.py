@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +13,8 @@ from koordebpf.units import NS_PER_S
 
 MAX_PAIRS = 200  # Why: as for pods; a stall has a few causes, and few pods stall at a time
 OVERFLOW = "_other"
+# Whoever knows a pod's UID can name it to the API server; the path of a cgroup may have one.
+_UID = re.compile(r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}", re.ASCII)
 UNKNOWN_POD = "_unknown"  # pods that no source knows share a series: their uids would never end
 _SOONEST_PODS = 10
 
@@ -87,4 +90,4 @@ def _is_known_pod(party: Party) -> bool:
 
 
 def _label(party: Party) -> str:
-    return UNKNOWN_POD if party.kind == "pod" and not _is_known_pod(party) else party.name
+    return UNKNOWN_POD if party.kind == "pod" and not _is_known_pod(party) else _UID.sub("_", party.name)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tests.contract.apiserver import until
 from tests.patience import patience
-from tests.ports import free_port
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,11 +24,13 @@ class LiveAgent:
     """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it."""
 
     def __init__(self, folder: Path, *arguments: object, before: Sequence[str] = ()) -> None:
-        self.port = free_port()
+        self.port, self.probe_port = free_ports(2)
         self.audit = folder / f"audit-{self.port}"
         self._log = folder / f"log-{self.port}"
         command = [*before, sys.executable, "-m", "koordebpf", "run", "--listen", f"127.0.0.1:{self.port}"]
-        command += ["--audit", str(self.audit), "--run-dir", str(folder / "run"), *map(str, arguments)]
+        command += ["--probe-listen", f"127.0.0.1:{self.probe_port}"]
+        self.run_dir = folder / "run"
+        command += ["--audit", str(self.audit), "--run-dir", str(self.run_dir), *map(str, arguments)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 

@@ -1,0 +1,41 @@
+"""What an agent answers to others: metrics, the kubelet's probes, and to root why it decided what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.scope import NodeScope
+from koordebpf.agent.sole_agent import folder_of
+from koordebpf.report.http import DecisionServer, Health, ReportServer
+from koordebpf.report.local_socket import LocalSocket
+from koordebpf.report.metrics import AgentMetrics
+
+log = logging.getLogger("koordebpf")
+
+
+def serve_reports(
+    config: AgentConfig,
+    scope: NodeScope,
+    metrics: AgentMetrics,
+    health: Health,
+    reporter: Reporter,
+    stack: contextlib.ExitStack,
+    *,
+    acts: bool,
+) -> None:
+    """Serve until the stack is closed. `acts`: this agent holds the node's lock.
+
+    Raises:  ConfigError: an address is not `host:port`, or in use.
+    """
+    server = ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen)
+    stack.callback(server.close)
+    folder = folder_of(config.run_dir, scope)
+    try:
+        local = LocalSocket(folder, acts=acts)
+    except OSError as error:
+        log.warning("%s: no socket for koordebpf explain: %s", folder, error.strerror or error)
+        return
+    stack.callback(DecisionServer(local, reporter.decisions, reporter.writes).close)
