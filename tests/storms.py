@@ -9,8 +9,9 @@ import msgspec
 
 from koordebpf.kernel.cgroupfs import cgroup_id
 from tests.loads import BUILD
+from tests.tracefs import TRACEFS
 
-_EVENT_ID = Path("/sys/kernel/tracing/events/vmscan/mm_vmscan_memcg_reclaim_end/id")
+_EVENT_ID = TRACEFS / "events/vmscan/mm_vmscan_memcg_reclaim_end/id"
 LIMIT_BYTES = 3 << 19  # less than a huge page; the rest is for page tables, which the kernel frees late
 
 

@@ -15,6 +15,7 @@ from koordebpf.errors import SupportError
 from tests.bench.figure import Figure, table
 from tests.bench.machine import Machine, describe, this_machine
 from tests.bench.report import CannotMeasure, Report
+from tests.tracefs import mount_tracefs
 
 # Name → what it measures; tests/bench/<name>.py has a function of that name. Quick ones first.
 _BENCHES = {
@@ -63,6 +64,7 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := sorted(set(given.name) - set(_BENCHES)):
         parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(_BENCHES)}")
+    mount_tracefs()
     machine = this_machine()
     report = Report(quick=given.quick)
     exit_code = 0

@@ -17,6 +17,7 @@ from tests.bench.report import CannotMeasure, Report
 from tests.bpf_ids import held_by, program, runs_counted
 from tests.nodes import MIB, NodeCgroup
 from tests.storms import Storm, StormResult, can_count
+from tests.tracefs import NO_TRACEFS
 
 _RUN_MS = 250  # short: what the machine does beside it changes less from one run to the next
 _REACH_NS = 1000
@@ -25,7 +26,7 @@ _REACH_NS = 1000
 def kernel_cost(report: Report) -> None:
     """Let a task reclaim in its container's limit, the programs attached and not, in turns."""
     if not can_count():
-        raise CannotMeasure("tracefs is not mounted: nothing else counts the episodes")
+        raise CannotMeasure(NO_TRACEFS)
     hierarchy = find_memory_hierarchy()
     with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as node:
         (container,) = node.add_pod("reclaims")

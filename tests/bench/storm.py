@@ -18,6 +18,7 @@ from tests.bpf_ids import OtherMap
 from tests.host.live_agent import LiveAgent
 from tests.nodes import MIB, NodeCgroup
 from tests.storms import Storm, can_count
+from tests.tracefs import NO_TRACEFS
 
 _MAX_CPU_PERCENT = 5
 _MAX_RSS_MIB = 60
@@ -28,7 +29,7 @@ _START_S = 20  # that so many processes need on busy CPUs
 def storm(report: Report) -> None:
     """Let one task for each CPU reclaim without end, then many: they are preempted within, so their stalls are long."""
     if not can_count():
-        raise CannotMeasure("tracefs is not mounted: nothing else counts the episodes")
+        raise CannotMeasure(NO_TRACEFS)
     seconds = 5 if report.quick else 30
     hierarchy = find_memory_hierarchy()
     cpus = os.cpu_count() or 1

@@ -27,14 +27,20 @@ from tests.host.held_node import HeldNode, or_skipped
 from tests.host.variants import use_changed_programs
 from tests.host.writer_cgroups import Cgroups, made_cgroups
 from tests.nodes import MIB, NodeCgroup
+from tests.tracefs import NO_TRACEFS, TRACEFS, mount_tracefs
 
 MakeSignals = Callable[..., Backend]
 WatchNode = Callable[..., NodeWatch]
 
 BACKEND = os.environ.get(BACKEND_VARIABLE, "co-re")
-_TRACEFS = Path("/sys/kernel/tracing")
 _NEVER_SENT_NS = 1 << 62
 _number = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tracefs() -> None:
+    """Mount it before any test looks for it. Those that cannot do without are skipped where that fails."""
+    mount_tracefs()
 
 
 @pytest.fixture(scope="session")
@@ -160,11 +166,9 @@ def watch_node(
 
 @pytest.fixture
 def trace_instance() -> Iterator[Path]:
-    if not (_TRACEFS / "instances").exists():
-        os.system(f"mount -t tracefs nodev {_TRACEFS} 2>/dev/null")
-    if not (_TRACEFS / "instances").exists():
-        pytest.skip("tracefs cannot be mounted here: there is nothing to count the kernel's episodes with")
-    instance = _TRACEFS / "instances" / f"koordebpf-test-{os.getpid()}"
+    if not (TRACEFS / "instances").exists():
+        pytest.skip(NO_TRACEFS)
+    instance = TRACEFS / "instances" / f"koordebpf-test-{os.getpid()}"
     instance.mkdir()
     yield instance
     instance.rmdir()

@@ -17,12 +17,11 @@ from koordebpf.kernel.backend import Backend
 from koordebpf.units import PAGE_BYTES
 from tests.patience import patience
 from tests.storms import Storm, StormResult, can_count
+from tests.tracefs import NO_TRACEFS
 
 N = 23  # a prime that no buffering or doubling gives by chance
 MIB = 1 << 20
 MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
-TRACEFS = Path("/sys/kernel/tracing")
-NO_TRACEFS = "tracefs is not mounted here: there is nothing to count the kernel's episodes with"
 
 
 def set_limit(cgroup: Path, limit_bytes: int) -> None:

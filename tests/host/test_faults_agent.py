@@ -28,6 +28,7 @@ from tests.host.variants import use_changed_programs
 from tests.loads import BUILD, Hog
 from tests.nodes import MIB, NodeCgroup
 from tests.storms import Storm, can_count
+from tests.tracefs import NO_TRACEFS
 
 N = 23
 STORM_MS = 600_000  # longer than any test: it is stopped
@@ -92,7 +93,7 @@ def open_fds(pid: int) -> Counter[str]:
 
 def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start: Start, node: NodeCgroup) -> None:
     if not can_count():
-        pytest.skip("tracefs is not mounted here: there is nothing to count the kernel's episodes with")
+        pytest.skip(NO_TRACEFS)
     (container,) = node.add_pod("storm")
     storm = Storm(container, STORM_MS)
     try:

@@ -19,10 +19,11 @@ from koordebpf.state.view import Measured
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import WatchNode, make_child
-from tests.host.provoke import NO_TRACEFS, reclaims, stalls_of, storm
+from tests.host.provoke import reclaims, stalls_of, storm
 from tests.host.variants import with_entries, with_ring
 from tests.nodes import NodeCgroup
 from tests.storms import can_count, limit, visit
+from tests.tracefs import NO_TRACEFS
 
 FEW = 4
 STORMS = 16

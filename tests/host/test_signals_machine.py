@@ -15,7 +15,8 @@ from koordebpf.kernel.cgroupfs import cgroup_id
 from koordebpf.units import PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals
-from tests.host.provoke import MACHINE_BYTES, MIB, TRACEFS, N, Traced, in_cgroup, records, stall_of
+from tests.host.provoke import MACHINE_BYTES, MIB, N, Traced, in_cgroup, records, stall_of
+from tests.tracefs import TRACEFS
 
 VMSTAT = Path("/proc/vmstat")
 # An emulated guest; on a larger machine others would suffer.

@@ -22,7 +22,6 @@ from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child
 from tests.host.provoke import (
     MIB,
-    TRACEFS,
     N,
     ReclaimSteps,
     Traced,
@@ -33,6 +32,7 @@ from tests.host.provoke import (
     start_in,
     stay_on_one_cpu,
 )
+from tests.tracefs import TRACEFS
 
 COMPACT = Path("/proc/sys/vm/compact_memory")
 MEMSTALL = "every memory stall the kernel counts"
