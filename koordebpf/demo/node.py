@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroupfs import CgroupMemory, cgroup_id, walk
@@ -30,6 +31,7 @@ CgroupVersion = Literal[1, 2]
 _REMOVE_NS = 10 * NS_PER_S  # a killed process gives its memory back before its cgroup can go
 _DEMO = "koordebpf-demo-"
 _DEMO_NAME = re.compile(rf"{_DEMO}[0-9]+")
+_RUN = Path("/run")  # a tmpfs, where the agent's records cost its evictions no disk
 
 
 class NodeCgroup:
@@ -204,9 +206,17 @@ def remove_subtree(path: Path, version: CgroupVersion) -> None:
                 break
 
 
+class DemoNode(NamedTuple):
+    """A demo's node, its directory for files, and the one that its agent is given as --run-dir."""
+
+    node: NodeCgroup
+    files: Path
+    run_dir: Path
+
+
 @contextlib.contextmanager
-def demo_node(memory_root: Path, version: CgroupVersion, limit_bytes: int) -> Iterator[tuple[NodeCgroup, Path]]:
-    """Give a demo's node and its directory for files; both are gone afterwards.
+def demo_node(memory_root: Path, version: CgroupVersion, limit_bytes: int) -> Iterator[DemoNode]:
+    """Give a demo's node and its directories; all of it is gone afterwards.
 
     What an earlier demo left that was killed is removed first. Each demo holds a lock on its cgroup for as long as it
     lives, so that another one's is never taken for a leftover, also one in another pid namespace.
@@ -218,14 +228,18 @@ def demo_node(memory_root: Path, version: CgroupVersion, limit_bytes: int) -> It
             node = stack.enter_context(NodeCgroup(memory_root, version, limit_bytes, name))
             stack.enter_context(_locked(node.path))
             stack.callback(node.close)  # before the lock goes
-        files = _files_of(name)
-        files.mkdir(mode=0o700)
-        stack.callback(shutil.rmtree, files)
-        yield node, files
+        files, run_dir = directories = [folder / name for folder in _folders()]
+        for directory in directories:
+            try:
+                directory.mkdir(mode=0o700)
+            except OSError as error:
+                raise SupportError(f"directory {directory}", error.strerror or "mkdir failed", _WRITABLE) from None
+            stack.callback(shutil.rmtree, directory)
+        yield DemoNode(node, files, run_dir)
 
 
-def _files_of(name: str) -> Path:
-    return Path(tempfile.gettempdir()) / name
+def _folders() -> tuple[Path, Path]:
+    return Path(tempfile.gettempdir()), _RUN
 
 
 def _remove_leftovers(memory_root: Path, version: CgroupVersion) -> None:
@@ -235,7 +249,7 @@ def _remove_leftovers(memory_root: Path, version: CgroupVersion) -> None:
                 remove_subtree(path, version)
         except (BlockingIOError, FileNotFoundError):
             continue  # a demo that runs, or one that has just ended
-    for path in Path(tempfile.gettempdir()).glob(f"{_DEMO}*"):
+    for path in itertools.chain(*(folder.glob(f"{_DEMO}*") for folder in _folders())):
         is_ours = _DEMO_NAME.fullmatch(path.name) and not path.is_symlink() and path.stat().st_uid == os.geteuid()
         # A demo removes its files before its cgroup: files alone belong to nobody.
         if is_ours and not (memory_root / path.name).exists():

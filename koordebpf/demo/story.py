@@ -12,13 +12,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
-from koordebpf.demo.node import NodeCgroup, demo_node
+from koordebpf.demo.node import DemoNode, demo_node
 from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
@@ -93,11 +92,11 @@ def run_story(story: Story, tell: Tell) -> StoryFacts:
     hierarchy = check_host()
     with (
         _interruptible() as let_pass,
-        demo_node(hierarchy.mount_point, hierarchy.version, LIMIT_BYTES) as (node, files),
+        demo_node(hierarchy.mount_point, hierarchy.version, LIMIT_BYTES) as made,
         contextlib.ExitStack() as stack,
     ):
         try:
-            return _Run(story, node, hierarchy, files, tell, stack).run()
+            return _Run(story, made, hierarchy, tell, stack).run()
         finally:
             let_pass()
 
@@ -130,20 +129,19 @@ class _Run:
     def __init__(
         self,
         story: Story,
-        node: NodeCgroup,
+        made: DemoNode,
         hierarchy: MemoryHierarchy,
-        files: Path,
         tell: Tell,
         stack: contextlib.ExitStack,
     ) -> None:
         self._story = story
-        self._node = node
+        node = self._node = made.node
         self._tell = tell
         self._containers = {
             pod.name: node.add_pod(pod.name, be=pod.is_be, priority=pod.priority, limit_bytes=pod.limit_bytes)[0]
             for pod in story.pods
         }
-        manifest = node.write_manifest(files / "pods.json", THRESHOLD_PERCENT, LOWER_PERCENT)
+        manifest = node.write_manifest(made.files / "pods.json", THRESHOLD_PERCENT, LOWER_PERCENT)
         strategy = ResourceThresholdStrategy(
             enable=True, memoryEvictThresholdPercent=THRESHOLD_PERCENT, memoryEvictLowerPercent=LOWER_PERCENT
         )
@@ -154,7 +152,8 @@ class _Run:
         self._agent = stack.enter_context(
             Child(
                 "koordebpf", "run", "--node-cgroup", str(node.path), "--pods", str(manifest), "--executor", "cgroup",
-                "--enforce", "--audit", "-", "--listen", "", "--log-format", "json", end_signal=signal.SIGTERM,
+                "--enforce", "--run-dir", str(made.run_dir), "--audit", "-", "--listen", "", "--log-format", "json",
+                end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
         self._workers: dict[str, Child] = {}
