@@ -13,6 +13,7 @@ from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel import libbpf
 from koordebpf.kernel.backend import SignalSource
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.confinement import support_of_confinement
 from koordebpf.kernel.kill import SYS_PROCESS_MRELEASE
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
@@ -48,6 +49,7 @@ def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
         _kill(hierarchy),
         _early_release(),
         _memory_lock(),
+        support_of_confinement(),
     ]
 
 
