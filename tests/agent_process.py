@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -30,6 +31,9 @@ class AgentProcess:
         command = [sys.executable, "-m", "koordebpf", "run", "--pods", str(manifest), "--node-cgroup", str(node.path)]
         command += ["--executor", "cgroup", "--enforce", "--evictions-per-minute", "1000", "--listen", ""]
         command += ["--audit", str(audit)] if audit else []
+        # Where an agent has it by default, so that its records cost what they cost there.
+        self._run_dir = tempfile.TemporaryDirectory(dir="/run", prefix="koordebpf-agent-")
+        command += ["--run-dir", self._run_dir.name]
         self.started_ns = time.monotonic_ns()
         self.process = subprocess.Popen([*command, *more], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
@@ -79,6 +83,7 @@ class AgentProcess:
         self._reader.join()
         if self.process.stderr:
             self.process.stderr.close()
+        self._run_dir.cleanup()
 
     def __enter__(self) -> Self:
         return self

@@ -40,8 +40,8 @@ def played(name: str) -> tuple[int, str]:
 def left_of(pid: int) -> list[str]:
     """Return the cgroup, the files and the processes that are left of a run."""
     name = f"koordebpf-demo-{pid}"
-    paths = (find_memory_hierarchy().mount_point / name, Path("/tmp") / name)
-    left = [str(path) for path in paths if path.exists()]
+    places = (find_memory_hierarchy().mount_point, *map(Path, ("/tmp", "/run", "/run/koordebpf")))
+    left = [str(path) for place in places for path in place.glob(f"{name}*")]
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and name.encode() in (entry / "environ").read_bytes():

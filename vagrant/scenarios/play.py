@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from koordebpf.demo.node import NodeCgroup, demo_node
+from koordebpf.demo.node import DemoNode, demo_node
 from koordebpf.demo.processes import Child
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
@@ -52,10 +52,10 @@ def play(name: str, scenario: Scenario, say: Say) -> bool:
         raise SupportError(name, f"{_LOADS} holds no programs", "Run make workloads")
     hierarchy = find_memory_hierarchy()
     with (
-        demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as (node, files),
+        demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as made,
         contextlib.ExitStack() as stack,
     ):
-        return _Run(name, scenario, node, files, say, stack).run()
+        return _Run(name, scenario, made, say, stack).run()
 
 
 def _node_bytes() -> int:
@@ -73,18 +73,15 @@ def _node_bytes() -> int:
 
 class _Run:
     # One run: its processes, and what was said so far.
-    def __init__(
-        self, name: str, scenario: Scenario, node: NodeCgroup, files: Path, say: Say, stack: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, name: str, scenario: Scenario, made: DemoNode, say: Say, stack: contextlib.ExitStack) -> None:
         self._name = name
         self._scenario = scenario
-        self._node = node
-        self._files = files
+        self._node, self._files, self._run_dir = made
         self._say_line = say
         self._stack = stack
         self._log: list[str] = []
         self._begun = time.monotonic()
-        (files / "manifests").mkdir()
+        (self._files / "manifests").mkdir()
 
     def run(self) -> bool:
         self._say_line(f"{self._name}: {self._scenario.title}")
@@ -140,7 +137,7 @@ class _Run:
         self._agent = self._stack.enter_context(
             Child(
                 "koordebpf", "run", *self._places(), "--executor", "cgroup", "--enforce", "--listen", "",
-                "--run-dir", str(self._files / "run"), "--feature-gates", "BECPUSuppress=false",
+                "--run-dir", str(self._run_dir), "--feature-gates", "BECPUSuppress=false",
                 *self._scenario.options, end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
