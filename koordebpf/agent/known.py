@@ -59,7 +59,7 @@ class Known:
         self.node: Node | None = None
         self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
         self.host_applications: dict[str, str] = {}
-        self.problems: tuple[str, ...] = ()
+        self.problems_by_reason: dict[str, tuple[str, ...]] = {}
         self.is_whole = False  # pods and Node were told, once at least
         self.uids: frozenset[str] = frozenset()
         self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
@@ -69,13 +69,19 @@ class Known:
         self._spec_problems: tuple[str, ...] = ()
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences on everything that is wrong."""
+        return tuple(problem for each in self.problems_by_reason.values() for problem in each)
+
+    @property
     def strategy(self) -> ResourceThresholdStrategy | None:
         """resourceUsedThresholdWithBE, None where nothing is known."""
         return self.spec.resourceUsedThresholdWithBE if self.spec else None
 
     def learn(self, state: ClusterState) -> None:
         """Take over what a source says now. A pod that cannot be understood is left out, with a sentence."""
-        problems = list(state.problems)
+        of_pods: list[str] = []
+        of_node: list[str] = []
         self.is_whole = self.is_whole or bool(state.synced_at_ns)
         self.pdbs, self.topology = state.pdbs, state.topology
         known = {id(facts.pod): facts for facts in self.facts}
@@ -84,15 +90,20 @@ class Known:
             try:
                 facts.append(known.get(id(pod)) or pod_facts(pod))
             except ConfigError as error:
-                problems.append(f"{error}; the pod is left alone")
+                of_pods.append(f"{error}; the pod is left alone")
         self.facts = tuple(facts)
         self.uids = frozenset(each.uid for each in facts)
         try:
             self.node = _checked_node(state)
         except ConfigError as error:
-            problems.append(f"{error}; the last good Node stays in force")
+            of_node.append(f"{error}; the last good Node stays in force")
         self._learn_spec(state)
-        self.problems = (*problems, *self._spec_problems)
+        self.problems_by_reason = {
+            "source": state.problems,
+            "pods": tuple(of_pods),
+            "node": tuple(of_node),
+            "NodeSLO": self._spec_problems,
+        }
 
     def _learn_spec(self, state: ClusterState) -> None:
         meta = state.node.metadata if state.node else None

@@ -11,6 +11,7 @@ from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.agent.history import StallNews
+from koordebpf.agent.problems import ProblemLog
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
@@ -26,7 +27,7 @@ from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
-from koordebpf.report.trace import owner_text
+from koordebpf.report.trace import oom_sentence
 from koordebpf.report.writes import AuditedWrite, alike, audited_write, write_sentence
 from koordebpf.state.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
@@ -74,28 +75,27 @@ class Reporter:
         self.recent: deque[AuditRecord] = deque(maxlen=_REMEMBERED)  # decisions whose story is told
         self._writes: deque[AuditedWrite] = deque(maxlen=_REMEMBERED_WRITES)
         self._held: list[FileChange] = []  # by suppression, not said yet
-        self._problems: tuple[str, ...] = ()
+        self._problems = ProblemLog()
         self._quality: SignalQuality | None = None
         metrics.is_dry_run = dry_run
+        self._decisions: tuple[AuditRecord, ...] = ()  # as of the last tick: other threads read them
+        self._last_writes: tuple[AuditedWrite, ...] = ()
+        self._is_news = True
         self._tell_interrupted()
+        self._publish()
 
-    def problems(self, sentences: tuple[str, ...]) -> None:
-        """Say what the source or the strategy is wrong about, each once as long as it lasts."""
-        for sentence in sentences:
-            if sentence not in self._problems:  # one that comes and goes is no news each time
-                said = self._repeats.say(f"problem:{sentence}", sentence, time.monotonic_ns())
-                if said:
-                    log.warning("%s", said)
-        self._problems = sentences
+    def problems(self, by_reason: Mapping[str, Sequence[str]]) -> None:
+        """Log what is wrong with the source, its objects or the strategy, each once as long as it lasts."""
+        self._problems.report(by_reason, time.monotonic_ns())
 
     def oom_kill(self, record: OomKill, owner: Owner | None) -> None:
         """Say that the kernel's OOM killer was there first."""
-        scope = "the node's memory" if record.is_global else "its own limit"
-        self._say(
-            f"oom:{record.cgroup_id}",
-            f"the kernel's OOM killer took {record.comm} ({record.tgid}) of {owner_text(owner, record.cgroup_id)}"
-            f" for {scope}",
-        )
+        now_ns = time.monotonic_ns()
+        said = self._repeats.say(f"oom:{record.cgroup_id}", oom_sentence(record, owner), now_ns)
+        # A pod that is killed at its own limit again and again has another cgroup each time.
+        if said:
+            kind = "OOM kills for the node's memory" if record.is_global else "OOM kills at limits"
+            self._problems.add(kind, said, now_ns, logging.INFO)
 
     def stalls(self, news: StallNews, facts: Sequence[PodFacts]) -> None:
         """Add what pods stalled since the last call, and what it was charged to, to the metrics."""
@@ -163,10 +163,14 @@ class Reporter:
             signals=self._quality,
         )
         self._open.append((decided_ns, line))
+        self._is_news = True
         return line
 
     def _note(self, line: OpenPlan, outcome: Outcome) -> None:
-        if line.note(outcome) and self._in_flight:
+        if not line.note(outcome):
+            return
+        self._is_news = True
+        if self._in_flight:
             self._in_flight.progress(line.id, outcome)
 
     def _count(self, outcome: Outcome) -> None:
@@ -208,6 +212,7 @@ class Reporter:
     def _note_write(self, change: FileChange) -> None:
         line = audited_write(change, self._node, time.time())
         self._writes.append(line)
+        self._is_news = True
         if change.result is WriteResult.WRITTEN or not self._dry_run:
             self._write(line)
 
@@ -218,6 +223,7 @@ class Reporter:
         self._metrics.released_bytes += entry.credit_bytes
         for _, line in self._open:
             line.note_freed(entry.uid, now_ns)
+        self._is_news = True
         name = self._name(entry.uid)
         self._say(
             f"released:{entry.uid}:{entry.since_ns}",
@@ -309,12 +315,18 @@ class Reporter:
         self._short = (self._short - {each.feature for each in over}) | fires
 
     def flush(self) -> None:
-        """Write the audit lines whose story is told."""
+        """Write the audit lines whose story is told, and publish what other threads read."""
         self._metrics.ticks += 1
-        if not self._open:
-            self._victims.clear()
-            return
         now_ns = time.monotonic_ns()
+        self._problems.flush(now_ns)
+        if self._open:
+            self._settle(now_ns)
+        else:
+            self._victims.clear()
+        if self._is_news:
+            self._publish()
+
+    def _settle(self, now_ns: int) -> None:
         still: list[tuple[int, OpenPlan]] = []
         for since_ns, line in self._open:
             if line.is_settled or now_ns - since_ns > _GIVE_UP_NS:
@@ -322,6 +334,7 @@ class Reporter:
                     self._metrics.decided_to_freed.observe_ns(line.decided_to_freed_ns)
                 record = line.record()
                 self.recent.append(record)
+                self._is_news = True
                 self._write(record)
             else:
                 still.append((since_ns, line))
@@ -331,13 +344,19 @@ class Reporter:
             if self._in_flight and not (self._audit and self._audit.waiting):
                 self._in_flight.clear()
 
+    # A plan changes while it is recorded: only the loop may look at it.
+    def _publish(self) -> None:
+        self._is_news = False
+        self._decisions = (*self.recent, *(line.record() for _, line in self._open))
+        self._last_writes = tuple(self._writes)
+
     def decisions(self) -> tuple[AuditRecord, ...]:
-        """Return the last decisions, those whose outcome is still awaited included; from any thread."""
-        return (*tuple(self.recent), *(line.record() for _, line in tuple(self._open)))
+        """Return the last decisions as of the last tick, also those whose outcome is awaited; from any thread."""
+        return self._decisions
 
     def writes(self) -> tuple[AuditedWrite, ...]:
-        """Return the last changes of files, those of a dry run included; from any thread."""
-        return tuple(self._writes)
+        """Return the last changes of files as of the last tick, also those of a dry run; from any thread."""
+        return self._last_writes
 
     def failed_tick(self, error: Exception) -> None:
         """Count a tick that an error ended, and be not ready until a full one succeeds."""

@@ -16,6 +16,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
+from koordebpf.agent.problems import ProblemLog
 from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.sole_agent import is_awaited
 from koordebpf.agent.successor import KEPT, can_wait, leave_waiting, tell_left
@@ -67,7 +68,7 @@ class Suppression:
         self._writer = CgroupWriter(Places(mounts), self._journal, writer, enforce=folder is not None, audit=tell)
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
-        self._problems: tuple[str, ...] = ()
+        self._problems = ProblemLog()
         self.amount: BeAmount | None = None  # of the last round; None: it held nobody
 
     def look(self, now_ns: int) -> BurstLook | None:
@@ -115,7 +116,10 @@ class Suppression:
             view: the node.
             woken_by: in words, where a burst has begun this round before its time.
         """
-        self._tell_problems(view.cpu.placement.problems if view.cpu else ())
+        problems = view.cpu.placement.problems if view.cpu else ()
+        sentences = [f"what cannot be read binds no CPU: {problem}" for problem in problems]
+        self._problems.report({"CPU annotations": sentences}, view.now_ns)
+        self._problems.flush(view.now_ns)
         plan = plan_suppress(view, self._state, self._settings)
         self.amount = plan.amount
         if plan.skipped is None:
@@ -154,11 +158,6 @@ class Suppression:
             log.warning("what suppression wrote is given back, and still on record: %s", error)
             return
         tell_left(left)
-
-    def _tell_problems(self, problems: tuple[str, ...]) -> None:
-        for problem in set(problems).difference(self._problems):
-            log.warning("what cannot be read binds no CPU: %s", problem)
-        self._problems = problems
 
     def _keep(self, path: Path, *, waits: bool) -> None:
         path.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))

@@ -168,7 +168,7 @@ class Agent:
         if is_news and state:
             self._known.learn(state)
             self._watch.know_host_applications(self._known.host_applications)
-            self._reporter.problems((*self._known.problems, *self._watch.index.problems))
+            self._reporter.problems(self._known.problems_by_reason | {"cgroup names": self._watch.index.problems})
             self._refused = {uid: entry for uid, entry in self._refused.items() if uid in self._known.uids}
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back

@@ -114,6 +114,13 @@ def owner_text(owner: Owner | None, cgroup_id: int) -> str:
     return name
 
 
+def oom_sentence(record: OomKill, owner: Owner | None) -> str:
+    """Return whom the kernel's OOM killer took, and for what."""
+    scope = "the node's memory" if record.is_global else "its own limit"
+    whose = owner_text(owner, record.cgroup_id)
+    return f"the kernel's OOM killer took {record.comm} ({record.tgid}) of {whose} for {scope}"
+
+
 def pod_text(owner: Owner | None, cgroup_id: int) -> str:
     """Return the shortest true name of the pod, or of what is no pod, that a cgroup belongs to."""
     if owner is None:

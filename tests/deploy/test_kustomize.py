@@ -12,6 +12,7 @@ import pytest
 import koordebpf.kube.transport
 from koordebpf.kube.api import CONFIG_NAMESPACE
 from koordebpf.kube.cri import SOCKETS
+from koordebpf.report.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
 
@@ -191,14 +192,15 @@ class TestNetworkPolicy:
     def test_it_lets_in_to_the_ports_that_are_listened_on_and_to_nothing_else(self) -> None:
         applied = built(DEPLOY / "overlays/enforce")
         (policy,) = [one["spec"] for one in applied if one["kind"] == "NetworkPolicy"]
-        listening = {
-            port["containerPort"]
-            for pod in pod_specs(applied).values()
-            for container in pod["containers"]
-            for port in container["ports"]
-        }
+        containers = [container for pod in pod_specs(applied).values() for container in pod["containers"]]
+        ports = [{port["name"]: port["containerPort"] for port in container["ports"]} for container in containers]
         (ingress,) = policy["ingress"]
-        assert {port["port"] for port in ingress["ports"]} == listening
+        assert {port["port"] for port in ingress["ports"]} == {each["http"] for each in ports}
+        # The kubelet's probes are let in by no policy, and need none: they come from the pod's own node.
+        for container, each in zip(containers, ports, strict=True):
+            assert probes_beside(f"0.0.0.0:{each['http']}") == f"0.0.0.0:{each['probes']}"
+            probes = {probe["httpGet"]["port"] for name, probe in container.items() if name.endswith("Probe")}
+            assert probes == {"probes"}
         assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
 
     def test_it_is_about_every_pod_of_ours(self) -> None:

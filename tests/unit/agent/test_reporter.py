@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -276,6 +278,7 @@ def test_files_that_suppression_changes_alike_are_one_sentence(agent: Agent, cap
             agent.reporter.held(held_to(2, path))
         agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
     assert caplog.messages == ["/be/pod0/cpuset.cpus and 439 more: -1 → 2: quota 2"]
+    agent.reporter.flush()
     assert len(agent.reporter.writes()) == 880  # each is on record
     assert agent.path.read_bytes().count(b"\n") == 880
 
@@ -320,3 +323,57 @@ def test_that_suppression_is_off_is_said_at_once(agent: Agent, caplog: pytest.Lo
             agent.reporter.held(held_to(quota))
             agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState(""), policy=policy), {})
     assert caplog.messages == ["/be/cpu.cfs_quota_us: -1 → 20: quota 20", "/be/cpu.cfs_quota_us: -1 → -1: quota -1"]
+
+
+def test_decisions_are_read_from_another_thread_while_a_plan_is_recorded(agent: Agent) -> None:
+    # GIVEN a plan of 200 victims
+    plan = plan_of(frame([pod(f"be-{n}", anon=3) for n in range(200)], used=1020, capacity="1024Mi"))
+    victims = [victim.candidate for feature in plan.features for victim in feature.victims]
+    assert len(victims) > 50
+    errors: list[Exception] = []
+    reads = 0
+    is_over = threading.Event()
+
+    def read() -> None:
+        nonlocal reads
+        while not is_over.is_set():
+            try:
+                for record in agent.reporter.decisions():
+                    assert all(outcome.result is not None for outcome in record.outcomes)
+                reads += 1
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    try:
+        # WHEN outcomes arrive while it is read
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline and not errors:
+            now_ns = time.monotonic_ns()
+            agent.reporter.begin(plan, crossed_ns=None, decided_ns=now_ns)
+            for victim in victims:
+                for result in (Result.SENT, Result.FAILED):
+                    outcome = Outcome(victim.uid, victim.namespace, victim.name, "api", result, "x", now_ns)
+                    agent.reporter.outcome(outcome)
+            agent.reporter.flush()
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    # THEN no reader meets a plan that is being changed
+    assert not errors, f"{errors[0]!r} after {reads} reads"
+    assert reads
+
+
+def test_decisions_show_what_is_awaited_as_of_the_last_tick(agent: Agent) -> None:
+    decided_ns = agent.carry_out(plan_of(RECORDED))
+    (record,) = agent.reporter.decisions()
+    assert [outcome.result for outcome in record.outcomes] == [Result.SENT]
+    agent.answer(Result.FAILED, decided_ns)
+    (record,) = agent.reporter.decisions()
+    assert [outcome.result for outcome in record.outcomes] == [Result.FAILED]
