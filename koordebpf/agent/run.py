@@ -50,10 +50,12 @@ from koordebpf.report.events import EventPoster
 from koordebpf.report.http import Health
 from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import AgentMetrics
+from koordebpf.slo.eviction import may_be_evicted
 from koordebpf.units import NS_PER_MS, format_ns
 
 if TYPE_CHECKING:
     from koordebpf.kube.actions import KubeActions
+    from koordebpf.kube.objects import Pod
 
 log = logging.getLogger("koordebpf")
 
@@ -252,7 +254,10 @@ def _open_source(config: AgentConfig) -> Source:
         from koordebpf.kube.api import ApiSource
         from koordebpf.kube.transport import open_cluster
 
-        return ApiSource(open_cluster(config.kubeconfig), config.node_name)
+        def has_victims(pod: Pod) -> bool:
+            return may_be_evicted(pod.metadata.labels)
+
+        return ApiSource(open_cluster(config.kubeconfig), config.node_name, may_be_evicted=has_victims)
     from koordebpf.kube.kubelet import KubeletSource
 
     if not config.kubelet_url:

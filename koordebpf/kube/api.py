@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, PodDisruptionBudget
+from koordebpf.kube.objects import ClusterState, Pod, PodDisruptionBudget
+from koordebpf.kube.pdbs import PdbReflector
 from koordebpf.kube.table import (
     decode_config_map,
     decode_node,
-    decode_pdb,
     decode_pod,
     decode_pod_event,
     decode_topology,
@@ -49,12 +49,20 @@ class ApiSource:
 
     name = "api"
 
-    def __init__(self, transport: Transport, node_name: str, pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        node_name: str,
+        pace: Pace | None = None,
+        may_be_evicted: Callable[[Pod], bool] = lambda _: True,
+    ) -> None:
+        """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`."""
         if not node_name or "," in node_name or "=" in node_name:
             raise ConfigError("node name", node_name, "must be the name of this node's Node object")
         self._transport = transport
         self._node_name = node_name
         self._pace = pace or Pace()
+        self._may_be_evicted = may_be_evicted
         self._lock = threading.Lock()
         self._is_closed = False
         self._state = ClusterState(version=0, synced_at_ns=0)
@@ -69,9 +77,7 @@ class ApiSource:
             Resource("nodeslos", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", mine, may_be_absent=True), keep_raw
         )
         self._config: Reflector[dict[str, str]] | None = None
-        # Of the whole cluster: which namespaces this node's pods are in changes with every pod.
-        pdbs = Resource("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets", "", may_be_absent=True)
-        self._pdbs = Reflector(self._transport, pdbs, decode_pdb, self._combine_pdbs, self._pace)
+        self._pdbs = PdbReflector(self._transport, self._combine_pdbs, self._pace)
         self._pdb_problems: tuple[str, ...] = ()
         topologies = Resource(
             "noderesourcetopologies",
@@ -131,6 +137,8 @@ class ApiSource:
                 self._config = self._reflect(resource, decode_config_map)
                 self._config.start()
             pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view
+            if is_news and pods.synced_at_ns:
+                self._pdbs.want(self._namespaces())
             views = [r.view for r in self._reflectors()]
             beside = (self._pdbs.view, self._topologies.view)
             synced_at_ns = 0
@@ -169,8 +177,11 @@ class ApiSource:
         view = self._pdbs.view
         if not view.synced_at_ns or view.is_absent:
             return None
-        namespaces = {pod.metadata.namespace for pod in self._pods.view.objects}
+        namespaces = self._namespaces()
         return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in namespaces)
+
+    def _namespaces(self) -> frozenset[str]:
+        return frozenset(pod.metadata.namespace for pod in self._pods.view.objects if self._may_be_evicted(pod))
 
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._pods, self._nodes, self._nodeslos, *((self._config,) if self._config else ())]

@@ -18,7 +18,6 @@ from koordebpf.kube.objects import (
     NodeResourceTopology,
     ObjectMeta,
     Pod,
-    PodDisruptionBudget,
     VersionedMeta,
 )
 
@@ -71,7 +70,6 @@ _IDENTITY = msgspec.json.Decoder(_Identified)
 _POD = msgspec.json.Decoder(Pod)
 _POD_EVENT = msgspec.json.Decoder(_PodEvent)
 _NODE = msgspec.json.Decoder(Node)
-_PDB = msgspec.json.Decoder(PodDisruptionBudget)
 _TOPOLOGY = msgspec.json.Decoder(NodeResourceTopology)
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
 
@@ -132,14 +130,6 @@ def decode_node(raw: msgspec.Raw) -> Node:
     return _NODE.decode(raw)
 
 
-def decode_pdb(raw: msgspec.Raw) -> PodDisruptionBudget:
-    """Decode one PodDisruptionBudget.
-
-    Raises:  msgspec.DecodeError: a field that is read has another type.
-    """
-    return _PDB.decode(raw)
-
-
 def decode_topology(raw: msgspec.Raw) -> NodeResourceTopology:
     """Decode one NodeResourceTopology.
 
@@ -163,7 +153,7 @@ def keep_raw(raw: msgspec.Raw) -> msgspec.Raw:
 
 def version_of(raw: msgspec.Raw) -> str:
     """Return metadata.resourceVersion, empty where it cannot be read."""
-    return _identify(raw).resourceVersion
+    return identify(raw).resourceVersion
 
 
 def is_older(version: str, than: str) -> bool:
@@ -201,7 +191,7 @@ class Table(Generic[T]):
         before, complained = self._known, self.problems
         self._known, self.problems = {}, {}
         for raw in items:
-            self._put(_identify(raw), functools.partial(self._decode, raw), before)
+            self._put(identify(raw), functools.partial(self._decode, raw), before)
         self._deleted.clear()
         self._listed = self.version = version
         # The order of two lists may differ without any news in it.
@@ -218,7 +208,7 @@ class Table(Generic[T]):
 
     def apply(self, kind: str, raw: msgspec.Raw) -> bool:
         """Take an event ADDED, MODIFIED or DELETED; True if it changed anything."""
-        return self._take(kind, _identify(raw), functools.partial(self._decode, raw))
+        return self._take(kind, identify(raw), functools.partial(self._decode, raw))
 
     def apply_decoded(self, kind: str, who: Identity, value: T) -> bool:
         """Take an event whose object is decoded already; True if it changed anything."""
@@ -226,7 +216,7 @@ class Table(Generic[T]):
 
     def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
         known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
-        if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed):
+        if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed_at(who)):
             return False
         self.move_on(who.resourceVersion)
         if kind != "DELETED":
@@ -238,6 +228,9 @@ class Table(Generic[T]):
             self._deleted.popitem(last=False)
         was_complained = self.problems.pop(_complaint_key(who), None) is not None
         return self._known.pop(who.uid, None) is not None or was_complained
+
+    def _listed_at(self, who: Identity) -> str:
+        return self._listed
 
     def _put(self, who: Identity, read: Callable[[], T], before: dict[str, tuple[str, T]]) -> bool:
         key = _complaint_key(who)
@@ -260,7 +253,8 @@ class Table(Generic[T]):
         return is_new
 
 
-def _identify(raw: msgspec.Raw) -> Identity:
+def identify(raw: msgspec.Raw) -> Identity:
+    """Return who it is, empty where it cannot be read."""
     try:
         return _IDENTITY.decode(raw).metadata
     except (msgspec.DecodeError, UnicodeDecodeError):

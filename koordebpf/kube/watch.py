@@ -31,7 +31,7 @@ from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSile
 from koordebpf.kube.backoff import Backoff
 from koordebpf.kube.refusal import refusal
 from koordebpf.kube.table import CHANGES, Identity, ObjectList, Table, decode_list, is_older, version_of
-from koordebpf.kube.transport import Transport
+from koordebpf.kube.transport import MAX_BODY_BYTES, Transport
 from koordebpf.kube.wires import OpenExchange
 from koordebpf.units import NS_PER_MS
 
@@ -119,20 +119,20 @@ class Reflector(Generic[T]):
         self,
         transport: Transport,
         resource: Resource,
-        decode: Callable[[msgspec.Raw], T],
+        decode: Callable[[msgspec.Raw], T] | Table[T],
         publish: Callable[[bool], None],
         pace: Pace,
         decode_event: Callable[[bytes], tuple[str, Identity, T] | None] = lambda _: None,
         restored: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what is listed by `decode`, and a line of the watch by `decode_event` where that can.
+        """Take what is listed by `decode`, or into that table; a line of the watch by `decode_event` where that can.
 
         `restored` is called where the server turns out to have gone back in time.
         """
         self.view: ResourceView[T] = ResourceView()
         self._transport = transport
         self._resource = resource
-        self._table: Table[T] = Table(resource.name, decode)
+        self._table: Table[T] = decode if isinstance(decode, Table) else Table(resource.name, decode)
         self._publish = publish
         self._decode_event = decode_event
         self._pace = pace
@@ -145,8 +145,8 @@ class Reflector(Generic[T]):
         self._has_bookmark = False  # the watch that is open
         self._open: OpenExchange | None = None
         self._is_open = False
-        self._is_recalled = False
-        self._recall = threading.Event()  # list anew, whatever its version; the watch that is open is to end
+        self._is_recalled = False  # the next list is true, whatever its version
+        self._recall = threading.Event()  # list anew; the watch that is open is to end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kube-{resource.name}", daemon=True)
 
@@ -160,6 +160,11 @@ class Reflector(Generic[T]):
 
     def relist(self) -> None:
         """List anew and take what comes, though it be older: the server has gone back in time."""
+        self._is_recalled = True
+        self.recall()
+
+    def recall(self) -> None:
+        """List anew; a watch that is open ends."""
         self._recall.set()
         if (watch := self._open) is not None:
             watch.end()
@@ -177,8 +182,8 @@ class Reflector(Generic[T]):
     def _round(self) -> float:
         try:
             if self._recall.is_set():
-                self._must_list = self._is_recalled = True
                 self._recall.clear()
+                self._must_list = True
             if self._must_list:
                 self._list()
                 self._is_recalled = False
@@ -228,7 +233,7 @@ class Reflector(Generic[T]):
         # No resourceVersion: the newest there is. 0 would take whatever this server has cached, however old.
         query = {"fieldSelector": self._resource.field_selector, "limit": str(self._pace.page)}
         while True:
-            page = self._page(query)
+            page, _ = self._page(query, self._resource.path)
             items += page.items or ()
             if not page.metadata.continue_:
                 break
@@ -266,12 +271,12 @@ class Reflector(Generic[T]):
         )
         self._restored()
 
-    def _page(self, query: dict[str, str]) -> ObjectList:
-        body = self._transport.get(
-            self._path(), query, verb="list", resource=self._resource.name, timeout_s=self._pace.answer_s
-        )
+    # And how many bytes it had.
+    def _page(self, query: dict[str, str], path: str, max_bytes: int = MAX_BODY_BYTES) -> tuple[ObjectList, int]:
+        name, within_s = self._resource.name, self._pace.answer_s
+        body = self._transport.get(path, query, verb="list", resource=name, timeout_s=within_s, max_bytes=max_bytes)
         try:
-            return decode_list(body)
+            return decode_list(body), len(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             raise KubeError(f"list {self._resource.name}: the answer is not a list: {e}") from e
 
@@ -330,7 +335,7 @@ class Reflector(Generic[T]):
     # Nothing has happened, or the server has gone back in time: then nothing will until it has caught up.
     def _fell_silent(self) -> None:
         if self._silences % _CHECK_EVERY == 0:
-            page = self._page({"fieldSelector": self._resource.field_selector, "limit": "1"})
+            page, _ = self._page({"fieldSelector": self._resource.field_selector, "limit": "1"}, self._path())
             self._must_list = is_older(page.metadata.resourceVersion, self._table.version)
         self._silences += 1
 

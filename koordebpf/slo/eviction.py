@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordebpf.slo.qos import koord_qos
+
 EVICTION_POLICY_ANNOTATION = "koordinator.sh/eviction-policy"
 EVICTION_ENABLED_LABEL = "koordinator.sh/eviction-enabled"
 EVICTION_PRIORITY_ANNOTATION = "koordinator.sh/eviction-priority"
@@ -32,6 +34,11 @@ def allows_eviction(policy: str | None, feature: str) -> bool:
 def is_eviction_enabled(labels: Mapping[str, str] | None) -> bool:
     """Tell whether the pod lets features that go by priority evict it: the label is exactly `true`."""
     return labels is not None and labels.get(EVICTION_ENABLED_LABEL) == "true"
+
+
+def may_be_evicted(labels: Mapping[str, str] | None) -> bool:
+    """Tell whether some feature could ever choose the pod: it is best-effort, or lets itself be chosen by priority."""
+    return koord_qos(labels) == "BE" or is_eviction_enabled(labels)
 
 
 def eviction_priority(annotations: Mapping[str, str] | None) -> int:

@@ -276,8 +276,14 @@ class Collection:
             (self.watches.popleft() if self.watches else hold_open)(exchange)
         else:
             self.seen_lists.append(exchange.request)
-            reply = self.lists.popleft() if self.lists else gives(200, listing(self.items, self.version))
+            items = [item for item in self.items if _is_asked(exchange.request.path, item)]
+            reply = self.lists.popleft() if self.lists else gives(200, listing(items, self.version))
             reply(exchange)
+
+
+def _is_asked(path: str, item: Any) -> bool:
+    _, is_one, rest = path.partition("/poddisruptionbudgets")[0].partition("/policy/v1/namespaces/")
+    return not is_one or item["metadata"]["namespace"] == rest
 
 
 class Cluster:
@@ -291,5 +297,8 @@ class Cluster:
         self.configmaps = Collection("/api/v1/namespaces/koordinator-system/configmaps")
         self.pdbs = Collection("/apis/policy/v1/poddisruptionbudgets")
         self.topologies = Collection("/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies")
+        # What is asked of one namespace is answered with what is there.
+        for namespace in ("be", "default"):
+            server.on(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", self.pdbs.reply)
         for collection in (self.pods, self.nodes, self.nodeslos, self.configmaps, self.pdbs, self.topologies):
             server.on(collection.path, collection.reply)

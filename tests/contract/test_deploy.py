@@ -23,7 +23,7 @@ DEPLOY = ROOT / "deploy"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
 # Who asks the API server, by module of koordebpf/kube.
 ASKING = {
-    "koordebpf-agent": ("api.py", "actions.py"),
+    "koordebpf-agent": ("api.py", "pdbs.py", "actions.py"),
     "koordebpf-controller": ("nodeslos.py", "lease.py"),
 }
 ASKING_OTHERS = {"kubelet.py"}  # not the API server
