@@ -1,7 +1,7 @@
 """Carries out the rungs of the ladder that have a way back or need none: brake, reclaim, freeze.
 
-What brake and freeze write goes through the one writer, with its journal: what an agent that was killed has left is
-given back from there. Dry run is the writer's.
+What brake and freeze write goes through the node's one writer, with its journal: what an agent that was killed has
+left is restored from there. Dry run is the writer's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koordebpf.act.reclaim import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.act.writer.journal import JOURNAL_PATH
+from koordebpf.act.writer.owners import LADDER
 from koordebpf.act.writer.places import Places, Unusable, look
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.decide.evict.settings import Rung
@@ -26,9 +26,6 @@ from koordebpf.kernel.cgroupfs import MemoryHierarchy, holds_process
 from koordebpf.kernel.pod_directory import open_pod_directory
 
 log = logging.getLogger(__name__)
-
-# One of its own, so that it can be given back at the start while another one's values go on.
-LADDER_JOURNAL_PATH = JOURNAL_PATH.with_name("ladder.journal")
 
 _FILES = {
     Rung.BRAKE: frozenset({CgroupFile.MEMORY_HIGH, CgroupFile.CPU_QUOTA}),
@@ -44,7 +41,7 @@ class LadderExecutor:
     Args:
         hierarchy: of the memory controller, below whose mount `path_of` finds a cgroup.
         path_of: the path of a cgroup id, None where it is gone.
-        writer: for brake and freeze alone: `undo` gives back all that it wrote of a rung's files.
+        writer: of the node. `undo` restores all that the ladder wrote of a rung's files.
         reclaimer: None in a dry run.
         tell: gets what became of each request to reclaim; the writer tells of files itself.
         names_of: the names that the directory of a pod of this UID may bear; None: the UID alone.
@@ -75,7 +72,7 @@ class LadderExecutor:
     @property
     def counts(self) -> Counter[tuple[str, WriteResult]]:
         """Every attempt to write by file name and result since the start."""
-        return self._writer.counts + self._reclaims
+        return self._writer.counts_of(LADDER) + self._reclaims
 
     def begin(self, plan: RungPlan, now_ns: int) -> bool:
         """Carry a rung out on every pod it names; return whether anything of it was done, or would be in a dry run.
@@ -93,7 +90,7 @@ class LadderExecutor:
         self._reason = plan.text
         if plan.rung is Rung.FREEZE:
             self.frozen_ns = now_ns  # before it is done: should it end halfway, it is thawed in time all the same
-        report = self._writer.apply(self._desired(), now_ns)
+        report = self._writer.apply(self._desired(), now_ns, LADDER)
         done = {change.path for change in report.changes if change.result in _IN_FORCE}
         is_begun = any(self._places.name((write.path, write.file)) in done for write in writes)
         if not is_begun:
@@ -103,7 +100,7 @@ class LadderExecutor:
     def hold(self, now_ns: int) -> None:
         """See to it that what is in force stays so, and tell what reclaim has brought."""
         if self._wanted:
-            self._writer.apply(self._desired(), now_ns)
+            self._writer.apply(self._desired(), now_ns, LADDER)
         for change in self._reclaimer.drain() if self._reclaimer else ():
             self._reclaimed(change)
 
@@ -131,7 +128,7 @@ class LadderExecutor:
 
     def _give_back(self, files: frozenset[CgroupFile], now_ns: int) -> None:
         try:
-            self._writer.give_back(now_ns, files)
+            self._writer.give_back(now_ns, files, LADDER)
         except OSError as error:
             # It is done; the journal has it still, and it would be done once more.
             log.warning("what was undone could not be put on record: %s", error.strerror)

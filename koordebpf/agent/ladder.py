@@ -6,18 +6,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from koordebpf.act.actuator import Actuator
 from koordebpf.act.guards import ClosedGuard, victim_guard
-from koordebpf.act.ladder import LADDER_JOURNAL_PATH, LadderExecutor
+from koordebpf.act.ladder import LadderExecutor
 from koordebpf.act.reclaim import Reclaimer
 from koordebpf.act.writer.change import FileChange
-from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
-from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.scope import NodeScope
@@ -167,7 +164,7 @@ def open_ladder(
     config: AgentConfig,
     scope: NodeScope,
     index: CgroupIndex,
-    folder: Path | None,
+    writer: CgroupWriter,
     stack: contextlib.ExitStack,
     *,
     kill: Actuator,
@@ -175,33 +172,26 @@ def open_ladder(
     tell: Callable[[FileChange], None],
     wake: Callable[[], None],
 ) -> Ladder | None:
-    """Give back what an agent that was killed has left in force; return the ladder, None where none is configured.
+    """Return the ladder, None where none is configured.
 
     Args:
         config: the agent's.
         scope: the node.
         index: finds the path of a cgroup id.
-        folder: of the one agent that acts on the node, for what files held before. None: dry run.
+        writer: of the node.
         stack: on its end everything is undone.
         kill: carries out the rung `kill`.
         own_pod_uid: this agent's pod.
         tell: gets each change of a file, done or not.
         wake: called from another thread when a reclaim has ended.
-    Raises:  ActuationError: another process holds the journal, or it is none.
     """
-    places = Places(find_controllers())
-    path = folder / LADDER_JOURNAL_PATH.name if folder else None
-    if path is not None:
-        for change in restore_journal(path, places, time.monotonic_ns()).changes:
-            tell(change)
     settings = config.eviction.ladder
     if not settings.rungs - {Rung.EVICT}:
         return None
     names = ", ".join(rung.value for rung in Rung if rung in settings.rungs)
-    log.info("ladder: its rungs are %s%s", names, "" if path else " (dry run)")
-    journal = stack.enter_context(Journal(path)) if path else None
-    writer = CgroupWriter(places, journal, config.writer, enforce=path is not None, audit=tell)
-    reclaimer = Reclaimer(wake) if path and Rung.RECLAIM in settings.rungs else None
+    log.info("ladder: its rungs are %s%s", names, " (dry run)" if writer.is_dry_run else "")
+    places = Places(find_controllers())
+    reclaimer = Reclaimer(wake) if not writer.is_dry_run and Rung.RECLAIM in settings.rungs else None
     executor = LadderExecutor(scope.hierarchy, index.path, places, writer, reclaimer, tell, index.names_to_act_on)
     stack.callback(lambda: executor.close(time.monotonic_ns()))
     return Ladder(settings, executor, kill=kill, own_pod_uid=own_pod_uid)

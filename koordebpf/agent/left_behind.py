@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordebpf.act.begun_kill import frozen_by
-from koordebpf.act.ladder import LADDER_JOURNAL_PATH
-from koordebpf.act.writer.journal import JOURNAL_PATH, read_journal
+from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_journal
+from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
+from koordebpf.act.writer.places import Original
 from koordebpf.agent.sole_agent import is_held
 from koordebpf.errors import ActuationError
 from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
@@ -14,10 +15,12 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
 
 def left_behind(folder: Path) -> tuple[str, ...]:
     """Return sentences that say what is left and what ends it: none where nothing is, or an agent acts there now."""
-    ladder, suppression = folder / LADDER_JOURNAL_PATH.name, folder / JOURNAL_PATH.name
+    journal, old = folder / JOURNAL_PATH.name, folder / OLD_LADDER_JOURNAL
     in_flight = folder / IN_FLIGHT_PATH.name
     try:
-        climbed, held = _written(ladder), _written(suppression)
+        written = _written(journal)
+        climbed = sum(has_owner(each, LADDER) for each in written) + len(_written(old))
+        held = sum(has_owner(each, SUPPRESS) for each in written)
         kills = read_left(in_flight.read_bytes()).kills if in_flight.exists() else ()
     except (ActuationError, OSError) as error:
         return (f"what an agent before this one may have left in force cannot be read: {error}",)
@@ -28,15 +31,16 @@ def left_behind(folder: Path) -> tuple[str, ...]:
     if climbed or frozen:
         sentences.append(
             f"an agent that was killed has left {climbed} files of its ladder written and {frozen} pods frozen; one"
-            f" with --enforce ends that, or: koordebpf restore --journal {ladder} --in-flight {in_flight}"
+            f" with --enforce ends that, or: koordebpf restore --journal {old if old.exists() else journal} --in-flight"
+            f" {in_flight}"
         )
     if held:
         sentences.append(
             f"an agent that ended has left {held} files as suppression wrote them; one with --enforce goes on from"
-            f" there, or: koordebpf restore --journal {suppression}"
+            f" there, or: koordebpf restore --journal {journal}"
         )
     return tuple(sentences)
 
 
-def _written(journal: Path) -> int:
-    return len(read_journal(journal)[0]) if journal.exists() else 0
+def _written(journal: Path) -> list[Original]:
+    return list(read_journal(journal)[0].values()) if journal.exists() else []

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.agent.history import StallNews
 from koordebpf.agent.problems import ProblemLog
 from koordebpf.agent.watch import NodeWatch
@@ -192,6 +193,10 @@ class Reporter:
     def ladder(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Bring the metrics up to date with what the ladder has tried to write, by file and result."""
         self._metrics.suppression.ladder_writes = counts
+
+    def written(self, change: FileChange) -> None:
+        """Record a file that was changed for a strategy, or could not be."""
+        (self.held if change.owner == SUPPRESS else self.change)(change)
 
     def change(self, change: FileChange) -> None:
         """Tell of a file that was changed, or could not be."""

@@ -24,6 +24,7 @@ from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
 from koordebpf.agent.node_marking import open_node_marking
+from koordebpf.agent.node_writer import open_node_writer
 from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
@@ -146,22 +147,15 @@ def _run(
         )
         stack.callback(reporter.close)
         serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)
-        suppression = Suppression(
-            scope,
-            watch.index,
-            config.suppress,
-            config.writer,
-            folder,
-            reporter.held,
-            config.wake.burst_window_ns,
-        )
+        writer = open_node_writer(config.writer, folder, reporter.written, stack)
+        suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
         stack.callback(suppression.close)
         own_pod_uid = os.environ.get("KOORDEBPF_POD_UID")
         ladder = open_ladder(
             config,
             scope,
             watch.index,
-            folder,
+            writer,
             stack,
             kill=_open_kill(config, executor, by_cgroup, executors),
             own_pod_uid=own_pod_uid,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from koordebpf.act.ladder import LADDER_JOURNAL_PATH
 from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
@@ -41,7 +40,7 @@ def can_wait() -> bool:
 
 
 def leave_waiting(folder: Path, keep_s: float) -> int:
-    """Start the process that gives back what is written in the folder's journals where no successor comes in time.
+    """Start the process that gives back what is written in the folder's journal where no successor comes in time.
 
     It is `koordebpf restore`, in a session of its own. Told to end (SIGTERM), it gives everything back at once.
 
@@ -52,8 +51,7 @@ def leave_waiting(folder: Path, keep_s: float) -> int:
     Raises:  OSError: it cannot be started.
     """
     command = [sys.executable, "-m", "koordebpf", "restore", "--successor-within-s", f"{keep_s:g}"]
-    for journal in (LADDER_JOURNAL_PATH, JOURNAL_PATH):
-        command += ["--journal", str(folder / journal.name)]
+    command += ["--journal", str(folder / JOURNAL_PATH.name)]
     command += ["--in-flight", str(folder / IN_FLIGHT_PATH.name)]
     # Whoever reads the agent's log through a pipe waits for the end of its last writer.
     is_pipe = stat.S_ISFIFO(os.fstat(_STDERR).st_mode)

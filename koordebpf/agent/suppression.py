@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.writer.change import FileChange
-from koordebpf.act.writer.journal import JOURNAL_PATH, Journal
-from koordebpf.act.writer.places import Places
-from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
 from koordebpf.agent.problems import ProblemLog
@@ -41,11 +38,10 @@ class Suppression:
     """One node's suppression, from counters to files and back.
 
     Args:
-        folder: of the one agent that acts on the node: what the files held before, and what a successor goes on from.
-            None: dry run, nothing is written.
-        tell: gets each change, done or not.
+        writer: of the node.
+        folder: of the one agent that acts on the node: what a successor goes on from. None: dry run.
         burst_window_ns: over which bursts of others are told; None: they are not.
-    Raises:  SupportError: no sysfs or procfs. ConfigError: another process holds the journal.
+    Raises:  SupportError: no sysfs or procfs.
     """
 
     def __init__(
@@ -53,19 +49,16 @@ class Suppression:
         scope: NodeScope,
         index: CgroupIndex,
         settings: SuppressSettings,
-        writer: WriterSettings,
+        writer: CgroupWriter,
         folder: Path | None,
-        tell: Callable[[FileChange], None],
         burst_window_ns: int | None = None,
     ) -> None:
-        mounts = find_controllers()
         self._settings = settings
         self._index = index
         self._seen_version: int | None = None
         self._kept = folder / KEPT if folder else None
-        self._collector = CpuCollector(mounts, node_path=scope.node_path, burst_window_ns=burst_window_ns)
-        self._journal = Journal(folder / JOURNAL_PATH.name) if folder else None
-        self._writer = CgroupWriter(Places(mounts), self._journal, writer, enforce=folder is not None, audit=tell)
+        self._collector = CpuCollector(find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns)
+        self._writer = writer
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
         self._problems = ProblemLog()
@@ -127,14 +120,14 @@ class Suppression:
                 plan = woken(plan, woken_by, view.now_ns, self._settings)
             if (plan.next.memory_hold is None) != (self._state.memory_hold is None):
                 log.info("%s", plan.reason)
-            self._writer.apply(plan.desired, view.now_ns)
+            self._writer.apply(plan.desired, view.now_ns, SUPPRESS)
             self._state = plan.next
         return plan
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """Attempts to write since the start, by file and result."""
-        return {(file, result.value): count for (file, result), count in self._writer.counts.items()}
+        return {(file, result.value): count for (file, result), count in self._writer.counts_of(SUPPRESS).items()}
 
     def close(self) -> None:
         """Leave the files to an agent that stands by; else as configured: given back, or to a successor."""
@@ -148,12 +141,10 @@ class Suppression:
             log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         finally:
             self._collector.close()
-            if self._journal is not None:
-                self._journal.close()
 
     def _give_back(self) -> None:
         try:
-            left = self._writer.give_back(time.monotonic_ns()).left
+            left = self._writer.give_back(time.monotonic_ns(), owner=SUPPRESS).left
         except OSError as error:
             log.warning("what suppression wrote is given back, and still on record: %s", error)
             return
@@ -163,7 +154,7 @@ class Suppression:
         path.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
         if not waits:
             log.info("what suppression wrote is kept for the agent that stands by")
-        elif self._journal is not None and self._journal.originals:
+        elif self._writer.is_on_record:
             pid, keep_s = leave_waiting(path.parent, self._settings.keep_s), self._settings.keep_s
             log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from koordebpf.act.begun_kill import frozen_by
-from koordebpf.act.ladder import LADDER_JOURNAL_PATH
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.act.writer.journal import JOURNAL_PATH
+from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.agent.sole_agent import is_held
@@ -79,7 +78,7 @@ def restore(
             click.echo(f"{folder}: an agent acts there. Stop the agent first", err=True)
             is_done = False
             continue
-        names = [LADDER_JOURNAL_PATH.name, JOURNAL_PATH.name]
+        names = (OLD_LADDER_JOURNAL, JOURNAL_PATH.name)
         here = [journal for journal in journals if journal.parent == folder] or [folder / name for name in names]
         restored = [_restored(journal, dry_run=dry_run) for journal in here]
         restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
@@ -107,7 +106,7 @@ def _restored(journal: Path, *, dry_run: bool) -> bool:
         click.echo(_line(change))
     if report.lost_lines:
         click.echo(f"{journal}: {report.lost_lines} lines could not be read", err=True)
-    if not report.changes and not report.done:
+    if not report.changes and not report.done and journal.name != OLD_LADDER_JOURNAL:
         click.echo(f"{journal}: nothing to restore")
     return not report.lost_lines and (dry_run or not report.left)
 

@@ -140,7 +140,7 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
         assert told == [(before.strip(), held, "written"), (held, before.strip(), "written")]
         agent.said("the shortage is over: undone is brake")
         assert agent.stop() == 0
-    assert not list(tmp_path.glob("run/*/ladder.journal"))
+    assert not list(tmp_path.glob("run/*/writes.journal"))
 
 
 def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: Ladder, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_
         assert watcher.stop() == 0
     assert ladder.is_frozen
     if by == "the command":
-        (journal,) = tmp_path.glob("run/*/ladder.journal")
+        (journal,) = tmp_path.glob("run/*/writes.journal")
         command = [sys.executable, "-m", "koordebpf", "restore", "--journal", journal]
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert str(ladder.freezer) in said

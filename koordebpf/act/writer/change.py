@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from koordebpf.kernel.cgroup_files import Value
+
 
 class WriteResult(enum.Enum):
     """How one write ended."""
@@ -21,6 +23,23 @@ class WriteResult(enum.Enum):
     HELD = "held"  # not tried: what the file held could not be put on record
 
 
+# What may be over at the next call. The rest is tried again after the refresh interval.
+_TRANSIENT = frozenset({WriteResult.BUSY, WriteResult.BLOCKED, WriteResult.HELD, WriteResult.GONE})
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The last write of a value that failed, and until when it is not tried again."""
+
+    value: Value
+    result: WriteResult
+    detail: str
+    until_ns: int
+
+    def is_final(self, value: Value, now_ns: int) -> bool:
+        """Tell whether it makes no sense to write the value now."""
+        return self.value == value and self.result not in _TRANSIENT and now_ns < self.until_ns
+
+
 class FileChange(msgspec.Struct, frozen=True):
     """One write, done or not. `old` and `new` are what the file held and was to hold, as on disk."""
 
@@ -33,6 +52,7 @@ class FileChange(msgspec.Struct, frozen=True):
     detail: str = ""  # why it was not done, or what is remarkable
     is_final: bool = True  # False: a step on the way, made exact by a later change
     is_correction: bool = False  # the file had been changed by somebody else
+    owner: str = ""  # the strategy that wanted it
 
 
 class WriteReport(msgspec.Struct, frozen=True):

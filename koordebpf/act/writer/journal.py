@@ -22,6 +22,8 @@ from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
 
 # A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.
 JOURNAL_PATH = Path("/run/koordebpf/machine/writes.journal")
+# The ladder's own, as agents wrote it before each line had its owners: one is still restored where it is found.
+OLD_LADDER_JOURNAL = "ladder.journal"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA: Literal["koordebpf.journal/v1"] = "koordebpf.journal/v1"
 _BEGIN = f'{{"schema":"{_SCHEMA}"'.encode()  # of a header, whole or torn

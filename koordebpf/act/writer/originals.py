@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.decide.reconcile.values import FileKey
@@ -47,29 +48,42 @@ class Originals:
         Raises:  OSError: it is not on record.
         """
         if self._journal is not None and is_wish(last, held.value, self._places.versions.get("cpuset")):
-            self._journal.record({key: Original(held.text, held.inode)})
+            known = self._journal.originals.get(key)
+            self._journal.record({key: Original(held.text, held.inode, known.owners if known else ())})
 
     def record(
-        self, held: Mapping[FileKey, Held], written: Collection[FileKey], looked: Iterable[FileKey] = ()
+        self,
+        held: Mapping[FileKey, Held],
+        written: Collection[FileKey],
+        owners_of: Callable[[FileKey], tuple[str, ...]],
+        looked: Iterable[FileKey] = (),
     ) -> None:
         """Put on record what the files to be written hold, before they are, and the sets of CPUs below sets on record.
 
         Args:
             held: what files hold.
             written: those that are written now.
+            owners_of: the strategies that have a file written.
             looked: those that were just looked at.
         Raises:  OSError: it is not on record. Nothing may be written then.
         """
         if self._journal is None:
             return
-        originals = {
-            key: Original(held[key].text, held[key].inode)
+        first = {
+            key: Original(held[key].text, held[key].inode, owners_of(key))
             for key in written
             if key in held and not self._has(key, held[key])
         }
-        originals |= self._below(held, originals, looked, self._journal.originals)
-        self._journal.record(originals)
-        self.seen.begin(originals)
+        first |= self._below(held, first, looked, self._journal.originals)
+        joined = {
+            key: with_owners(self._journal.originals[key], owners_of(key))
+            for key in written
+            if key in held and key not in first
+        }
+        self._journal.record(
+            first | {key: each for key, each in joined.items() if each != self._journal.originals[key]}
+        )
+        self.seen.begin(first)
 
     def drop_gone(self, wanted: Collection[FileKey], now_ns: int, *, begins: bool) -> list[FileKey]:
         """Take those of cgroups that are gone off the record, a part of all at each call; return them.
@@ -119,5 +133,5 @@ class Originals:
             if original is not None:
                 value = held[key].value
                 is_copy = not value or value in self.seen.lately(above)
-                below[key] = Original(original.text if is_copy else held[key].text, held[key].inode)
+                below[key] = Original(original.text if is_copy else held[key].text, held[key].inode, original.owners)
         return below

@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
+from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, look, written
 from koordebpf.decide.reconcile.quotas import OwnQuota, fitting_quotas
 from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup_files import CgroupFile, Value
 from koordebpf.kernel.cgroupfs import walk
+
+
+class CappedQuotas(msgspec.Struct):
+    """Quotas that were restored in part: what they are to hold once there is room, and the changes made."""
+
+    originals: dict[FileKey, Original] = msgspec.field(default_factory=dict)
+    changes: list[FileChange] = msgspec.field(default_factory=list)
 
 
 class CutQuotas:
@@ -35,13 +45,72 @@ class CutQuotas:
         own: dict[str, OwnQuota] = {}
         for path in paths:
             below = self._directories(path) if search else self._on_record(path)
-            for each in (path, *below):
+            above = (each for each in _above(path) if (each, CgroupFile.CPU_QUOTA) in wanted)
+            for each in (*above, path, *below):
                 key = (each, CgroupFile.CPU_QUOTA)
                 if key in wanted:
                     self.forget([key])  # what it holds is no news
                 self._read(key, now_ns, held, own, is_wanted=key in wanted)
         fitting = fitting_quotas(wanted, own)
         return {key: held[key] for key in fitting}, fitting
+
+    def restore_capped(self, originals: Mapping[FileKey, Original], now_ns: int) -> CappedQuotas:
+        """Restore the quotas that do not fit below one that stays written, as far as they fit. Parents first.
+
+        Args:
+            originals: what the files to be restored held.
+            now_ns: CLOCK_MONOTONIC.
+        """
+        capped = CappedQuotas()
+        for key, original in sorted(originals.items(), key=lambda entry: entry[0][0].count("/")):
+            path, file = key
+            limits = [(each, file) for each in _above(path) if self._stays(each, originals)]
+            if file is not CgroupFile.CPU_QUOTA or not limits:
+                continue
+            held, fits = self._fitting(key, original, limits, now_ns)
+            if held is None or fits is None:
+                continue
+            text = self._places.format(key, fits)
+            change = FileChange(
+                path=str(held.path),
+                old=held.text.strip(),
+                new=text,
+                result=WriteResult.WRITTEN,
+                reason="it held more before the first write, and the quota above it leaves no more",
+                now_ns=now_ns,
+            )
+            try:
+                written(self._places, key, held, text, now_ns)
+            except Unusable as error:
+                change = msgspec.structs.replace(change, result=error.result, detail=error.detail)
+            self._known[key] = fits
+            owners = dict.fromkeys(name for each in limits for name in self._journal.originals[each].owners)
+            capped.originals[key] = msgspec.structs.replace(original, owners=tuple(owners))
+            capped.changes.append(change)
+        return capped
+
+    def _stays(self, path: str, originals: Mapping[FileKey, Original]) -> bool:
+        key = (path, CgroupFile.CPU_QUOTA)
+        return key in self._journal.originals and key not in originals
+
+    # What a quota holds, and the part of its original that fits; None: all of it does, or it cannot be read.
+    def _fitting(
+        self, key: FileKey, original: Original, limits: Iterable[FileKey], now_ns: int
+    ) -> tuple[Held | None, int | None]:
+        held: dict[FileKey, Held] = {}
+        own: dict[str, OwnQuota] = {}
+        for each in (key, *limits):
+            self._read(each, now_ns, held, own, is_wanted=True)
+        value = self._places.parse(key, original.text)
+        if key not in held or held[key].inode != original.inode or not isinstance(value, int):
+            return None, None
+        fits = value
+        for limit in limits:
+            if limit in held:
+                below = {key[0]: OwnQuota(fits, own[key[0]].period_us), limit[0]: own[limit[0]]}
+                cut = fitting_quotas({limit: held[limit].value}, below)[key]
+                fits = cut if isinstance(cut, int) else fits
+        return held[key], fits if fits < value else None
 
     def note(self, key: FileKey, value: Value) -> None:
         """Say that a quota was cut to this."""
@@ -70,7 +139,7 @@ class CutQuotas:
                 # Somebody gave it another one since: that is its own now.
                 self._known[key] = value
                 with contextlib.suppress(OSError):
-                    self._journal.record({key: Original(quota.text, quota.inode)})
+                    self._journal.record({key: Original(quota.text, quota.inode, original.owners)})
         if isinstance(period, int) and not isinstance(value, frozenset):
             own[path] = OwnQuota(value, period)
             held[key] = quota
@@ -87,3 +156,9 @@ class CutQuotas:
         start = f"{path}/" if path else ""
         keys = self._journal.originals
         return [each for each, file in keys if file is CgroupFile.CPU_QUOTA and each.startswith(start) and each != path]
+
+
+def _above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path

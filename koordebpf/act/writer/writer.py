@@ -1,31 +1,31 @@
-"""The writer: desired values in, changes out."""
+"""The writer: what every strategy desires in, changes out. One for a node, with one journal and an owner per file."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from koordebpf.act.writer.change import FileChange, WriteReport, WriteResult
+from koordebpf.act.writer.change import Failure, FileChange, WriteReport, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals
+from koordebpf.act.writer.owners import withdrawal
 from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
-from koordebpf.act.writer.quotas import CutQuotas
+from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
+from koordebpf.act.writer.wanted import Wanted
 from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite, wanted_values
+from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup_files import CgroupFile, Value
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
 
-# What may be over at the next call. The rest is tried again after the refresh interval.
-_TRANSIENT = frozenset({WriteResult.BUSY, WriteResult.BLOCKED, WriteResult.HELD, WriteResult.GONE})
 _DROP_NS = 60 * NS_PER_S
 
 
@@ -43,18 +43,11 @@ class WriterSettings(msgspec.Struct, frozen=True):
     foreign: ForeignPolicy = ForeignPolicy()
 
 
-class _Failure(msgspec.Struct, frozen=True):
-    value: Value
-    result: WriteResult
-    detail: str
-    until_ns: int
-
-
 # What one call of `apply` is about and has found.
 class _Call(msgspec.Struct):
-    reason: str
+    owner: str
     now_ns: int
-    wanted: dict[FileKey, Value]
+    wanted: Mapping[FileKey, Value]
     looked: list[FileKey] = msgspec.field(default_factory=list)
     changes: list[FileChange] = msgspec.field(default_factory=list)
     beside: dict[FileKey, Held] = msgspec.field(default_factory=dict)  # files that are read and not written
@@ -66,8 +59,8 @@ class _Call(msgspec.Struct):
 class CgroupWriter:
     """Makes files hold what is desired. Dry run is the default: nothing is written without `enforce`.
 
-    `journal` has the originals; each is on disk before its file is written for the first time. `audit` is told of each
-    change as it happens. `counts` has every attempt by file name and result since the start, `seen` what files held.
+    `journal` has the originals; each is on disk before its file is written for the first time. `audit` gets each change
+    as it happens. `seen` has what files held.
     """
 
     def __init__(
@@ -91,14 +84,13 @@ class CgroupWriter:
         self._settings = settings or WriterSettings()
         self._audit = audit
         self._held: dict[FileKey, Held] = {}
-        self._failures: dict[FileKey, _Failure] = {}
+        self._failures: dict[FileKey, Failure] = {}
         self._corrections = Corrections(self._settings.foreign)
         is_nested = places.versions.get("cpu") == 1  # no quota may be more than its parent's
         self._cut = CutQuotas(places, journal) if enforce and journal is not None and is_nested else None
         self._dropped_ns: int | None = None
-        self._desired: DesiredState | None = None
-        self._wanted: dict[FileKey, Value] = {}
-        self.counts: Counter[tuple[str, WriteResult]] = Counter()
+        self._wanted = Wanted()
+        self._counts: dict[str, Counter[tuple[str, WriteResult]]] = defaultdict(Counter)
 
     @property
     def is_dry_run(self) -> bool:
@@ -106,22 +98,36 @@ class CgroupWriter:
         return self._journal is None
 
     @property
+    def is_on_record(self) -> bool:
+        """Whether any file is to be restored."""
+        return self._journal is not None and bool(self._journal.originals)
+
+    @property
     def yielded(self) -> Mapping[FileKey, int]:
         """Files that are left to somebody else, and until when."""
         return self._corrections.yielded
 
-    def apply(self, desired: DesiredState, now_ns: int) -> WriteReport:
+    @property
+    def counts(self) -> Counter[tuple[str, WriteResult]]:
+        """Every attempt by file name and result since the start."""
+        return sum(self._counts.values(), Counter())
+
+    def counts_of(self, owner: str) -> Counter[tuple[str, WriteResult]]:
+        """The attempts for one owner."""
+        return self._counts[owner]
+
+    def apply(self, desired: DesiredState, now_ns: int, owner: str = "") -> WriteReport:
         """Make the files hold what is desired; say what was changed, and what could not be.
 
-        `desired` is all that is wanted now: other files are forgotten and stay as they are. What a file held at first
-        stays in the journal.
+        `desired` is all that the owner wants now: its other files are forgotten and stay as they are. What a file held
+        at first stays in the journal. Where several owners want a file, `decide.reconcile.demands` says who wins.
 
-        Raises:  ConfigError: a value that its file cannot hold.
+        Raises:  ConfigError: a value that its file cannot hold, or two owners for a file that can have one only.
         """
-        self._take(desired)
+        self._take(desired, owner)
         self._drop_gone(now_ns)
-        call = _Call(desired.reason, now_ns, self._wanted)
-        due = self._due(now_ns)
+        call = _Call(owner, now_ns, self._wanted.values)
+        due = self._due(now_ns, owner)
         for key in due:
             self._look(call, key)
         if due:
@@ -131,41 +137,47 @@ class CgroupWriter:
             self._carry_out(call)
         return WriteReport(tuple(call.changes))
 
-    def give_back(self, now_ns: int, files: Collection[CgroupFile] | None = None) -> RestoreReport:
-        """Make every file that was ever written hold what it held before; in a dry run there is none.
+    def give_back(
+        self, now_ns: int, files: Collection[CgroupFile] | None = None, owner: str | None = None
+    ) -> RestoreReport:
+        """Restore every file that was ever written; in a dry run there is none.
 
-        What somebody else has changed since it was last looked at stays as it is.
+        What somebody else has changed since it was last looked at stays as it is, and so does a file that another owner
+        still wants. A quota that does not fit below another owner's is restored as far as it does, and stays on record.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
             files: only these, of every cgroup.
+            owner: only what this one has written.
         Raises:  OSError: it is done and could not be put on record; it would be done once more.
         """
-        self._held.clear()
-        self._failures.clear()
+        self._wanted.withdraw(owner, files)
         if self._journal is None:
             return RestoreReport()
-        originals = {key: held for key, held in self._journal.originals.items() if files is None or key[1] in files}
+        ended = withdrawal(self._journal.originals, owner, files, self._wanted.values)
+        for key in (*ended.restored, *ended.shared):
+            self._held.pop(key, None)
+            self._failures.pop(key, None)
+        capped = self._cut.restore_capped(ended.restored, now_ns) if self._cut is not None else CappedQuotas()
+        originals = {key: each for key, each in ended.restored.items() if key not in capped.originals}
         report = restore(self._places, originals, now_ns, enforce=True, last=self.seen.last)
-        files_by_path = {self._places.name(key): key[1].value for key in (*report.done, *report.left)}
+        report = msgspec.structs.replace(report, changes=(*capped.changes, *report.changes))
+        keys = (*capped.originals, *report.done, *report.left)
+        files_by_path = {self._places.name(key): key[1].value for key in keys}
         for change in report.changes:
-            self.counts[files_by_path[change.path], change.result] += 1
+            self._counts[owner or ""][files_by_path[change.path], change.result] += 1
             if self._audit is not None:
-                self._audit(change)
-        self.seen.forget(report.done)
+                self._audit(msgspec.structs.replace(change, owner=owner or ""))
+        self.seen.forget((*capped.originals, *report.done))
         self._journal.forget(report.done)
+        self._journal.record(ended.shared | capped.originals)
         return report
 
-    def _take(self, desired: DesiredState) -> None:
-        if self._desired is not None and (desired.writes, desired.sysctls) == (
-            self._desired.writes,
-            self._desired.sysctls,
-        ):
+    def _take(self, desired: DesiredState, owner: str) -> None:
+        if not self._wanted.take(desired, owner):
             return
-        self._wanted = wanted_values(desired)
-        self._desired = desired
         for known in (self._held, self._failures):
-            for key in [key for key in known if key not in self._wanted]:
+            for key in [key for key in known if key not in self._wanted.values]:
                 del known[key]
 
     # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
@@ -173,15 +185,15 @@ class CgroupWriter:
         begins = self._dropped_ns is None or now_ns - self._dropped_ns >= _DROP_NS
         if begins:
             self._dropped_ns = now_ns
-        gone = self._originals.drop_gone(self._wanted, now_ns, begins=begins)
+        gone = self._originals.drop_gone(self._wanted.values, now_ns, begins=begins)
         if gone and self._cut is not None:
             self._cut.forget(gone)
 
     # What differs, and of what was all right the part that has waited longest, so that no call takes long.
-    def _due(self, now_ns: int) -> list[FileKey]:
+    def _due(self, now_ns: int, owner: str) -> list[FileKey]:
         due, aged = [], []
         old_ns = now_ns - self._settings.refresh_ns
-        for key, value in self._wanted.items():
+        for key, value in self._wanted.of(owner):
             held = self._held.get(key)
             if held is not None and held.satisfies == (value,):
                 if held.checked_ns <= old_ns:
@@ -196,12 +208,7 @@ class CgroupWriter:
 
     def _is_given_up(self, key: FileKey, value: Value, now_ns: int) -> bool:
         failure = self._failures.get(key)
-        return (
-            failure is not None
-            and failure.value == value
-            and failure.result not in _TRANSIENT
-            and now_ns < failure.until_ns
-        )
+        return failure is not None and failure.is_final(value, now_ns)
 
     def _look(self, call: _Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
@@ -279,7 +286,7 @@ class CgroupWriter:
         self._held |= held
         for key, each in held.items():
             self.seen.note(key, each.value)
-        call.wanted = call.wanted | fitting
+        call.wanted = {**call.wanted, **fitting}
         return fitting
 
     # Tells whether the files may be written now.
@@ -293,7 +300,7 @@ class CgroupWriter:
         # The kernel resets them.
         keys |= {(path, CgroupFile.CPU_SHARES) for path, file in keys if file is CgroupFile.CPU_IDLE}
         try:
-            self._originals.record(call.beside | self._held, keys, call.looked)
+            self._originals.record(call.beside | self._held, keys, self._wanted.owners, call.looked)
         except OSError as error:
             for step in steps:
                 if step.is_final:
@@ -323,12 +330,13 @@ class CgroupWriter:
         self._held[step.key] = after
         self.seen.note(step.key, after.value)
         path, file = step.key
+        owner = self._wanted.winner(step.key, call.owner)
         if file is CgroupFile.CPU_IDLE:
             self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
         if not self._places.is_held(step.key, after.value, step.value):
             self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
             return
-        if self._cut is not None and step.key not in self._wanted:
+        if self._cut is not None and step.key not in self._wanted.values:
             self._cut.note(step.key, after.value)
         if step.is_final:
             after.satisfies = (call.wanted[step.key],)
@@ -338,10 +346,11 @@ class CgroupWriter:
             old=old.strip(),
             new=text.strip(),
             result=WriteResult.WRITTEN,
-            reason=call.reason,
+            reason=self._wanted.reason(owner),
             now_ns=call.now_ns,
             is_final=step.is_final,
             is_correction=step.key in call.corrected,
+            owner=owner,
         )
         self._tell(call, step.key, change)
 
@@ -362,25 +371,26 @@ class CgroupWriter:
         *,
         new: str | None = None,
     ) -> None:
-        value = call.wanted[key]
+        value, owner = call.wanted[key], self._wanted.winner(key, call.owner)
         before = self._failures.get(key)
-        self._failures[key] = _Failure(value, result, detail, call.now_ns + self._settings.refresh_ns)
+        self._failures[key] = Failure(value, result, detail, call.now_ns + self._settings.refresh_ns)
         if before is not None and (before.value, before.result, before.detail) == (value, result, detail):
-            self.counts[key[1].value, result] += 1
+            self._counts[owner][key[1].value, result] += 1
             return
         change = FileChange(
             path=self._places.name(key),
             old=None if held is None else held.text.strip(),
             new=(new if new is not None else self._places.format(key, value)).strip(),
             result=result,
-            reason=call.reason,
+            reason=self._wanted.reason(owner),
             now_ns=call.now_ns,
             detail=detail,
+            owner=owner,
         )
         self._tell(call, key, change)
 
     def _tell(self, call: _Call, key: FileKey, change: FileChange) -> None:
-        self.counts[key[1].value, change.result] += 1
+        self._counts[change.owner][key[1].value, change.result] += 1
         call.changes.append(change)
         if self._audit is not None:
             self._audit(change)

@@ -20,9 +20,9 @@ class OwnQuota(msgspec.Struct, frozen=True, gc=False):
 def fitting_quotas(wanted: Mapping[FileKey, Value], own: Mapping[str, OwnQuota]) -> dict[FileKey, Value]:
     """Return what the cgroups below the wanted quotas are to hold: their own, cut to what is wanted above them.
 
-    `own` has them by path, and those above them for the period. A pod with a limit of four CPUs below a best-effort
-    directory of two has two for as long; koordlet's write of the two is refused there. Nothing is cut on v2, where the
-    less of both counts.
+    One that is wanted itself is among them only where it is more than what is wanted above it. `own` has them by path,
+    and those above them for the period. A pod with a limit of four CPUs below a best-effort directory of two has two
+    for as long; koordlet's write of the two is refused there. Nothing is cut on v2, where the less of both counts.
 
     Source:  kernel/sched/core.c, tg_cfs_schedulable_down.
     """
@@ -30,14 +30,15 @@ def fitting_quotas(wanted: Mapping[FileKey, Value], own: Mapping[str, OwnQuota])
     for path, quota in own.items():
         key = (path, CgroupFile.CPU_QUOTA)
         above = _nearest_wanted(path, wanted)
-        if key in wanted or above is None or above not in own:
+        if above is None or above not in own:
             continue
+        value = wanted.get(key, quota.quota_us)
         limit = wanted[above, CgroupFile.CPU_QUOTA]
-        if isinstance(limit, int) and quota.quota_us is not None:
+        if isinstance(limit, int) and isinstance(value, int):
             cut = limit * quota.period_us // own[above].period_us
-            fitting[key] = min(quota.quota_us, max(cut, MIN_QUOTA_US))
-        else:
-            fitting[key] = quota.quota_us
+            value = min(value, max(cut, MIN_QUOTA_US))
+        if key not in wanted or value != wanted[key]:
+            fitting[key] = value
     return fitting
 
 

@@ -1,0 +1,61 @@
+"""What the strategies of a node want of files now, each by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from koordebpf.decide.reconcile.demands import Demand, joined, owners_of
+from koordebpf.decide.reconcile.values import DesiredState, FileKey
+from koordebpf.kernel.cgroup_files import CgroupFile, Value
+
+
+class Wanted:
+    """The last desired state of each owner, and what they come to together: `values`."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, DesiredState] = {}
+        self._demands: dict[FileKey, Demand] = {}
+        self.values: Mapping[FileKey, Value] = {}
+
+    def take(self, desired: DesiredState, owner: str) -> bool:
+        """Put what an owner wants in place of what it wanted before; return whether any value may differ.
+
+        Raises:  ConfigError: a value that its file cannot hold, or two owners for a file that can have one only.
+        """
+        before = self._states.get(owner)
+        is_same = before is not None and (desired.writes, desired.sysctls) == (before.writes, before.sysctls)
+        if not is_same:
+            self._demands = joined(self._states | {owner: desired})
+            self.values = {key: demand.value for key, demand in self._demands.items()}
+        self._states[owner] = desired  # also for its reason
+        return not is_same
+
+    def withdraw(self, owner: str | None, files: Collection[CgroupFile] | None) -> None:
+        """Forget what an owner wants, or all of them: of these files, or of every file."""
+        for each in list(self._states) if owner is None else [owner]:
+            state = self._states.get(each)
+            if state is not None and files is not None:
+                kept = tuple(write for write in state.writes if write.file not in files)
+                self.take(msgspec.structs.replace(state, writes=kept), each)
+            else:
+                self.take(DesiredState(""), each)
+
+    def of(self, owner: str) -> Iterator[tuple[FileKey, Value]]:
+        """Give the files that an owner wants something of, and what they are to hold."""
+        return ((key, demand.value) for key, demand in self._demands.items() if owner in demand.owners)
+
+    def owners(self, key: FileKey) -> tuple[str, ...]:
+        """Return those that have a file written; cpu.idle resets the shares beside it."""
+        path, file = key
+        other = (path, CgroupFile.CPU_IDLE) if file is CgroupFile.CPU_SHARES and key not in self._demands else key
+        return tuple(filter(None, owners_of(other, self._demands)))
+
+    def winner(self, key: FileKey, otherwise: str) -> str:
+        """Return the owner whose value a file gets."""
+        return next(iter(owners_of(key, self._demands)), otherwise)
+
+    def reason(self, owner: str) -> str:
+        """Return why an owner wants its files so, as it said last."""
+        return self._states[owner].reason
