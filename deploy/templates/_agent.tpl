@@ -50,6 +50,15 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
 {{- end -}}
 
+{{- /* As components/kubelet-state has it. */ -}}
+{{- if $values.agent.kubeletState -}}
+  {{- $folder := "/var/lib/kubelet" -}}
+  {{- $mount := dict "name" "kubelet-state" "mountPath" $folder "readOnly" true "mountPropagation" "HostToContainer" -}}
+  {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
+  {{- $volume := dict "name" "kubelet-state" "hostPath" (dict "path" $folder "type" "Directory") -}}
+  {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+{{- end -}}
+
 {{- /* The configuration: an edit rolls the agents. */ -}}
 {{- $overrides := list $values.agent.config -}}
 {{- if $enforces -}}{{- $overrides = append $overrides $values.enforce.config -}}{{- end -}}

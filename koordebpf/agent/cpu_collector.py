@@ -20,7 +20,7 @@ from koordebpf.kernel.cgroupfs import ControllerMount
 from koordebpf.kernel.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.cpu_usage import STAT, CgroupCpu, NodeCpuTime
 from koordebpf.kube.cpu_manager import STATE as CPU_MANAGER_STATE
-from koordebpf.kube.cpu_manager import CpuManagerFile
+from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
 from koordebpf.state.be_cpu import be_limit_millicpu
 from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, CpuMeasured, CpuUsage, HostApplicationCpu, PodCpu
 from koordebpf.state.cpu_rates import CpuRates, CpuWindows
@@ -60,6 +60,7 @@ class CpuCollector:
         sysfs: Path = SYSFS,
         stat: Path = STAT,
         manager: Path = CPU_MANAGER_STATE,
+        kubelet: Callable[[], CpuManagerState | None] | None = None,
     ) -> None:
         """Open what does not change.
 
@@ -71,6 +72,7 @@ class CpuCollector:
             sysfs: /sys/devices/system.
             stat: /proc/stat.
             manager: kubelet's cpu_manager_state.
+            kubelet: says the same where that file cannot be reached.
         Raises:  SupportError: no sysfs or procfs.
         """
         self._mounts = dict(mounts)
@@ -79,6 +81,7 @@ class CpuCollector:
         self._node_cgroup = CgroupCpu(self._mounts, node_path) if node_path else None
         self._stat = NodeCpuTime(stat) if not node_path else None
         self._manager = CpuManagerFile(manager)
+        self._kubelet = kubelet
         self._manager_problem: str | None = None
         self._rates: CpuRates[str] = CpuRates(window_ns)
         self._bursts: CpuRates[str] | None = None if burst_window_ns is None else CpuRates(burst_window_ns)
@@ -245,6 +248,8 @@ class CpuCollector:
                 self._manager_problem = str(error)
             return None
         self._manager_problem = None
+        if state is None and self._kubelet is not None:
+            state = self._kubelet()
         return None if state is None else CpuManager(state.policy, state.pinned, state.shared)
 
     def _quota(self) -> BeQuota | None:

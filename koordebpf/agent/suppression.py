@@ -13,6 +13,7 @@ from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.cpu_collector import BurstLook, CpuCollector
 from koordebpf.agent.known import Known
+from koordebpf.agent.kubelet_cpus import KubeletCpus
 from koordebpf.agent.problems import ProblemLog
 from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.sole_agent import is_awaited
@@ -57,7 +58,11 @@ class Suppression:
         self._index = index
         self._seen_version: int | None = None
         self._kept = folder / KEPT if folder else None
-        self._collector = CpuCollector(find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns)
+        self._kubelet = KubeletCpus()
+        self._guaranteed: frozenset[int] = frozenset()  # cgroups
+        self._collector = CpuCollector(
+            find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns, kubelet=self._kubelet.read
+        )
         self._writer = writer
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
@@ -87,7 +92,10 @@ class Suppression:
             return None
         if self._index.version != self._seen_version:
             self._seen_version = self._index.version
-            self._collector.watch(owner for each in self._index if (owner := self._index.owner(each)) is not None)
+            owners = [owner for each in self._index if (owner := self._index.owner(each)) is not None]
+            self._collector.watch(owners)
+            self._guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
+        self._kubelet.note(known.facts, self._guaranteed)
         try:
             return self._collector.sample(
                 now_ns,
@@ -141,6 +149,7 @@ class Suppression:
             log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         finally:
             self._collector.close()
+            self._kubelet.close()
 
     def _give_back(self) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from koordebpf.errors import ConfigError, KubeError, KubeGone, SupportError
+from koordebpf.kube.protobuf import message_classes
 
 if TYPE_CHECKING:
     import grpc
@@ -30,8 +31,7 @@ _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
 _PACKAGE = "runtime.v1"
 _SERVICE = f"/{_PACKAGE}.RuntimeService"
 
-# Message → field → number and type; a type with a capital is a message, `*` is repeated. Only what is read or sent.
-# A map is a list of key and value on the wire. Source: k8s.io/cri-api pkg/apis/runtime/v1/api.proto.
+# Only what is read or sent. Source: k8s.io/cri-api pkg/apis/runtime/v1/api.proto.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Label": {"key": (1, "string"), "value": (2, "string")},
     "VersionRequest": {"version": (1, "string")},
@@ -170,22 +170,4 @@ class Cri:
 
 
 def _message_classes() -> dict[str, Any]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="koordebpf-cri.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind) in fields.items():
-            label = kinds.LABEL_REPEATED if kind.startswith("*") else kinds.LABEL_OPTIONAL
-            one = kind.lstrip("*")
-            added = message.field.add(name=field, number=number, label=label, type=kinds.TYPE_MESSAGE)
-            if one in _MESSAGES:
-                added.type_name = f".{_PACKAGE}.{one}"
-            else:
-                added.type = kinds.Type.Value(f"TYPE_{one.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
+    return message_classes(_PACKAGE, _MESSAGES)

@@ -53,13 +53,23 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 class RealNode:
     """A node of the cluster, Ready when made. `close()` ends whatever runs in it and removes its cgroups and files.
 
-    Shape:   the host sees its pods below `cgroup`/kubepods, as a host sees those of kind. `socket` is containerd's.
+    Shape:   the host sees its pods below `cgroup`/kubepods, as a host sees those of kind. `socket` is containerd's;
+             `kubelet` are settings in place of those of the tests.
     Needs:   root, and cgroup v1.
     Cost:    Ready within about 3 s; 0.2 GiB of its memory.
     """
 
-    def __init__(self, cluster: ControlPlane, binaries: Binaries, name: str, memory_bytes: int, *images: Path) -> None:
+    def __init__(
+        self,
+        cluster: ControlPlane,
+        binaries: Binaries,
+        name: str,
+        memory_bytes: int,
+        *images: Path,
+        kubelet: Object | None = None,
+    ) -> None:
         self.name = name
+        self._kubelet_settings = kubelet or {}
         self.memory_bytes = memory_bytes
         self._cluster = cluster
         self._images = images
@@ -95,6 +105,11 @@ class RealNode:
     def socket(self) -> Path:
         """Return containerd's socket, as the host reaches it: through the mounts of the node's first process."""
         return Path(f"/proc/{self.first_pid}/root/{_SOCKET}")
+
+    @property
+    def kubelet_folder(self) -> Path:
+        """Return what is /var/lib/kubelet in the node."""
+        return self._folder / "kubelet"
 
     def is_ready(self) -> bool:
         """Tell whether the kubelet says so of the node."""
@@ -166,7 +181,7 @@ class RealNode:
         certificate, key = self._cluster.authority.client(self.name, f"system:node:{self.name}", "system:nodes")
         user = {"client-certificate": str(certificate), "client-key": str(key)}
         self._cluster.kubeconfig("kubelet", user).rename(self._folder / "kubelet.kubeconfig")
-        kubelet = _kubelet_settings(self._cluster.authority.certificate)
+        kubelet = _kubelet_settings(self._cluster.authority.certificate) | self._kubelet_settings
         (self._folder / "kubelet.json").write_text(json.dumps(kubelet))
         self._snapshotter = "overlayfs" if can_overlay(self._folder) else "native"
         settings = _containerd_settings(self._folder, binaries, self._snapshotter)

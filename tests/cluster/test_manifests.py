@@ -24,7 +24,7 @@ EVICTION = ["pods/eviction"]
 COMPONENTS = [
     ["beside-koordinator", "node-mark", "own-node-only", "prometheus-operator"],
     ["cri"],
-    ["cri-o"],
+    ["cri-o", "kubelet-state"],
     ["host-processes"],
     ["privileged"],
 ]

@@ -56,6 +56,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["cri-o"],
         {"enforce": {"enabled": True}, "agent": {"criDirectory": "/run/crio"}},
     ),
+    "kubelet keeps CPUs back": ("observe", ["kubelet-state"], {"agent": {"kubeletState": True}}),
     "agents that kill": (
         "enforce",
         ["host-processes"],
@@ -70,6 +71,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "node-mark",
             "own-node-only",
             "cri",
+            "kubelet-state",
             "host-processes",
             "privileged",
             "prometheus-operator",
@@ -81,6 +83,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
                 "nodeMark": True,
                 "ownNodeOnly": True,
                 "criDirectory": "/run/containerd",
+                "kubeletState": True,
                 "hostProcesses": True,
                 "privileged": True,
             },

@@ -12,6 +12,7 @@ import pytest
 import koordebpf.kube.transport
 from koordebpf.kube.api import CONFIG_NAMESPACE
 from koordebpf.kube.cri import SOCKETS
+from koordebpf.kube.pod_resources import SOCKET
 from koordebpf.report.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
@@ -82,6 +83,13 @@ class TestKustomize:
             mounts = pod["containers"][0].get("volumeMounts", [])
             writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
             assert writable == ({"/sys/fs/cgroup", "/run/koordebpf"} if "agent" in name else set())
+
+    @pytest.mark.parametrize("components", [[], ["cri", "host-processes"], ["privileged"]])
+    def test_of_kubelets_files_only_its_socket_is_seen(self, components: list[str], tmp_path: Path) -> None:
+        for name, pod in pod_specs(built(overlay_with(tmp_path, "enforce", components))).items():
+            hosts = {volume["hostPath"]["path"] for volume in pod.get("volumes", []) if "hostPath" in volume}
+            of_kubelet = {path for path in hosts if "/var/lib/kubelet".startswith(path) or "kubelet" in path}
+            assert of_kubelet == ({str(SOCKET.parent)} if "agent" in name else set())
 
     def test_agents_are_on_every_node_and_updated_few_at_a_time(self) -> None:
         for one in built(DEPLOY / "overlays/enforce"):

@@ -1,0 +1,82 @@
+"""Which CPUs a real kubelet with policy static bound: its PodResources socket says the same as its own file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from koordebpf.agent.kubelet_cpus import KubeletCpus
+from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
+from koordebpf.kube.objects import Pod
+from koordebpf.kube.pod_resources import BoundCpus, bound_cpus_by_child
+from koordebpf.state.facts import PodFacts, pod_facts
+from tests.cluster.api import Object
+from tests.cluster.binaries import Binaries
+from tests.cluster.control_plane import ControlPlane, control_plane
+from tests.cluster.node import RealNode, hierarchies
+from tests.cluster.objects import GIB, PRIORITIES, pod
+from tests.contract.apiserver import until
+
+STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+WHOLE = {"cpu": "1", "memory": "64Mi"}
+
+
+@pytest.fixture(scope="module")
+def cluster(binaries: Binaries) -> Iterator[ControlPlane]:
+    """A cluster of its own: a control plane has one node."""
+    with control_plane(binaries.kubernetes) as plane:
+        for name, value in PRIORITIES.items():
+            priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+            plane.api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def binding(cluster: ControlPlane, binaries: Binaries) -> Iterator[RealNode]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes cgroups and namespaces")
+    if not hierarchies():
+        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("not this kind of machine: of one CPU none can be bound")
+    made = RealNode(cluster, binaries, "static", GIB, kubelet=STATIC)
+    yield made
+    made.close()
+
+
+def facts(cluster: ControlPlane, one: Object) -> PodFacts:
+    found = cluster.api.get(one)
+    assert found is not None
+    return pod_facts(msgspec.convert(found, Pod, strict=False))
+
+
+def test_the_socket_says_what_the_file_says(cluster: ControlPlane, binding: RealNode) -> None:
+    socket = binding.kubelet_folder / "pod-resources/kubelet.sock"
+    file = CpuManagerFile(binding.kubelet_folder / "cpu_manager_state")
+    said = bound_cpus_by_child(socket)
+    assert said == BoundCpus(tuple(range(1, os.cpu_count() or 1)))
+    cpus = KubeletCpus(socket)
+    try:
+        cpus.note([], 0)
+        until(lambda: cpus.read() == CpuManagerState("static", {}), "kubelet's policy")
+        whole = pod("whole", binding.name, priority="koord-prod", qos="LS", requests=WHOLE, limits=WHOLE)
+        shared = pod("shared", binding.name, qos="LS", priority="koord-prod")
+        bound, _ = cluster.api.create(whole), cluster.api.create(shared)
+        until(lambda: facts(cluster, bound).phase == "Running", "the pod runs")
+        cpus.note([facts(cluster, bound), facts(cluster, shared)], 0)
+        (pinned,) = until(lambda: (found := cpus.read()) and found.pinned.values(), "the CPUs that it got")
+        assert len(pinned) == 1
+        assert pinned != (0,)
+        of_file = file.read()
+        assert of_file is not None
+        assert cpus.read() == CpuManagerState(of_file.policy, of_file.pinned)
+        assert of_file.pinned.keys() == {bound["metadata"]["uid"]}
+        cluster.api.delete(bound, gracePeriodSeconds=1)
+        cluster.api.wait_gone(bound)
+        cpus.note([facts(cluster, shared)], 0)
+        until(lambda: (found := cpus.read()) is not None and not found.pinned, "the CPUs are free again")
+    finally:
+        cpus.close()
