@@ -21,7 +21,11 @@ from tests.cluster.binaries import CannotHave, alone, cache_folder, digest_of, f
 _BUILD = Path(__file__).parent / "build"
 _TOOLS = {"helm": "helm.sh/helm/v3/cmd/helm", "kustomize": "sigs.k8s.io/kustomize/kustomize/v5"}
 # k8s.io/* and what they stand on are those of tests/cluster/build: what was compiled for it is not compiled again.
-_FLAGS = ("-mod=readonly", "-trimpath", "-ldflags=-s -w")
+# Helm without a cluster takes it to be of this release, as its own builds have it; else of 1.20.
+_RELEASE = " ".join(
+    f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersion{part}={value}" for part, value in (("Major", 1), ("Minor", 34))
+)
+_FLAGS = ("-mod=readonly", "-trimpath", f"-ldflags=-s -w {_RELEASE}")
 _ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 # A module only for the definitions that it has as examples: name, and the sum that go.sum would hold.
 _OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
