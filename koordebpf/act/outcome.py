@@ -33,3 +33,10 @@ class Outcome(msgspec.Struct, frozen=True):
     answered_ns: int | None = None
     retry_at_ns: int | None = None
     killed_tasks: int | None = None  # cgroup executor
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether a signal or a request that may have ended the pod went out."""
+        if self.result is Result.FAILED:
+            return self.sent_ns is not None
+        return self.result in (Result.DONE, Result.SENT) and self.killed_tasks != 0

@@ -10,13 +10,10 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.guards import Budget
-from koordebpf.act.outcome import Result
 from koordebpf.report.audit import AuditRecord
 from koordebpf.state.view import PastEviction
 
 log = logging.getLogger("koordebpf")
-
-_STAYED = frozenset({Result.REFUSED, Result.GONE, Result.HELD})
 
 
 class KeptBudget:
@@ -64,7 +61,7 @@ def _read(path: Path | None) -> tuple[PastEviction, ...]:
 
 def _told(records: Iterable[AuditRecord]) -> Iterator[PastEviction]:
     for record in records:
-        stayed = {each.uid for each in record.outcomes if each.result in _STAYED}
+        stayed = {each.uid for each in record.outcomes if not each.was_sent}
         known = {each.uid: each for feature in record.features for each in feature.ranking}
         for uid in {uid for feature in record.features for uid in feature.victims} - stayed:
             pod = known.get(uid)

@@ -27,7 +27,7 @@ from koordebpf.report.events import EventPoster, eviction_event
 from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
-from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
+from koordebpf.report.sentences import RepeatFilter, late_sentence, outcome_sentence, tick_sentence
 from koordebpf.report.trace import oom_sentence
 from koordebpf.report.writes import AuditedWrite, alike, audited_write, write_sentence
 from koordebpf.state.facts import PodFacts
@@ -235,15 +235,14 @@ class Reporter:
             f"{name} gave {format_bytes(entry.credit_bytes)} back within {format_ns(now_ns - entry.since_ns)}",
         )
 
-    def late(self, entry: PendingRelease, now_ns: int) -> None:
+    def late(self, entry: PendingRelease, now_ns: int, barred_ns: int) -> None:
         """Tell that a victim, or a pod that someone else deleted, did not give its memory back in time.
 
-        It is no longer counted on.
+        It is no longer counted on; one whose eviction brought nothing is passed over for `barred_ns`.
         """
-        self._say(
-            f"late:{entry.uid}",
-            f"{self._name(entry.uid)} was to go and still holds its memory {format_ns(now_ns - entry.since_ns)} later",
-        )
+        for _, line in self._open if entry.failed_ns is not None else ():
+            line.note_in_vain(entry.uid, entry.why)
+        self._say(f"late:{entry.uid}", late_sentence(self._name(entry.uid), entry, now_ns, barred_ns))
 
     def view(
         self,
@@ -264,10 +263,8 @@ class Reporter:
             holding: those of them that forbid acting now, in an emergency not all. None: all.
         """
         metrics = self._metrics
-        metrics.node = view.measure
-        metrics.capacity_bytes = view.capacity_bytes
+        metrics.take(view)
         metrics.closed_guards = tuple(guard.code for guard in guards)
-        metrics.pending_bytes = sum(entry.credit_bytes for entry in view.pending)
         self._has_cpu = self._has_cpu or view.cpu is not None
         # CPU is measured each second, memory in between as often as it takes: that is no word on CPU.
         judged = [each for each in plan.features if not (self._has_cpu and each.verdict.skipped == _UNMEASURED)]
@@ -282,19 +279,10 @@ class Reporter:
         for guard in guards if holding is None else holding:
             if plan.victims:
                 metrics.count_skipped("act", guard.code)
-        attributed = sum(pod.cgroup_id is not None for pod in view.pods)
-        metrics.pods_by_attribution = {
-            "attributed": attributed,
-            "without_cgroup": len(view.pods) - attributed,
-            "without_pod": len(view.strays),
-        }
         metrics.quality = watch.quality
         metrics.lost_signals = len(watch.lost)
         self._quality = watch.quality
         self._health.rests_on(watch.quality, tuple(f"{source.signal}: {source.reason}" for source in watch.lost))
-        metrics.keep_pods((pod.namespace, pod.name) for pod in view.pods)
-        metrics.ledger.keep_pods(pod.key for pod in view.pods)
-        metrics.forecast, metrics.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
         if totals := watch.totals():
             metrics.records, metrics.lost_records = totals.ring_sent, totals.ring_lost
             metrics.missed_runs, metrics.lost_ends = totals.missed_runs, totals.lost_ends

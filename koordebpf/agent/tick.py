@@ -15,13 +15,11 @@ import msgspec
 from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.emergency import without_stale
 from koordebpf.act.guards import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
-from koordebpf.act.last_evictions import LastEvictions
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.act.pending import expire, note_outcome, note_told
-from koordebpf.act.usefulness import Usefulness
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.history import NodeHistory
 from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import Known
@@ -32,7 +30,7 @@ from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.wake import SuppressionWake
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
-from koordebpf.decide.plan import Candidate, Plan
+from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.detect import be_memory_evict, memory_evict
 from koordebpf.detect.used_memory import threshold_bytes
@@ -40,7 +38,7 @@ from koordebpf.detect.verdict import USED
 from koordebpf.events.records import OomKill
 from koordebpf.state.build import build_view, node_capacity_bytes
 from koordebpf.state.series import next_sample_ns
-from koordebpf.state.view import Measured, NodeMeasure, NodeView, PastEviction, PendingRelease, RefusedEviction
+from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -55,6 +53,8 @@ _LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
 _AHEAD_PACE_NS = 100 * NS_PER_MS  # where `act_ahead` may soon have to act: a tenth of the seconds that are its measure
 _HELPLESS_PACE_NS = 100 * NS_PER_MS  # above the threshold with nobody to evict
 _HELD_PACE_NS = NS_PER_S  # above the threshold with a guard closed
+_ACTING = frozenset({Result.SENT, Result.DONE})
+_IN_VAIN = frozenset({Result.GONE, Result.FAILED})  # at once, before anything was sent
 
 
 class Agent:
@@ -96,13 +96,7 @@ class Agent:
         self._evicts_for_cpu = any(config.feature_gates.get(feature.name) for feature in CPU_FEATURES)
         self._known = Known(keeps_deleted=config.compat == "strict")
         self._history = NodeHistory(watch, collector)
-        self._pending: tuple[PendingRelease, ...] = ()
-        self._late: frozenset[str] = frozenset()  # of the pending: said to be late already
-        self._released: frozenset[str] = frozenset()  # their memory is back; the API server may not know it yet
-        self._refused: dict[str, RefusedEviction] = {}
-        self._kept = kept or KeptBudget(None)
-        self._usefulness = Usefulness()
-        self._evicted = LastEvictions()
+        self._evictions = Evictions(kept or KeptBudget(None), config.eviction, keeps_released=config.executor == "api")
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
@@ -169,7 +163,7 @@ class Agent:
             self._known.learn(state)
             self._watch.know_host_applications(self._known.host_applications)
             self._reporter.problems(self._known.problems_by_reason | {"cgroup names": self._watch.index.problems})
-            self._refused = {uid: entry for uid, entry in self._refused.items() if uid in self._known.uids}
+            self._evictions.forget(self._known.uids)
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
 
@@ -180,25 +174,17 @@ class Agent:
 
     def _note(self, outcome: Outcome) -> None:
         outcome = self._executor.observe(outcome)
-        self._pending = note_outcome(self._pending, outcome)
-        if all(entry.uid != outcome.uid for entry in self._pending):
-            self._usefulness = self._usefulness.withdrawn(outcome.uid)
-        if outcome.result in (Result.REFUSED, Result.GONE) and outcome.sent_ns is not None:
-            self._kept.keep(self._kept.budget.give_back(outcome.uid, outcome.decided_ns))
-        if outcome.result in (Result.REFUSED, Result.FAILED):
-            self._evicted = self._evicted.without(outcome.uid, outcome.decided_ns)
-        if outcome.result is Result.REFUSED or (outcome.result is Result.FAILED and outcome.retry_at_ns):
-            self._refused[outcome.uid] = RefusedEviction(outcome.uid, outcome.retry_at_ns, outcome.detail)
+        if self._evictions.note(outcome, time.monotonic_ns()):
             self._next_round_ns = 0  # another candidate may serve meanwhile
         self._reporter.outcome(outcome)
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
-        self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._is_waiting(now_ns) else _FULL_EVERY_NS)
+        self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._evictions.is_waiting(now_ns) else _FULL_EVERY_NS)
         self._cpus = os.cpu_count() or 1
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
         measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
         # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
-        rest_ns = _CPU_REST_NS if self._is_waiting(now_ns) else 0
+        rest_ns = _CPU_REST_NS if self._evictions.is_waiting(now_ns) else 0
         is_due = now_ns >= self._next_cpu_ns + rest_ns
         if self._suppression and sampled is None and (is_due or self._woken_by):
             if is_due:
@@ -241,7 +227,7 @@ class Agent:
             self._reporter.suppression(self._suppression.hold(view, self._woken_by), self._suppression.counts)
             self._last_view = view
         if self._marking:
-            self._marking.look(plan, self._pending, self._late, view.now_ns)
+            self._marking.look(plan, self._evictions.pending, self._evictions.late, view.now_ns)
         if self._ladder:
             self._reporter.ladder(self._ladder.counts)
         self._reporter.view(view, plan, guards, self._watch, holding=holding)
@@ -255,75 +241,53 @@ class Agent:
             measured=measured,
             feature_gates=self._config.feature_gates,
             executor=self._config.executor,
-            pending=self._pending,
-            last_evict_ns=self._evicted.last_ns(for_cpu=False),
-            last_cpu_evict_ns=self._evicted.last_ns(for_cpu=True),
+            pending=self._evictions.pending,
+            last_evict_ns=self._evictions.last.last_ns(for_cpu=False),
+            last_cpu_evict_ns=self._evictions.last.last_ns(for_cpu=True),
             topology=self._known.topology,
             wall_s=time.time(),
             own_pod_uid=self._own_pod_uid,
-            evictions=self._kept.budget.recent(measured.now_ns),
+            evictions=self._evictions.budget.recent(measured.now_ns),
             pdbs=self._known.pdbs,
             started_ns=self._started_ns,
-            refused=tuple(self._refused.values()),
+            refused=self._evictions.refused,
         )
-
-    def _is_waiting(self, now_ns: int) -> bool:
-        # A victim's memory comes back in tens of milliseconds, or with its grace period: look closely only at first.
-        return any(now_ns - entry.since_ns < _FULL_EVERY_NS for entry in self._pending)
 
     def _settle(self, view: NodeView) -> NodeView:
         # Which of those that were told to go have given their memory back, before the decision counts on them.
-        told = {entry.uid for entry in self._pending}
-        self._released = (self._released - told) & {pod.uid for pod in view.pods}
-        told |= self._released
-        for pod in view.pods:
-            if pod.is_terminating and pod.uid not in told and pod.memory:
-                self._pending = note_told(
-                    self._pending, uid=pod.uid, credit_bytes=pod.memory.koordinator_used_bytes, now_ns=view.now_ns
-                )
-        waiting, released, late = expire(
-            self._pending, view.pods, view.strays, now_ns=view.now_ns, max_ns=self._settings.pending_max_ns
-        )
-        for entry in released:
+        view, news = self._evictions.settle(view)
+        for entry in news.released:
             self._reporter.released(entry, view.now_ns)
-        if self._config.executor == "api":  # with the others the pod stays, and may be deleted for itself later
-            self._released |= {entry.uid for entry in released}
-        late_now = [entry for entry in late if entry.uid not in self._late]
-        for entry in late_now:
-            self._reporter.late(entry, view.now_ns)
-        self._usefulness = self._usefulness.judged(
-            [entry.uid for entry in released],
-            [entry.uid for entry in late_now],
-            used_bytes=view.used_bytes,
-            now_ns=view.now_ns,
-        )
-        self._late = frozenset(entry.uid for entry in late)
-        # The late stay known as such: forgotten, a pod that cannot die would be counted on anew.
-        self._pending = (*waiting, *late)
-        return msgspec.structs.replace(view, pending=self._pending)
+        for entry in news.late:
+            self._reporter.late(entry, view.now_ns, self._settings.pending_max_ns)
+        return view
 
     def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], executor: Actuator) -> None:
         decided_ns = time.monotonic_ns()
         if not plan.victims:
-            self._next_round_ns = decided_ns + (_WAITING_PACE_NS if self._is_waiting(decided_ns) else _HELPLESS_PACE_NS)
+            self._next_round_ns = decided_ns + (
+                _WAITING_PACE_NS if self._evictions.is_waiting(decided_ns) else _HELPLESS_PACE_NS
+            )
             self._reporter.plan(plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
-            plan.victims, guards, self._kept.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
+            plan.victims, guards, self._evictions.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
         )
         if screening.allowed and not executor.is_dry_run:
             self._reporter.begin(plan, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
         outcomes = [executor.submit(victim, decided_ns) for victim in screening.allowed]
         outcomes += [executor.submit(victim, decided_ns, guard) for victim, guard in screening.held]
-        acting = {outcome.uid for outcome in outcomes if outcome.result in (Result.SENT, Result.DONE)}
+        results = {outcome.uid: outcome.result for outcome in outcomes}
+        acting = {uid for uid, result in results.items() if result in _ACTING}
         for feature in plan.features:
             is_for_use = any(need.resource == USED for need in feature.verdict.needs)
+            for_cpu = bool(feature.verdict.cpu_needs)
             for victim in feature.victims:
-                if victim.candidate.uid not in acting:
-                    continue
-                self._tell(victim.candidate, decided_ns, view.used_bytes, is_for_use=is_for_use)
-                for_cpu = bool(feature.verdict.cpu_needs)
-                self._evicted = self._evicted.after(victim.candidate.uid, decided_ns, for_cpu=for_cpu)
+                pod = victim.candidate
+                if pod.uid in acting:
+                    self._evictions.sent(pod, decided_ns, view.used_bytes, for_use=is_for_use, for_cpu=for_cpu)
+                elif results[pod.uid] in _IN_VAIN:
+                    self._evictions.tried(pod, decided_ns)
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if acting:
@@ -332,15 +296,6 @@ class Agent:
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
                 self._note(outcome)
-
-    def _tell(self, pod: Candidate, decided_ns: int, used_bytes: int, *, is_for_use: bool) -> None:
-        # What is remembered of a pod that was told to go.
-        past = PastEviction(decided_ns, pod.uid, pod.namespace, pod.workload)
-        self._kept.keep(self._kept.budget.spend(past))
-        self._pending = note_told(self._pending, uid=pod.uid, credit_bytes=pod.credit_bytes, now_ns=decided_ns)
-        self._usefulness = self._usefulness.told(
-            pod.uid, credit_bytes=pod.credit_bytes if is_for_use else 0, used_bytes=used_bytes, now_ns=decided_ns
-        )
 
     def _guard_facts(self, view: NodeView) -> GuardFacts:
         state = self._watch.source.state() if self._watch.source else None
@@ -360,8 +315,8 @@ class Agent:
             clock_jump_ns=self._clock_jump_ns(state.synced_at_ns if state else 0),
             running_pods=len(running),
             running_pods_without_cgroup=sum(pod.cgroup_id is None for pod in running),
-            useless_evictions=self._usefulness.useless,
-            useless_ns=self._usefulness.useless_ns,
+            useless_evictions=self._evictions.usefulness.useless,
+            useless_ns=self._evictions.usefulness.useless_ns,
         )
 
     def _clock_jump_ns(self, synced_at_ns: int) -> int:
@@ -381,7 +336,7 @@ class Agent:
         if is_above:
             wait_ns = self._next_round_ns - time.monotonic_ns()
             return min(max(wait_ns, self._config.sample_floor_ns), self._config.sample_cap_ns)
-        if self._is_waiting(time.monotonic_ns()):
+        if self._evictions.is_waiting(time.monotonic_ns()):
             return _WAITING_PACE_NS
         return next_sample_ns(
             threshold - node.used_bytes,

@@ -15,6 +15,7 @@ from koordebpf.detect import be_memory_evict
 from koordebpf.state.view import NodeView
 from koordebpf.units import format_bytes
 
+_NO_EFFECT = frozenset({"no_effect"})
 _NAMES = 3  # victims spelled out in the sentence
 
 
@@ -48,7 +49,9 @@ def _sentence(plans: list[FeaturePlan]) -> str:
 
 
 def _idle(plan: FeaturePlan) -> str:
-    return plan.verdict.reason if plan.reason == plan.verdict.reason else f"{plan.verdict.reason}, but {plan.reason}"
+    if plan.reason == plan.verdict.reason:
+        return plan.verdict.reason
+    return f"{plan.verdict.reason}, but {plan.reason}{_passed_over(plan, _NO_EFFECT)}"
 
 
 def _acting(plan: FeaturePlan) -> str:
@@ -63,8 +66,8 @@ def _acting(plan: FeaturePlan) -> str:
 
 
 # Who would have gone and may not now: a reader of the ranking would look for it.
-def _passed_over(plan: FeaturePlan) -> str:
-    held = [each for each in plan.excluded if each.code in PASSED_OVER]
+def _passed_over(plan: FeaturePlan, codes: frozenset[str] = PASSED_OVER | _NO_EFFECT) -> str:
+    held = [each for each in plan.excluded if each.code in codes]
     if not held:
         return ""
     more = f" and {len(held) - 1} more" if len(held) > 1 else ""

@@ -98,6 +98,7 @@ class OpenPlan:
         self._time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._outcomes: dict[str, Outcome] = {}
         self._freed_ns: dict[str, int] = {}
+        self._in_vain: set[str] = set()
 
     def note(self, outcome: Outcome) -> bool:
         """Take an outcome of one of this plan's victims; tell whether it was one."""
@@ -113,16 +114,25 @@ class OpenPlan:
         if uid in {victim.candidate.uid for victim in self.plan.victims}:
             self._freed_ns.setdefault(uid, now_ns)
 
+    def note_in_vain(self, uid: str, why: str) -> None:
+        """Say that one victim's memory is not waited for any more, and why; of another plan's victim it is no news."""
+        outcome = self._outcomes.get(uid)
+        if outcome is None or uid in self._in_vain:
+            return
+        self._in_vain.add(uid)
+        if why not in outcome.detail:
+            self._outcomes[uid] = msgspec.structs.replace(outcome, detail=f"{outcome.detail}; in vain: {why}")
+
     @property
     def is_settled(self) -> bool:
-        """Whether every outcome is final and the memory of those that were really evicted is back.
+        """Whether every outcome is final and the memory of those that were really evicted is back, or given up on.
 
         Who goes for CPU may hold none that was measured: nothing is waited for then.
         """
         finals = [outcome for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
         holding = {victim.candidate.uid for victim in self.plan.victims if victim.candidate.credit_bytes}
         return len(finals) == len(self.plan.victims) and all(
-            outcome.uid in self._freed_ns
+            outcome.uid in self._freed_ns or outcome.uid in self._in_vain
             for outcome in finals
             if outcome.result is Result.DONE and outcome.uid in holding
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,7 +24,7 @@ from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.ledger_metrics import LedgerMetrics, forecast_families
 from koordebpf.report.suppression_metrics import SuppressionMetrics
 from koordebpf.report.wake_metrics import WakeMetrics
-from koordebpf.state.view import NodeForecast, NodeMeasure, PodView, PsiLine
+from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
 from koordebpf.units import NS_PER_S
 
 MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
@@ -81,6 +82,7 @@ class AgentMetrics(Collector):
         self.lost_signals = 0
         self.is_dry_run = True
         self.pending_bytes = 0
+        self.barred_pods: Mapping[str | None, int] = {}  # by problem
         self.ticks = 0
         self.failed_ticks = 0
         self.released_bytes = 0
@@ -101,6 +103,21 @@ class AgentMetrics(Collector):
         self._skipped: dict[tuple[str, str], int] = {}
         self._outcomes: dict[tuple[str, str, str], int] = {}
         self._stalls_ns: dict[tuple[str, str, str], int] = {}
+
+    def take(self, view: NodeView) -> None:
+        """Take over what a full measurement says of the node and its pods."""
+        self.node, self.capacity_bytes = view.measure, view.capacity_bytes
+        self.pending_bytes = sum(entry.credit_bytes for entry in view.pending if entry.failed_ns is None)
+        self.barred_pods = Counter(entry.problem for entry in view.pending if entry.failed_ns is not None)
+        attributed = sum(pod.cgroup_id is not None for pod in view.pods)
+        self.pods_by_attribution = {
+            "attributed": attributed,
+            "without_cgroup": len(view.pods) - attributed,
+            "without_pod": len(view.strays),
+        }
+        self.keep_pods((pod.namespace, pod.name) for pod in view.pods)
+        self.ledger.keep_pods(pod.key for pod in view.pods)
+        self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
 
     def count_skipped(self, feature: str, reason: str) -> None:
         """Count one round of `feature` that was skipped; `reason` is a verdict's or guard's stable word."""
@@ -153,6 +170,12 @@ class AgentMetrics(Collector):
         yield GaugeMetricFamily(
             "koordebpf_pending_release_bytes", "Credit of pods told to go that still hold memory.", self.pending_bytes
         )
+        barred = GaugeMetricFamily(
+            "koordebpf_barred_pods", "Pods that still hold memory after an eviction in vain.", labels=["reason"]
+        )
+        for problem, count in self.barred_pods.items():
+            barred.add_metric([problem or ""], count)
+        yield barred
         yield CounterMetricFamily("koordebpf_released_bytes", "Memory given back by victims.", self.released_bytes)
         evictions = CounterMetricFamily(
             "koordebpf_evictions",

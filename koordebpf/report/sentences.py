@@ -8,7 +8,8 @@ from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Plan
 from koordebpf.kernel.quality import SignalQuality
-from koordebpf.units import NS_PER_S
+from koordebpf.state.view import PendingRelease
+from koordebpf.units import NS_PER_S, format_ns
 
 _MAX_KEYS = 256
 
@@ -26,6 +27,13 @@ _WORDS = {
 def outcome_sentence(outcome: Outcome) -> str:
     """Return what became of one victim, for people."""
     return f"{_WORDS[outcome.result]} {outcome.namespace}/{outcome.name} by {outcome.executor}: {outcome.detail}"
+
+
+def late_sentence(name: str, entry: PendingRelease, now_ns: int, barred_ns: int) -> str:
+    """Return what is said of a pod that nothing more is expected of; `barred_ns`: for so long it is passed over."""
+    if entry.failed_ns is None:
+        return f"{name} was to go and still holds its memory {format_ns(now_ns - entry.since_ns)} later"
+    return f"{name} is passed over for {format_ns(barred_ns)}: its eviction brought nothing: {entry.why}"
 
 
 def tick_sentence(

@@ -210,12 +210,23 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: CpuMeasured | None = None  # None: nobody asked for it
 
 
-class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod that was told to go and has not given its memory back yet."""
+Problem = Literal["failed", "gone", "no_process", "memory_stays"]
+
+
+class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A pod that was told to go and has not given its memory back yet.
+
+    `due_ns`: its processes are gone, as far as the executor knows, so its memory has to be back by then. `failed_ns`:
+    since then its eviction counts as one that brought nothing, and `problem` and `why` say what became of it.
+    """
 
     uid: str
     since_ns: NotNegative
     credit_bytes: NotNegative  # at the decision
+    due_ns: NotNegative | None = None
+    failed_ns: NotNegative | None = None
+    problem: Problem | None = None
+    why: str = ""
 
 
 class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from koordebpf.decide.evict.credit import credit_bytes, pod_credit
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.detect.verdict import USED, USED_CPU
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView, StrayMeasure
+from koordebpf.units import format_ns
 
 # Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.
 _GIVEN_BACK_SHARE = 8
@@ -20,11 +21,22 @@ def still_pending(
 
     A release has happened when the pod's cgroup is gone, its memory cannot be measured any more, or at most an eighth
     of the credit is left. A pod whose object went first, by force, still holds memory in a cgroup without a pod. The
-    caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted containers.
+    caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted containers. A pod whose
+    eviction brought nothing stays for as long as its memory cannot be measured: nothing says that it went.
     """
     left = {stray.uid: stray_bytes(stray) for stray in strays if stray.uid is not None}
-    left |= {pod.uid: credit_bytes(pod) for pod in pods if pod.memory is not None}
-    return tuple(entry for entry in pending if left.get(entry.uid, 0) * _GIVEN_BACK_SHARE > entry.credit_bytes)
+    unmeasured: set[str] = set()
+    for pod in pods:
+        if pod.memory is not None:
+            left[pod.uid] = credit_bytes(pod)
+        else:
+            unmeasured.add(pod.uid)
+    return tuple(
+        entry
+        for entry in pending
+        if left.get(entry.uid, 0) * _GIVEN_BACK_SHARE > entry.credit_bytes
+        or (entry.failed_ns is not None and entry.uid in unmeasured)
+    )
 
 
 def stray_bytes(stray: StrayMeasure) -> int:
@@ -46,14 +58,13 @@ def pending_credit(
     With the `leaving` count those that were told to go and hold memory though their object is gone.
     Of `used` the memory they hold now counts: that is what the node's usage holds of them, whatever the credit was when
     they were told; of a requested resource their request, for as long as their object is there. A pod that was told
-    longer ago than `pending_max_ns` counts no more.
+    longer ago than `pending_max_ns`, or whose eviction brought nothing, counts no more.
     """
-    since_ns = {entry.uid: entry.since_ns for entry in view.pending}
+    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
     sums = dict.fromkeys(resources, 0)
     names: list[str] = []
     for pod in leaving:
-        told_ns = since_ns.get(pod.uid)
-        if told_ns is not None and view.now_ns - told_ns > settings.pending_max_ns:
+        if not is_awaited.get(pod.uid, True):
             continue
         is_finished = pod.phase in FINISHED_PHASES  # and asks for nothing
         credit = {name: pod_credit(pod, name) for name in sums if name in (USED, USED_CPU) or not is_finished}
@@ -62,8 +73,7 @@ def pending_credit(
         for resource, amount in credit.items():
             sums[resource] += amount
     for stray in view.strays if USED in sums else ():
-        told_ns = since_ns.get(stray.uid) if stray.uid is not None else None
-        if told_ns is None or view.now_ns - told_ns > settings.pending_max_ns or not stray_bytes(stray):
+        if stray.uid is None or not is_awaited.get(stray.uid, False) or not stray_bytes(stray):
             continue
         names.append(f"pod {stray.uid}")
         sums[USED] += stray_bytes(stray)
@@ -72,7 +82,21 @@ def pending_credit(
 
 def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
     """Return the pods that were told to go and are still counted on; one that took too long may be told again."""
-    return frozenset(entry.uid for entry in view.pending if view.now_ns - entry.since_ns <= settings.pending_max_ns)
+    return frozenset(entry.uid for entry in view.pending if _is_awaited(entry, view, settings))
+
+
+def fruitless(view: NodeView, settings: EvictSettings) -> dict[str, str]:
+    """Return why each pod is passed over whose eviction brought nothing less than `pending_max_ns` ago, by uid."""
+    return {
+        entry.uid: f"its eviction brought nothing: {entry.why}; it is passed over for"
+        f" {format_ns(settings.pending_max_ns)}"
+        for entry in view.pending
+        if entry.failed_ns is not None and view.now_ns - entry.failed_ns <= settings.pending_max_ns
+    }
+
+
+def _is_awaited(entry: PendingRelease, view: NodeView, settings: EvictSettings) -> bool:
+    return entry.failed_ns is None and view.now_ns - entry.since_ns <= settings.pending_max_ns
 
 
 def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
@@ -84,7 +108,8 @@ def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
     last_ns = view.last_evict_ns if settings.strict_compat else _last_ns(view)
     if last_ns is None or view.now_ns >= last_ns + settings.cool_time_ns:
         return False
-    return settings.strict_compat or bool(still_pending(view.pending, view.pods, view.strays))
+    awaited = [entry for entry in view.pending if entry.failed_ns is None]
+    return settings.strict_compat or bool(still_pending(awaited, view.pods, view.strays))
 
 
 def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from koordebpf.decide.evict.allowance import Allowance
-from koordebpf.decide.evict.pending import leaving_pods, told_uids
+from koordebpf.decide.evict.pending import fruitless, leaving_pods, told_uids
 from koordebpf.decide.evict.preference import caused_stalls
 from koordebpf.decide.evict.protection import Reason, protected
 from koordebpf.decide.evict.settings import EvictSettings
@@ -28,7 +28,7 @@ class Round:
     def barred(self) -> dict[str, Reason]:
         """Code and reason of each pod that no feature can evict any more, by uid."""
         barred: dict[str, Reason] = {}
-        told = told_uids(self.view, self.settings)
+        told, failed = told_uids(self.view, self.settings), fruitless(self.view, self.settings)
         is_protected = protected(self.view, self.settings)
         for pod in self.view.pods:
             if (found := is_protected(pod)) is not None:
@@ -39,6 +39,8 @@ class Round:
                 barred[pod.uid] = "terminating", "it is already being deleted"
             elif pod.uid in told:
                 barred[pod.uid] = _LEAVING
+            elif pod.uid in failed:
+                barred[pod.uid] = "no_effect", failed[pod.uid]
         return barred
 
     @cached_property

@@ -15,7 +15,6 @@ from koordebpf.act.api import ApiExecutor, ApiLimits
 from koordebpf.act.guards import ClosedGuard
 from koordebpf.act.last_resort import LastResort
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.act.pending import expire, note_outcome, note_told
 from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.units import NS_PER_S
@@ -296,21 +295,6 @@ def test_the_last_resort_of_a_dry_run_is_a_dry_run() -> None:
     api, cgroup = Recorder("api", Result.DONE, enforce=False), Recorder("cgroup", Result.DONE)
     assert LastResort(api, cgroup, kill_after_s=0).submit(victim(), 0).result is Result.DRY_RUN
     assert (api.reached, cgroup.reached) == ([], [])
-
-
-def test_pending_release_ends_by_answer_by_memory_and_by_time() -> None:
-    pending = note_told((), uid="u-1", credit_bytes=100, now_ns=5)
-    pending = note_told(pending, uid="u-1", credit_bytes=100, now_ns=9)
-    assert [entry.since_ns for entry in pending] == [9]
-    refused = Outcome("u-1", "be", "p", "api", Result.REFUSED, "", 0)
-    done = Outcome("u-1", "be", "p", "api", Result.DONE, "", 0)
-    assert note_outcome(pending, refused) == ()
-    # A pod that the API server knows no more still holds its memory; a cgroup that is gone holds none.
-    assert note_outcome(pending, Outcome("u-1", "be", "p", "api", Result.GONE, "", 0)) == pending
-    assert note_outcome(pending, Outcome("u-1", "be", "p", "cgroup", Result.GONE, "", 0)) == ()
-    assert note_outcome(pending, done) == pending
-    waiting, freed, late = expire(pending, (), now_ns=10, max_ns=100)  # no such pod: its memory is back
-    assert (waiting, [entry.uid for entry in freed], late) == ((), ["u-1"], ())
 
 
 def test_close_cuts_a_request_that_hangs() -> None:

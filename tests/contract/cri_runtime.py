@@ -1,0 +1,84 @@
+"""A container runtime of our own making, over a real gRPC connection on a Unix socket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from koordebpf.kube.cri import _SERVICE, _message_classes
+from tests.patience import patience
+
+RUNNING, EXITED = 1, 2
+
+
+class Runtime:
+    """A container runtime: what it was asked, and what it holds, pod uid → name → state."""
+
+    def __init__(self, socket: Path) -> None:
+        self.messages = _message_classes()
+        self.pods: dict[str, dict[str, int]] = {}
+        self.listed: list[str] = []  # pods whose containers were asked for
+        self.stopped: list[tuple[str, int]] = []
+        self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}
+        self.filters = True
+        self.on_stop: Callable[[str], None] = lambda _: None  # ends the processes of a container
+        self.hold = threading.Event()
+        self.hold.set()
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers((self._handler(),))
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def _handler(self) -> grpc.GenericRpcHandler:
+        answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+            "Version": lambda *_: self.messages["VersionResponse"](runtime_name="own", runtime_version="1.0"),
+            "ListContainers": self._list,
+            "StopContainer": self._stop,
+        }
+        return grpc.method_handlers_generic_handler(
+            _SERVICE.lstrip("/"),
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    answer,
+                    request_deserializer=self.messages[f"{name}Request"].FromString,
+                    response_serializer=lambda message: message.SerializeToString(),
+                )
+                for name, answer in answers.items()
+            },
+        )
+
+    def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        wanted = {label.key: label.value for label in request.filter.label_selector}
+        self.listed.append(wanted["io.kubernetes.pod.uid"])
+        label = self.messages["Label"]
+        containers = [
+            self.messages["Container"](
+                id=f"{uid}-{name}",
+                state=state,
+                labels=[
+                    label(key="io.kubernetes.pod.uid", value=uid),
+                    label(key="io.kubernetes.container.name", value=name),
+                ],
+            )
+            for uid, names in self.pods.items()
+            for name, state in names.items()
+            if not self.filters or (wanted["io.kubernetes.pod.uid"] == uid and state == request.filter.state.state)
+        ]
+        return self.messages["ListContainersResponse"](containers=containers)
+
+    def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.hold.wait(patience(30))
+        if failure := self.fails.get(request.container_id):
+            context.abort(*failure)
+        self.on_stop(request.container_id)
+        self.stopped.append((request.container_id, request.timeout))
+        return self.messages["StopContainerResponse"]()
+
+    def close(self) -> None:
+        self.hold.set()
+        self._server.stop(None).wait()
