@@ -13,12 +13,15 @@ import msgspec
 
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.kernel.cgroupfs import held_bytes
 from koordebpf.kernel.freezer import is_frozen, thaw
 from koordebpf.kernel.kill import KillReport, KillTarget, kill_cgroup
-from koordebpf.units import NS_PER_S, format_ns
+from koordebpf.units import MIB, NS_PER_S, format_bytes, format_ns
 
 # Why: a task in uninterruptible sleep may need its disk; pending release counts it meanwhile
 KILL_DEADLINE_NS = 10 * NS_PER_S
+_HELD_BYTES = MIB  # less is what an empty cgroup may be charged with
+_REFUSALS_SHOWN = 3
 
 
 class BegunKill(msgspec.Struct, frozen=True):
@@ -31,11 +34,24 @@ class BegunKill(msgspec.Struct, frozen=True):
     target: KillTarget
 
 
-def how_it_ended(report: KillReport) -> tuple[Result, str]:
-    """Return what became of a kill, as an outcome says it."""
+def how_it_ended(report: KillReport, target: KillTarget) -> tuple[Result, str]:
+    """Return what became of a kill, as an outcome says it. It is not done where nobody died and the memory stays."""
+    if report.refusals:
+        who = ", ".join(f"pid {pid}: {why}" for pid, why in report.refusals[:_REFUSALS_SHOWN])
+        more = f" and {len(report.refusals) - _REFUSALS_SHOWN} more" if len(report.refusals) > _REFUSALS_SHOWN else ""
+        return (
+            Result.FAILED,
+            f"{report.left_tasks} processes live on, {len(report.refusals)} of which this agent may not signal ({who}"
+            f"{more}): its AppArmor profile or SELinux type has to allow that",
+        )
     if report.empty_ns is None:
         left = report.left_tasks + report.unseen_tasks
         return Result.FAILED, f"{left} processes still there {format_ns(KILL_DEADLINE_NS)} after the signal"
+    if not report.killed_tasks and (held := held_bytes(target.memory_path, target.version)) >= _HELD_BYTES:
+        return (
+            Result.FAILED,
+            f"no process was found in it, and it still holds {format_bytes(held)} that cannot be reclaimed",
+        )
     took = format_ns(report.empty_ns - report.signalled_ns)
     return Result.DONE, f"killed {report.killed_tasks} processes by {report.method}, gone {took} after the signal"
 
@@ -69,7 +85,7 @@ def finish_kill(kill: BegunKill) -> Outcome | None:
     except (ActuationError, OSError) as error:
         result, detail = Result.FAILED, f"thawed: {error}"
     else:
-        result, detail = how_it_ended(report)
+        result, detail = how_it_ended(report, kill.target)
         detail = f"the agent before this one was ended in the middle of it, finished now: {detail}"
         killed_tasks, sent_ns = report.killed_tasks, report.signalled_ns
     thaw(frozen, kill.target.version)  # whatever became of it: kubelet may start containers in there

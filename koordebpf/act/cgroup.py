@@ -88,7 +88,7 @@ class CgroupExecutor(Actuator):
             except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
                 outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
             else:
-                result, detail = how_it_ended(report)
+                result, detail = how_it_ended(report, kill.target)
                 outcome = self._outcome(
                     victim, decided_ns, result, detail, sent_ns=kill.signalled_ns, killed_tasks=report.killed_tasks
                 )

@@ -22,8 +22,9 @@ from koordebpf.decide.plan import RungAction, RungPlan
 from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, FileKey
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup_files import MIN_QUOTA_US, CgroupFile
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, holds_process
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.kernel.pod_directory import open_pod_directory
+from koordebpf.kernel.subtree import may_hold
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class LadderExecutor:
     # An agent that froze itself would thaw nobody.
     def _is_own(self, path: str) -> bool:
         file = self._places.locate((path, CgroupFile.FREEZE))
-        return file is not None and holds_process(file.parent, os.getpid())
+        return file is not None and may_hold(file.parent, os.getpid())
 
     def _reclaim(self, action: RungAction, path: str, reason: str, now_ns: int) -> bool:
         directory: Path = self._hierarchy.mount_point / path

@@ -21,6 +21,7 @@ from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.kept_budget import KeptBudget
+from koordebpf.agent.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
 from koordebpf.agent.node_marking import open_node_marking
@@ -38,7 +39,7 @@ from koordebpf.decide.evict.settings import Rung
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.choose import passed_over_sentence
-from koordebpf.kernel.kill import KillTarget, hurry_this_thread
+from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kernel.loop import Loop
 from koordebpf.kernel.protection import lock_memory, open_all_files, spare_from_oom
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PsiTrigger
@@ -75,6 +76,7 @@ def run_agent(config: AgentConfig) -> None:
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
+    check_kill_support(config, scope)
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
@@ -117,7 +119,7 @@ def _run(
         collector = Collector(scope, watch.signals, watch.index)
         stack.callback(collector.close)
         outcomes = OutcomeQueue(loop.wake)
-        locate = _locator(scope, watch)
+        locate = pod_targets(scope, watch)
 
         def by_cgroup() -> CgroupExecutor:
             note = in_flight.kill if in_flight else None
@@ -278,20 +280,6 @@ def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActio
     actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
     stack.callback(actions.close)
     return actions
-
-
-def _locator(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], KillTarget | None]:
-    hierarchy = scope.hierarchy
-
-    def locate(cgroup_id: int, pod_uid: str) -> KillTarget | None:
-        path = watch.index.path(cgroup_id)
-        if path is None:
-            return None
-        freezer = hierarchy.freezer_mount_point
-        names = watch.index.names_to_act_on(pod_uid)
-        return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path, names)
-
-    return locate
 
 
 def _open_executor(

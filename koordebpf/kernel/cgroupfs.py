@@ -139,24 +139,6 @@ def _children(directory: str) -> list[tuple[int, str]]:
         return [(entry.inode(), entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def holds_process(root: Path, pid: int) -> bool:
-    """Tell whether a process is in a cgroup or below it; not where the cgroup is gone."""
-    try:
-        directories = [root / path for _, _, path in walk(root)]
-    except CgroupGone:
-        return False
-    wanted = str(pid).encode()
-    for directory in directories:
-        try:
-            if wanted in (directory / "cgroup.procs").read_bytes().split():
-                return True
-        except OSError as error:
-            # EOPNOTSUPP: a threaded v2 cgroup, whose processes its domain lists.
-            if error.errno not in (*_GONE, errno.EOPNOTSUPP):
-                raise
-    return False
-
-
 class CgroupMemoryStat(msgspec.Struct, frozen=True, gc=False):
     """Memory of one cgroup with its children. None: this kernel or cgroup version does not tell."""
 
@@ -302,6 +284,16 @@ class CgroupMemory(KeptFiles):
         if not text.isdigit():
             raise KernelFileError(f"{self.path / name}", _text(text), "must be a whole number of bytes or events")
         return int(text)
+
+
+def held_bytes(path: Path, version: Literal[1, 2]) -> int:
+    """Return what a cgroup holds that reclaim does not give back: anonymous, tmpfs and locked; 0 where it is gone."""
+    try:
+        with CgroupMemory(path, version) as memory:
+            stat = memory.read()
+    except (CgroupGone, SupportError):
+        return 0
+    return stat.inactive_anon_bytes + stat.active_anon_bytes + stat.unevictable_bytes
 
 
 def task_count(path: Path) -> int | None:

@@ -6,17 +6,23 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from koordebpf.kernel.subtree import directories
+
 _V1_STATE, _V2_STATE = "freezer.state", "cgroup.freeze"
 
 
-def freezer_states(freezer_path: Path | None) -> list[Path]:
-    """Return the freezer.state files of a v1 subtree, its root's first; none where there is no freezer.
+def thaw_subtree(directory_fd: int) -> bool:
+    """End the freeze of a v1 cgroup and of all below it; tell whether nobody there can be frozen any more.
 
     A level below may have been frozen by itself, as a paused container is.
     """
-    if freezer_path is None or not (freezer_path / _V1_STATE).exists():
-        return []
-    return [Path(root) / _V1_STATE for root, _, _ in os.walk(freezer_path)]
+    is_thawed = True
+    try:
+        for each in directories(directory_fd):
+            is_thawed &= write_state(_V1_STATE, b"THAWED", each)
+    except OSError:
+        return False
+    return is_thawed
 
 
 def is_frozen(path: Path, version: Literal[1, 2]) -> bool:

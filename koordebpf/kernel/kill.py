@@ -16,15 +16,15 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
 
-from koordebpf.errors import ActuationError
-from koordebpf.kernel.freezer import freezer_states, write_state
+from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.kernel.freezer import thaw_subtree, write_state
 from koordebpf.kernel.pod_directory import open_pod_directory
+from koordebpf.kernel.subtree import pids, read_file
 from koordebpf.units import NS_PER_MS
 
 CgroupVersion = Literal[1, 2]
@@ -34,7 +34,9 @@ _BATCH = 256  # pidfds held at once while signalling: below the default limit of
 _KEPT_PIDFDS = 64  # tasks waited for by pidfd and given back early; the others are seen through cgroup.procs
 _ROUND_WAIT_MS = 20  # a round waits this long for the kept pidfds before it looks for tasks forked meanwhile
 _THAW_AFTER_S = 0.004  # process_mrelease holds the mm some µs after it was called; the rest is for a busy processor
-_READ_BYTES = 1 << 16
+# Why 512: a pod has some dozens of cgroups; whoever makes thousands must not keep the thread that begins the kill from
+# the other pods. `finish` looks at all of them.
+_FIRST_LOOK = 512
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -58,7 +60,8 @@ class KillReport(msgspec.Struct, frozen=True):
     """How a kill ended. Times are CLOCK_MONOTONIC nanoseconds.
 
     `left_tasks` are the processes still there at the deadline; `unseen_tasks` is 1 where some live in a pid namespace
-    that this process cannot see, which only cgroup.kill reaches.
+    that this process cannot see, which only cgroup.kill reaches. `refusals` are those whom the kernel did not let this
+    process signal, as a security module does: pid and why.
     """
 
     method: Literal["cgroup.kill", "cgroup.freeze", "freezer", "rounds"]
@@ -69,6 +72,7 @@ class KillReport(msgspec.Struct, frozen=True):
     released_early_tasks: int  # process_mrelease succeeded
     signalled_ns: int  # the first round of signals was out
     empty_ns: int | None  # the subtree was seen empty; None: not before the deadline
+    refusals: tuple[tuple[int, str], ...] = ()
 
 
 def kill_cgroup(target: KillTarget, *, deadline_ns: int, release_early: bool = True) -> KillReport:
@@ -95,7 +99,9 @@ class Kill:
         self._unseen = 0
         self._released = 0
         self._method: Literal["cgroup.kill", "cgroup.freeze", "freezer", "rounds"] = "rounds"
-        self._frozen: list[Path] = []  # freezer.state files to be thawed
+        self._freezer_fd: int | None = None  # of a v1 cgroup that is frozen, until it is thawed
+        self._refusals: dict[int, str] = {}
+        self._most: int | None = _FIRST_LOOK  # cgroups looked into
 
     @classmethod
     def begin(cls, target: KillTarget) -> Self:
@@ -115,22 +121,26 @@ class Kill:
         return kill
 
     def finish(self, *, deadline_ns: int, release_early: bool = True) -> KillReport:
-        """Give memory back early, wait, and signal what was forked meanwhile until nothing is left."""
+        """Give memory back early, wait, and signal what was forked meanwhile until nothing is left.
+
+        Where nobody is left but those who must not be signalled there is nothing to wait for.
+        """
         empty_ns = None
+        self._most = None if self._method != "cgroup.kill" else _FIRST_LOOK  # the kernel has looked at all of them
         if release_early:
             self._release_early()
         self._thaw()
         while True:
             self._wait_exits(min(deadline_ns, time.monotonic_ns() + _ROUND_WAIT_MS * NS_PER_MS))
             pids = self._pids()
-            if pids is None or (not pids and not self._unseen):
+            if pids is None or (not pids and not self._unseen and not self._is_populated()):
                 empty_ns, pids = time.monotonic_ns(), set()
                 break
-            if time.monotonic_ns() >= deadline_ns:
+            if time.monotonic_ns() >= deadline_ns or (pids and pids <= self._refusals.keys()):
                 break
             # A task that was signalled and is still listed only needs time; a new one needs a signal.
-            if pids - self._signalled or self._pidfds == {}:
-                self._round()
+            if pids - self._signalled - self._refusals.keys() or self._pidfds == {}:
+                self._round(deadline_ns)
                 self._thaw()
         return KillReport(
             method=self._method,
@@ -141,6 +151,7 @@ class Kill:
             released_early_tasks=self._released,
             signalled_ns=self.signalled_ns,
             empty_ns=empty_ns,
+            refusals=tuple((pid, why) for pid, why in self._refusals.items() if pid in pids),
         )
 
     def close(self) -> None:
@@ -149,6 +160,9 @@ class Kill:
             os.close(pidfd)
         self._pidfds.clear()
         self._thaw()
+        if self._freezer_fd is not None:
+            os.close(self._freezer_fd)
+            self._freezer_fd = None
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
@@ -159,7 +173,7 @@ class Kill:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _round(self) -> None:
+    def _round(self, deadline_ns: int | None = None) -> None:
         # Frozen first where that is possible: a task that is marked freezing has a signal pending, and copy_process()
         # refuses to finish a fork with one, so that what cgroup.procs shows is all there is. Whether the freeze has
         # completed does not matter and is not waited for.
@@ -168,24 +182,33 @@ class Kill:
         if pids is None:
             return
         if self.target.version == 2:
-            self._round_v2(pids)
+            self._round_v2(pids, deadline_ns)
             return
-        self._frozen = freezer_states(self.target.freezer_path)
-        if self._frozen and write_state(self._frozen[0], b"FROZEN"):
+        if self._freeze():
             self._method = "freezer"
             pids = self._pids() or set()
-        self._signal(pids)
+        self._signal(pids, deadline_ns)
+
+    def _freeze(self) -> bool:
+        if self._freezer_fd is None and self.target.freezer_path is not None:
+            with contextlib.suppress(CgroupGone):
+                self._freezer_fd = open_pod_directory(self.target.freezer_path, None, self.target.pod_names)
+        return self._freezer_fd is not None and write_state("freezer.state", b"FROZEN", self._freezer_fd)
 
     # A v1 task in the refrigerator does not die of SIGKILL before it is thawed, by every level that froze it. It stays
     # there until process_mrelease has its mm: once it runs it drops that, which then only its own exit can free, and
     # with a best-effort pod's 2 cpu.shares against two busy LS threads 1 GiB took 3.7 s that way, 0.1 s this way.
     def _thaw(self) -> None:
-        self._frozen = [state for state in self._frozen if not write_state(state, b"THAWED")]
+        if (fd := self._freezer_fd) is not None and thaw_subtree(fd):
+            self._freezer_fd = None
+            os.close(fd)
 
-    def _round_v2(self, pids: set[int]) -> None:
+    def _round_v2(self, pids: set[int], deadline_ns: int | None) -> None:
         self._keep_pidfds(pids)
-        for pid in self._pidfds:
-            _hurry(pid)
+        members = self._pids() or set()  # once more: a pid may be another one's since it was read first
+        for pid, pidfd in self._pidfds.items():
+            if pid in members:
+                _hurry(pid, pidfd)
         if write_state("cgroup.kill", b"1", self._directory_fd):
             self._method = "cgroup.kill"
             self._signalled |= pids
@@ -193,15 +216,17 @@ class Kill:
         if write_state("cgroup.freeze", b"1", self._directory_fd):  # before v5.14
             self._method = "cgroup.freeze"
         try:
-            self._signal(self._pids() or set())
+            self._signal(self._pids() or set(), deadline_ns)
         finally:
             write_state("cgroup.freeze", b"0", self._directory_fd)
 
     # Signals tasks of this subtree only. A pid may be reused between reading it and opening it, so membership is read
     # again after the pidfd is held: what is in both readings and behind the pidfd is one of ours.
-    def _signal(self, pids: set[int]) -> None:
+    def _signal(self, pids: set[int], deadline_ns: int | None) -> None:
         todo = sorted(pids)
         for start in range(0, len(todo), _BATCH):
+            if deadline_ns is not None and start and time.monotonic_ns() >= deadline_ns:
+                return
             opened: dict[int, int] = {}
             try:
                 for pid in todo[start : start + _BATCH]:
@@ -211,14 +236,26 @@ class Kill:
                 for pid, pidfd in list(opened.items()):
                     if pid not in members:
                         continue
-                    _hurry(pid)
-                    if _pidfd_kill(pidfd):
+                    _hurry(pid, pidfd)
+                    if self._killed(pid, pidfd):
                         self._signalled.add(pid)
                         if len(self._pidfds) < _KEPT_PIDFDS:
                             self._pidfds[pid] = opened.pop(pid)
             finally:
                 for pidfd in opened.values():
                     os.close(pidfd)
+
+    # A security module may refuse one process and not the next: that one's refusal must not save the others.
+    def _killed(self, pid: int, pidfd: int) -> bool:
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        except PermissionError as error:
+            self._refusals[pid] = error.strerror or str(error)
+            return False
+        self._refusals.pop(pid, None)
+        return True
 
     def _keep_pidfds(self, pids: set[int]) -> None:
         for pid in sorted(pids)[: _KEPT_PIDFDS - len(self._pidfds)]:
@@ -264,54 +301,25 @@ class Kill:
 
     # None: the cgroup is gone, and with it every task.
     def _pids(self) -> set[int] | None:
-        pids: set[int] = set()
-        try:
-            for text in _procs(self._directory_fd):
-                pids.update(map(int, text.split()))
-        except FileNotFoundError:
+        found = pids(self._directory_fd, self._most)
+        if found is None:
             return None
-        self._unseen = 1 if 0 in pids else 0
-        pids.discard(0)
-        if 1 in pids or os.getpid() in pids:
+        self._unseen = 1 if 0 in found else 0
+        found.discard(0)
+        if 1 in found or os.getpid() in found:
             raise ActuationError(
-                f"{self.target.memory_path}: holds {'init' if 1 in pids else 'this agent'}: not killed"
+                f"{self.target.memory_path}: holds {'init' if 1 in found else 'this agent'}: not killed"
             )
-        return pids
+        return found
 
-
-def _procs(directory_fd: int) -> Iterator[bytes]:
-    try:
-        yield _read_at(directory_fd, "cgroup.procs")
-        names = [entry.name for entry in os.scandir(directory_fd) if entry.is_dir(follow_symlinks=False)]
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):
-            raise FileNotFoundError from error
-        raise
-    for name in names:
+    # Whether some may be left in cgroups that are not looked into.
+    def _is_populated(self) -> bool:
+        if self._most is None:
+            return False
         try:
-            child_fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
-        except FileNotFoundError:
-            continue  # an emptied child may be removed at any moment
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                yield from _procs(child_fd)
-        finally:
-            os.close(child_fd)
-
-
-def _read_at(directory_fd: int, name: str) -> bytes:
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory_fd)
-    try:
-        parts = []
-        try:
-            while part := os.read(fd, _READ_BYTES):
-                parts.append(part)
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # a threaded v2 cgroup: its domain lists these processes
-                raise
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+            return b"populated 1" in read_file(self._directory_fd, "cgroup.events")
+        except OSError:
+            return False
 
 
 def _pidfd_open(pid: int) -> int | None:
@@ -325,19 +333,12 @@ def _pidfd_open(pid: int) -> int | None:
         raise ActuationError(f"pidfd_open({pid}): {error.strerror}") from error
 
 
-def _pidfd_kill(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 # A victim that was running when its signal came drops its mm within microseconds: process_mrelease finds nothing then
 # (ESRCH) and its own exit frees the memory, at its own share of the processor. 2.5 GiB beside a busy task on two CPUs:
 # at most 0.2 s at the highest nice level, up to 1.2 s at the default one.
-def _hurry(pid: int) -> None:
+def _hurry(pid: int, pidfd: int) -> None:
     with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, 0)  # ESRCH: it was reaped, and its pid may be anybody's
         os.setpriority(os.PRIO_PROCESS, pid, -20)
 
 

@@ -1,0 +1,188 @@
+"""Pods with more cgroups than anybody expects, or with processes that may not be signalled: they die, or it is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koordebpf.act.begun_kill import how_it_ended
+from koordebpf.act.outcome import Result
+from koordebpf.kernel.kill import Kill, kill_cgroup
+from koordebpf.kernel.subtree import directories, may_hold, pids
+from koordebpf.units import NS_PER_S
+from tests.host.test_kill import HERE, Site, kill, wait_until
+from tests.host.test_kill import site as site  # noqa: PLC0414 - a fixture
+from tests.nested import join, nest, remove_nest
+from tests.patience import patience
+
+SLEEP = "import signal; signal.alarm(60); signal.pause()"
+DEEP = [1_100, 2_300]  # beyond Python's recursion, and beyond PATH_MAX even with names of one letter
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", SLEEP])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def remove_all(site: Site) -> None:
+    for base in (site.path, site.freezer):
+        if base is not None:
+            remove_nest(base)
+
+
+@pytest.mark.parametrize("levels", DEEP)
+def test_a_process_at_the_end_of_a_chain_dies(site: Site, sleeper: subprocess.Popen[bytes], levels: int) -> None:
+    try:
+        last_fd = nest(site.path, levels)
+        join(last_fd, sleeper.pid)
+        os.close(last_fd)
+        if site.freezer is not None:
+            last_fd = nest(site.freezer, levels)
+            join(last_fd, sleeper.pid)
+            state = os.open("freezer.state", os.O_WRONLY, dir_fd=last_fd)
+            os.write(state, b"FROZEN")  # as a container may pause itself
+            os.close(state)
+            os.close(last_fd)
+        open_fds = len(list(Path("/proc/self/fd").iterdir()))
+        started = time.monotonic()
+        with Kill.begin(site.target()) as begun:
+            assert time.monotonic() - started < patience(2)
+            report = begun.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
+        assert report.left_tasks == 0 and report.empty_ns is not None
+        assert sleeper.wait(patience(5)) == -signal.SIGKILL
+        assert len(list(Path("/proc/self/fd").iterdir())) == open_fds
+    finally:
+        sleeper.kill()
+        remove_all(site)
+
+
+def test_a_process_among_thousands_of_empty_cgroups_dies(site: Site, sleeper: subprocess.Popen[bytes]) -> None:
+    names = [f"c{number}" for number in range(2_000)]
+    try:
+        for name in names:
+            (site.path / name).mkdir()
+        (site.path / names[1_000] / "cgroup.procs").write_text(str(sleeper.pid))
+        report = kill(site)
+        assert report.left_tasks == 0
+        assert sleeper.wait(patience(5)) == -signal.SIGKILL
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        for name in names:
+            wait_until(lambda name=name: removed(site.path / name))
+
+
+def removed(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def test_every_directory_is_met_once_parents_first(site: Site) -> None:
+    for name in ("a", "a/b", "a/c", "a/c/d", "e"):
+        (site.path / name).mkdir(parents=True, exist_ok=True)
+    top_fd = os.open(site.path, os.O_RDONLY | os.O_DIRECTORY)
+    met = [Path(f"/proc/self/fd/{fd}").readlink() for fd in directories(top_fd)]
+    few = [Path(f"/proc/self/fd/{fd}").readlink() for fd in directories(top_fd, 3)]
+    os.close(top_fd)
+    assert met[0] == site.path and few == met[:3]
+    assert {str(each.relative_to(site.path)) for each in met} == {".", "a", "a/b", "a/c", "a/c/d", "e"}
+    assert all(met.index(each) > met.index(each.parent) for each in met[1:])
+    assert len(met) == 6
+
+
+def test_who_may_be_below_is_not_looked_for_without_end(site: Site, sleeper: subprocess.Popen[bytes]) -> None:
+    assert not may_hold(site.path, sleeper.pid)
+    (site.path / "a").mkdir()
+    (site.path / "a/cgroup.procs").write_text(str(sleeper.pid))
+    assert may_hold(site.path, sleeper.pid)
+    assert not may_hold(site.path / "none", sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    wait_until(lambda: removed(site.path / "a"))
+    try:
+        os.close(nest(site.path, 1_100))
+        assert may_hold(site.path, 1)
+    finally:
+        remove_nest(site.path)
+
+
+def test_one_process_that_may_not_be_signalled_does_not_save_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What AppArmor and SELinux answer: EACCES. On cgroup v2 cgroup.kill asks neither of them.
+    children = [site.spawn(SLEEP) for _ in range(3)]
+    wait_until(lambda: len(site.pids()) == 3)
+    spared = min(child.pid for child in children)
+    send = signal.pidfd_send_signal
+
+    def refuse(pidfd: int, number: int) -> None:
+        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+        if number and f"Pid:\t{spared}\n" in info:
+            raise PermissionError(13, "Permission denied")
+        send(pidfd, number)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    started = time.monotonic()
+    report = kill(site, seconds=10)
+    codes = {child.pid: child.poll() if child.pid == spared else child.wait(patience(5)) for child in children}
+    if report.method == "cgroup.kill":
+        assert report.refusals == () and set(codes.values()) <= {-9, None}
+        return
+    assert time.monotonic() - started < patience(5)  # nobody else is waited for
+    assert {pid: code for pid, code in codes.items() if pid != spared} == {
+        child.pid: -9 for child in children if child.pid != spared
+    }
+    assert codes[spared] is None
+    assert (report.killed_tasks, report.left_tasks, report.refusals) == (2, 1, ((spared, "Permission denied"),))
+    result, detail = how_it_ended(report, site.target())
+    assert result is Result.FAILED
+    assert detail.startswith(f"1 processes live on, 1 of which this agent may not signal (pid {spared}: Permission")
+
+
+@pytest.mark.parametrize("site", [kind for kind in HERE if kind == "v2"], indirect=True)
+def test_a_pid_that_is_another_ones_by_now_keeps_its_nice_level(
+    site: Site, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first look stands for one before the pid was reused by somebody outside of the cgroup.
+    looks = iter([{sleeper.pid}])
+    real = Kill._pids
+    monkeypatch.setattr(Kill, "_pids", lambda kill: next(looks, None) or real(kill))
+    kill_cgroup(site.target(), deadline_ns=time.monotonic_ns() + NS_PER_S, release_early=False)
+    assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    assert sleeper.poll() is None
+
+
+def test_a_kill_of_nobody_whose_memory_stays_is_not_done(memory_cgroup: Path, tmp_path: Path) -> None:
+    kind = "v2" if (memory_cgroup / "cgroup.controllers").exists() else "v1-bare"
+    site = Site(memory_cgroup, 2 if kind == "v2" else 1, None)
+    file = Path(f"/dev/shm/koordebpf-held-{os.getpid()}")
+    try:
+        script = f"echo $$ > {memory_cgroup}/cgroup.procs; head -c {8 << 20} /dev/zero > {file}"
+        subprocess.run(["sh", "-c", script], check=True)
+        wait_until(lambda: site.pids() == [])
+        report = kill(site)
+        assert report.killed_tasks == 0 and report.empty_ns is not None
+        result, detail = how_it_ended(report, site.target())
+        assert result is Result.FAILED and detail.startswith("no process was found in it, and it still holds ")
+    finally:
+        file.unlink(missing_ok=True)
+    assert how_it_ended(msgspec.structs.replace(report, killed_tasks=1), site.target())[0] is Result.DONE
+    top_fd = os.open(memory_cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    assert pids(top_fd) == set()
+    os.close(top_fd)
