@@ -194,7 +194,10 @@ class Deployment:
         """Tell Prometheus of the pods that there are now; it looks at the file itself."""
         namespace, label = self._discovery
         pods = self.api.items("v1", "Pod", namespace, labelSelector=label)
-        found = [_discovered(each) for each in pods if "deletionTimestamp" not in each["metadata"]]
+        alive = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+        found = [
+            _discovered(each, port) for each in alive for one in each["spec"]["containers"] for port in one["ports"]
+        ]
         path = self.folder / "monitoring/pods.json"
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(found))
@@ -231,9 +234,7 @@ class Deployment:
 
 
 # The labels that Prometheus' discovery of pods gives each port: those that deploy/monitoring reads.
-def _discovered(one: Object) -> Object:
-    (container,) = one["spec"]["containers"]
-    (port,) = container["ports"]
+def _discovered(one: Object, port: Object) -> Object:
     component = one["metadata"]["labels"]["app.kubernetes.io/component"]
     meta = {
         "namespace": one["metadata"]["namespace"],
