@@ -79,9 +79,6 @@ class Reporter:
         self._problems = ProblemLog()
         self._quality: SignalQuality | None = None
         metrics.is_dry_run = dry_run
-        self._decisions: tuple[AuditRecord, ...] = ()  # as of the last tick: other threads read them
-        self._last_writes: tuple[AuditedWrite, ...] = ()
-        self._is_news = True
         self._tell_interrupted()
         self._publish()
 
@@ -92,9 +89,8 @@ class Reporter:
     def oom_kill(self, record: OomKill, owner: Owner | None) -> None:
         """Say that the kernel's OOM killer was there first."""
         now_ns = time.monotonic_ns()
-        said = self._repeats.say(f"oom:{record.cgroup_id}", oom_sentence(record, owner), now_ns)
         # A pod that is killed at its own limit again and again has another cgroup each time.
-        if said:
+        if said := self._repeats.say(f"oom:{record.cgroup_id}", oom_sentence(record, owner), now_ns):
             kind = "OOM kills for the node's memory" if record.is_global else "OOM kills at limits"
             self._problems.add(kind, said, now_ns, logging.INFO)
 

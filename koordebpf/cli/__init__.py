@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from koordebpf import __version__
+from koordebpf.cli.echo import echo
 from koordebpf.errors import KoordebpfError
 
 # Command → its one line in `--help`. The module and the function have the command's name.
@@ -61,5 +62,5 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return _group.main(arguments, prog_name="koordebpf")
     except KoordebpfError as error:
-        click.echo(f"koordebpf: {error}", err=True)
+        echo(f"koordebpf: {error}", err=True)
         sys.exit(error.exit_code)

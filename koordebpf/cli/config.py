@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 
 
@@ -41,12 +42,12 @@ def check(path: str) -> None:
         changes = differences(check_config(path, read_input(path)))
     except ConfigProblems as error:
         for problem in error.problems:
-            click.echo(str(problem))
+            echo(str(problem))
         sys.exit(error.exit_code)
     for place, (default, value) in changes.items():
-        click.echo(f"{place}: {_text(value)} (default {_text(default)})")
+        echo(f"{place}: {_text(value)} (default {_text(default)})")
     number = f"{len(changes)} settings differ" if len(changes) != 1 else "1 setting differs"
-    click.echo(f"{path}: nothing wrong; {number} from the defaults")
+    echo(f"{path}: nothing wrong; {number} from the defaults")
 
 
 @config.command()
@@ -64,7 +65,7 @@ def show(path: str | None) -> None:
     from koordebpf.agent.config import agent_config
     from koordebpf.agent.config_file import check_config, config_text
 
-    click.echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
+    echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
 
 
 @config.command()
@@ -75,11 +76,9 @@ def schema() -> None:
     Examples:
       koordebpf config schema > config.schema.json
     """
-    import msgspec
-
     from koordebpf.agent.config_file import config_schema
 
-    click.echo(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2))
+    echo_json(config_schema(), indent=2)
 
 
 def _text(value: object) -> str:

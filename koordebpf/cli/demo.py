@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from koordebpf.cli.echo import echo
+
 
 @click.command()
 @click.option("--story", type=click.Choice(["hog", "page-cache", "own-limit"]), default="hog", show_default=True,
@@ -37,7 +39,7 @@ def demo(story: str, as_json: bool) -> None:
     try:
         facts = run_story(chosen, teller.tell)
     except Interrupted as interrupted:
-        click.echo(f"koordebpf: {interrupted}", err=True)
+        echo(f"koordebpf: {interrupted}", err=True)
         sys.exit(128 + interrupted.number)
     verdict = judge(facts)
     teller.end(facts, verdict)

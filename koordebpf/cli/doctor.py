@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
+
 if TYPE_CHECKING:
     from koordebpf.kernel.choose import WantedBackend
 
@@ -48,11 +50,12 @@ def doctor(node_cgroup: Path | None, fix: bool, backend: WantedBackend | None, a
       koordebpf doctor --json | jq '.sources[] | select(.works | not)'
       koordebpf doctor >/dev/null || echo "exit code $?"
     """
-    import msgspec
-
     from koordebpf.agent.doctor import examine
     from koordebpf.report.doctor import doctor_text
 
     report = examine(node_cgroup, backend)
-    click.echo(msgspec.json.encode(report) if as_json else doctor_text(report, with_fixes=fix))
+    if as_json:
+        echo_json(report)
+    else:
+        echo(doctor_text(report, with_fixes=fix))
     raise SystemExit(report.exit_code)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 from koordebpf.errors import ConfigError
 
@@ -52,8 +53,6 @@ def explain(
       koordebpf explain --url /run/koordebpf/machine/acting.sock
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
-    import msgspec
-
     from koordebpf.report.explain import concerns, decode_audit, explained
 
     if of_writes and pod:
@@ -65,30 +64,35 @@ def explain(
         return
     records, problems = decode_audit(raw, path)
     for problem in problems:
-        click.echo(f"left out: {problem}", err=True)
+        echo(f"left out: {problem}", err=True)
     if pod:
         records = tuple(record for record in records if concerns(record, pod))
     for record in records[-last:]:
-        click.echo(msgspec.json.encode(record) if as_json else f"{explained(record)}\n")
+        if as_json:
+            echo_json(record)
+        else:
+            echo(f"{explained(record)}\n")
     if not records and not as_json:
         of = f" that speaks of {pod}" if pod else ""
-        click.echo(f"no decision to evict anybody{of} in {path}; with --writes it tells of files")
+        echo(f"no decision to evict anybody{of} in {path}; with --writes it tells of files")
     if problems and not records:
         sys.exit(ConfigError.exit_code)
 
 
 def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
-    import msgspec
 
     from koordebpf.report.explain_writes import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)
     for problem in problems:
-        click.echo(f"left out: {problem}", err=True)
+        echo(f"left out: {problem}", err=True)
     for made in rounds_of(writes)[-last:]:
-        click.echo(b"\n".join(map(msgspec.json.encode, made)) if as_json else f"{explained_writes(made)}\n")
+        for write in made if as_json else ():
+            echo_json(write)
+        if not as_json:
+            echo(f"{explained_writes(made)}\n")
     if not writes and not as_json:
-        click.echo(f"no write in {path}")
+        echo(f"no write in {path}")
     if problems and not writes:
         sys.exit(ConfigError.exit_code)
 

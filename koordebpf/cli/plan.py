@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 
 
@@ -69,11 +68,10 @@ def plan(
       koordebpf plan --schema frame > frame.schema.json
     """
     if schema is not None:
-        click.echo(json.dumps(_schema(schema), indent=2))
+        echo_json(_schema(schema), indent=2)
         return
     if frame is None:
         raise click.UsageError("Missing argument 'FRAME.json'.")
-    import msgspec
 
     from koordebpf.agent.case import Case, case_changes, with_entries, with_feature_gates, with_file
     from koordebpf.report.plan_diff import diff_page, plan_diff
@@ -91,13 +89,16 @@ def plan(
         other = with_feature_gates(with_entries(other, entries), feature_gates)
         diff = plan_diff(decided, other.plan(), case_changes(case, other))
         doubts = other.doubts
-        click.echo(msgspec.json.format(msgspec.json.encode(diff), indent=2) if as_json else diff_page(diff))
+        if as_json:
+            echo_json(diff, indent=2)
+        else:
+            echo(diff_page(diff))
     elif as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(decided), indent=2))
+        echo_json(decided, indent=2)
     else:
-        click.echo(plan_page(decided, ranking, with_ladder=ladder))
+        echo(plan_page(decided, ranking, with_ladder=ladder))
     for doubt in doubts:
-        click.echo(f"koordebpf: {doubt}", err=True)
+        echo(f"koordebpf: {doubt}", err=True)
 
 
 def _schema(of: str) -> object:

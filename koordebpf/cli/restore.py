@@ -15,6 +15,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.agent.sole_agent import is_held
 from koordebpf.agent.successor import forget_kept, is_succeeded
+from koordebpf.cli.echo import echo
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.kernel.freezer import thaw
@@ -70,12 +71,12 @@ def restore(
     """
     folders = list(dict.fromkeys(journal.parent for journal in journals)) or _folders(run_dir)
     if successor_within_s is not None and is_succeeded(folders, successor_within_s):
-        click.echo("an agent acts on this node, or one has gone on from what was kept: nothing is restored")
+        echo("an agent acts on this node, or one has gone on from what was kept: nothing is restored")
         return
     is_done = True
     for folder in folders:
         if not dry_run and is_held(folder):
-            click.echo(f"{folder}: an agent acts there. Stop the agent first", err=True)
+            echo(f"{folder}: an agent acts there. Stop the agent first", err=True)
             is_done = False
             continue
         names = (OLD_LADDER_JOURNAL, JOURNAL_PATH.name)
@@ -103,11 +104,11 @@ def _folders(run_dir: Path) -> list[Path]:
 def _restored(journal: Path, *, dry_run: bool) -> bool:
     report = restore_journal(journal, Places(find_controllers()), time.monotonic_ns(), dry_run=dry_run)
     for change in report.changes:
-        click.echo(_line(change))
+        echo(_line(change))
     if report.lost_lines:
-        click.echo(f"{journal}: {report.lost_lines} lines could not be read", err=True)
+        echo(f"{journal}: {report.lost_lines} lines could not be read", err=True)
     if not report.changes and not report.done and journal.name != OLD_LADDER_JOURNAL:
-        click.echo(f"{journal}: nothing to restore")
+        echo(f"{journal}: nothing to restore")
     return not report.lost_lines and (dry_run or not report.left)
 
 
@@ -118,7 +119,7 @@ def _thawed(in_flight: Path, *, dry_run: bool) -> bool:
         if (frozen := frozen_by(kill)) is None:
             continue
         is_thawed = dry_run or thaw(frozen, kill.target.version)
-        click.echo(f"{frozen}: {'' if is_thawed else 'not '}thawed: {kill.namespace}/{kill.name} was being killed")
+        echo(f"{frozen}: {'' if is_thawed else 'not '}thawed: {kill.namespace}/{kill.name} was being killed")
         is_done &= is_thawed
     return is_done
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 from koordebpf.errors import ConfigError
 
@@ -39,8 +40,6 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
       koordebpf slo render --node node.json slo-controller-config.yaml
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
-    import msgspec
-
     from koordebpf.kube.manifest import NODESLO_VERSION, parse_manifests
     from koordebpf.slo.render import render_spec
 
@@ -51,7 +50,7 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
     spec: Any = render_spec(_data(configmap), meta.labels or {}, meta.annotations)
     if whole:
         spec = {"apiVersion": NODESLO_VERSION, "kind": "NodeSLO", "metadata": {"name": meta.name}, "spec": spec}
-    click.echo(msgspec.json.format(msgspec.json.encode(spec), indent=2))
+    echo_json(spec, indent=2)
 
 
 @slo.command()
@@ -70,20 +69,18 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
       koordebpf slo check slo-controller-config.yaml
       kubectl get nodes -o json | koordebpf slo check --nodes - slo-controller-config.yaml
     """
-    import msgspec
-
     from koordebpf.kube.manifest import node_labels
     from koordebpf.slo.webhook import check_configmap
 
     data = _data(configmap)
     problems = check_configmap(data, node_labels(nodes, read_input(nodes)) if nodes else None, strict=strict)
     if as_json:
-        click.echo(msgspec.json.encode(problems))
+        echo_json(problems)
     else:
         for problem in problems:
-            click.echo(f"{problem.reason}: {problem}")
+            echo(f"{problem.reason}: {problem}")
         if not problems:
-            click.echo(f"{configmap}: nothing wrong in {len(data)} keys")
+            echo(f"{configmap}: nothing wrong in {len(data)} keys")
     if problems:
         sys.exit(2)
 
@@ -98,7 +95,7 @@ def crd() -> None:
     """
     from koordebpf.slo.crd import nodeslo_crd_json
 
-    click.echo(nodeslo_crd_json())
+    echo_json(nodeslo_crd_json())
 
 
 def _data(path: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
+
 if TYPE_CHECKING:
     from koordebpf.kernel.choose import WantedBackend
     from koordebpf.report.top import Level, Sort
@@ -94,13 +96,10 @@ def top(
       koordebpf top --pods pods.yaml --frame | koordebpf plan -
     """
     if schema:
-        import json
-
         from koordebpf.report.top import top_schema
 
-        click.echo(json.dumps(top_schema(), indent=2))
+        echo_json(top_schema(), indent=2)
         return
-    import msgspec
 
     from koordebpf.agent.config import FEATURE_GATES
     from koordebpf.agent.frames import frame_of
@@ -110,6 +109,7 @@ def top(
     from koordebpf.agent.watch import NodeWatch
     from koordebpf.kernel.cgroupfs import find_memory_hierarchy
     from koordebpf.kube.file import FileSource
+    from koordebpf.report.printable import page
     from koordebpf.report.top import Choice, cut, page_lines
     from koordebpf.state.frame import encode_frame
 
@@ -128,10 +128,10 @@ def top(
         for look in looks(watch, interval, choice, once=once or as_frame):
             if as_frame:
                 frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
-                click.echo(encode_frame(frame))
+                echo_json(encode_frame(frame))
             elif as_json:
-                click.echo(msgspec.json.encode(cut(look.page, rows)))
+                echo_json(cut(look.page, rows))
             else:
-                click.echo("\n".join(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
+                echo(page(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
                 if not once:
-                    click.echo()
+                    echo()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from koordebpf.cli.echo import echo, echo_json
+
 if TYPE_CHECKING:
     from koordebpf.kernel.choose import WantedBackend
 
@@ -142,11 +144,9 @@ def trace(
       koordebpf trace --replay storm --pods pods.yaml    to be read later
     """
     if schema:
-        import json
-
         from koordebpf.report.told import trace_schema
 
-        click.echo(json.dumps(trace_schema(), indent=2))
+        echo_json(trace_schema(), indent=2)
         return
     if summary and (count or kind or min_ms):
         raise click.UsageError("--summary counts every stall: it goes with neither --count, --kind nor --min-ms")
@@ -159,7 +159,7 @@ def trace(
 
     from koordebpf.agent.trace import Asked, follow, open_watch
     from koordebpf.kernel.cgroupfs import cgroup_id
-    from koordebpf.report.told import told_json, told_text
+    from koordebpf.report.told import Told, told_json, told_text
     from koordebpf.report.trace import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
 
     wanted = TraceFilter(
@@ -169,14 +169,20 @@ def trace(
         int(min_ms * 1_000_000),
         once="memstall" not in kind,
     )
-    tell = told_json if as_json else told_text
+
+    def tell(told: Told) -> None:
+        if as_json:
+            echo_json(told_json(told))
+        else:
+            echo(told_text(told))
+
     if replay:
         from koordebpf.agent.replay import replayed
 
         if not as_json:
-            click.echo(HEADER)
+            echo(HEADER)
         for batch in replayed(replay, files, wanted, count):
-            click.echo(tell(batch))
+            tell(batch)
         return
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
     ring_bytes = None
@@ -188,11 +194,11 @@ def trace(
         if record_to:
             from koordebpf.agent.replay import record_trace
 
-            click.echo(record_trace(watch, record_to, asked), err=True)
+            echo(record_trace(watch, record_to, asked), err=True)
         else:
             if asked.records and not as_json:
-                click.echo(HEADER)
+                echo(HEADER)
             for told in follow(watch, asked):
-                click.echo(tell(told))
+                tell(told)
         for sentence in losses(watch.totals(), watch.undecodable):
-            click.echo(sentence, err=True)
+            echo(sentence, err=True)

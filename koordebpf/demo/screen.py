@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from typing import TextIO
 
@@ -11,6 +12,7 @@ import msgspec
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
+from koordebpf.report.printable import json_bytes, printable, printable_text
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 
 _COLUMNS = 80
@@ -18,6 +20,7 @@ _BAR = 30
 _NAME = 24  # of a verdict line
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_PAINT = re.compile("(\x1b\\[(?:" + "|".join(("0", *_CODES.values())) + ")m)")
 
 
 class JsonLines:
@@ -39,7 +42,7 @@ class JsonLines:
         self._line({"event": "verdict", **msgspec.to_builtins(verdict), "facts": msgspec.to_builtins(facts)})
 
     def _line(self, value: object) -> None:
-        print(msgspec.json.encode(value).decode(), file=self._out, flush=True)
+        print(json_bytes(value).decode(), file=self._out, flush=True)
 
 
 class Screen:
@@ -83,7 +86,7 @@ class Screen:
             case "evicted":
                 self._evicted(event)
             case "worker" if event.text == "begins":
-                self._row(event.at_ns, self._paint(f"{event.pod} begins", "yellow"))
+                self._row(event.at_ns, self._paint(f"{printable(str(event.pod))} begins", "yellow"))
             case _:
                 pass
 
@@ -98,7 +101,7 @@ class Screen:
         )
         for line in verdict.lines:
             word = {True: self._paint("ok", "green"), False: self._paint("NO", "red"), None: "  "}[line.ok]
-            first, *rest = textwrap.wrap(line.text, _COLUMNS - _NAME - 6) or [""]
+            first, *rest = textwrap.wrap(printable(line.text), _COLUMNS - _NAME - 6) or [""]
             self._print(f"  {word}  {line.name:<{_NAME}}{first}")
             for more in rest:
                 self._print(f"      {'':<{_NAME}}{more}")
@@ -126,8 +129,10 @@ class Screen:
     def _agent(self, event: Event) -> None:
         is_bad = event.numbers["level"] != "info"
         colour = "red" if event.numbers["level"] in ("error", "critical") else "yellow" if is_bad else "dim"
-        for line in event.text.splitlines():
-            wrapped = textwrap.wrap(f"koordebpf: {line}", _COLUMNS - 10, subsequent_indent="  ", break_on_hyphens=False)
+        for line in event.text.split("\n"):
+            wrapped = textwrap.wrap(
+                f"koordebpf: {printable(line)}", _COLUMNS - 10, subsequent_indent="  ", break_on_hyphens=False
+            )
             self._row(event.at_ns, self._paint(wrapped[0], colour))
             for more in wrapped[1:]:
                 self._print(f"{'':10}{self._paint(more, colour)}")
@@ -153,7 +158,7 @@ class Screen:
                 f"last reading below {THRESHOLD_PERCENT} % (from outside, about each ms)",
             ),
             (numbers["seen_ns"], "seen", "koordebpf notices"),
-            (numbers["decided_ns"], "decided", event.text.split(":")[0]),
+            (numbers["decided_ns"], "decided", printable(event.text.split(":")[0])),
             (numbers["sent_ns"], "killed", "SIGKILL is out to every process of the pod"),
             (numbers["freed_ns"], "back", f"{format_bytes(numbers['credit_bytes'] or 0)} are free again"),
         ]
@@ -172,7 +177,11 @@ class Screen:
         self._print(f"  {max(at_ns - self._since_ns, 0) / NS_PER_S:6.2f}  {text}")
 
     def _print(self, text: str = "") -> None:
-        print(text.rstrip(), file=self._out, flush=True)
+        print(_printable_but_for_paint(text.rstrip()), file=self._out, flush=True)
 
     def _paint(self, text: str, colour: str) -> str:
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self._has_colour and text else text
+
+
+def _printable_but_for_paint(text: str) -> str:
+    return "".join(part if _PAINT.fullmatch(part) else printable_text(part) for part in _PAINT.split(text))

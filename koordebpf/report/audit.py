@@ -19,6 +19,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, CpuAmounts, Excluded, Plan
 from koordebpf.detect.verdict import Verdict
 from koordebpf.kernel.quality import SignalQuality
+from koordebpf.report.printable import json_bytes
 from koordebpf.report.writes import AuditedWrite
 
 _STDOUT = 1
@@ -211,7 +212,7 @@ class AuditLog:
 
     def write(self, record: AuditRecord | AuditedWrite) -> bool:
         """Append one line, and those that waited for it; tell whether all are in the file."""
-        self._waiting.append(msgspec.json.encode(record) + b"\n")
+        self._waiting.append(json_bytes(record) + b"\n")
         if len(self._waiting) > _WAITING:
             self._waiting.popleft()
             self.dropped += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from koordebpf.report.printable import printable
+
 WIDTH = 80
 _GAP = 2
 
@@ -14,7 +16,7 @@ def table_lines(heading: Sequence[str], rows: Sequence[Sequence[str]], left: int
 
     That column is the one that gives way where a line would be too long: its texts are cut in their middle.
     """
-    everything = [heading, *rows]
+    everything = [heading, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in everything) for column in range(len(heading))]
     others = sum(widths) - widths[left] + _GAP * (len(widths) - 1)
     widths[left] = max(min(widths[left], WIDTH - others), 3)
@@ -40,5 +42,5 @@ def cut_middle(text: str, width: int) -> str:
 def filled(text: str, indent: str = "") -> list[str]:
     """Return the lines of a text that may be longer than one; those after the first stand two further in."""
     return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+        printable(text), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
     )  # fmt: skip

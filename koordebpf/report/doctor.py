@@ -10,6 +10,7 @@ import msgspec
 
 from koordebpf.kernel.backend import BackendName, SignalSource
 from koordebpf.report.fixes import SignalFixes, fix_lines
+from koordebpf.report.printable import page, printable
 
 Health = Literal["all", "degraded", "cannot"]
 EXIT_CODES: dict[Health, int] = {"all": 0, "degraded": 1, "cannot": 2}
@@ -94,8 +95,8 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
         lines += ["", "How to mend it", "", *fix_lines(report.fixes, lambda head, text: _wrapped(head, text, _HINT))]
     elif report.fixes:
         lines.append("koordebpf doctor --fix tells what to type.")
-    return "\n".join(line.rstrip() for line in lines)
+    return page(line.rstrip() for line in lines)
 
 
 def _wrapped(head: str, text: str, indent: int) -> list[str]:
-    return textwrap.wrap(head + text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return textwrap.wrap(head + printable(text), _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)

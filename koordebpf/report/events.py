@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
+from koordebpf.report.printable import printable
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +42,11 @@ def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
     text = f"evict Pod:{pod.namespace}/{pod.name}, reason: {victim.reason}, message: {victim.message}"
     match outcome.result:
         case Result.DONE:
-            return PodEvent(pod.namespace, pod.name, pod.uid, "evictPodSuccess", text)
+            return PodEvent(pod.namespace, pod.name, pod.uid, "evictPodSuccess", printable(text))
         case Result.REFUSED | Result.FAILED:
-            return PodEvent(pod.namespace, pod.name, pod.uid, "evictPodFail", f"{text}, error {outcome.detail}")
+            return PodEvent(
+                pod.namespace, pod.name, pod.uid, "evictPodFail", printable(f"{text}, error {outcome.detail}")
+            )
         case Result.GONE | Result.HELD | Result.DRY_RUN | Result.SENT:
             return None
 

@@ -13,6 +13,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.report.amounts import amounts_of, given_back
 from koordebpf.report.audit import AuditedFeature, AuditRecord, Latencies
 from koordebpf.report.columns import filled
+from koordebpf.report.printable import page
 from koordebpf.report.writes import WRITE_LINE
 from koordebpf.units import format_ns
 
@@ -68,7 +69,7 @@ def explained(record: AuditRecord) -> str:
         lines += filled(steps, "  ")
     if record.signals:
         lines += filled(f"It rests on: {record.signals.sentence}", "  ")
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -> Iterator[str]:

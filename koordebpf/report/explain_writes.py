@@ -11,6 +11,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ConfigError
 from koordebpf.report.columns import filled
+from koordebpf.report.printable import page
 from koordebpf.report.writes import WRITE_LINE, AuditedWrite, alike, why_not
 
 
@@ -47,7 +48,7 @@ def explained_writes(made: Sequence[AuditedWrite]) -> str:
         path = Path(change.path)
         more = f" and {len(others)} more" if others else ""
         lines += filled(f"{path.name} {_said(change)}: {path.parent}{more}", "    ")
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _said(change: FileChange) -> str:

@@ -20,6 +20,7 @@ from koordebpf.report.audit import AuditRecord
 from koordebpf.report.listener import HttpListener, Reply, Request, bound_to, probes_beside
 from koordebpf.report.local_socket import LocalSocket
 from koordebpf.report.metrics_page import MetricsPage
+from koordebpf.report.printable import json_bytes, printable
 from koordebpf.report.writes import AuditedWrite
 from koordebpf.units import NS_PER_S
 
@@ -162,7 +163,7 @@ def _ready_text(reasons: tuple[str, ...], signals: SignalQuality | None) -> byte
     if signals:
         lines.append(f"[+]{signals.sentence}")
     lines.append("readyz check failed" if reasons else "readyz check passed")
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{printable(line)}\n" for line in lines).encode()
 
 
 def _status(is_good: bool) -> str:
@@ -170,8 +171,8 @@ def _status(is_good: bool) -> str:
 
 
 def _text(status: str, sentence: str) -> Reply:
-    return Reply(status, "text/plain", f"{sentence}\n".encode())
+    return Reply(status, "text/plain", f"{printable(sentence)}\n".encode())
 
 
 def _json(status: str, value: Any) -> Reply:
-    return Reply(status, "application/json", msgspec.json.encode(value) + b"\n")
+    return Reply(status, "application/json", json_bytes(value) + b"\n")

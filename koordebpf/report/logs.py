@@ -6,7 +6,8 @@ import logging
 import time
 from typing import Any, TextIO
 
-import msgspec
+from koordebpf.report.printable import json_bytes
+from koordebpf.report.text_log import TextFormatter
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -26,11 +27,11 @@ class JsonFormatter(logging.Formatter):
         line.update({key: value for key, value in vars(record).items() if key not in _STANDARD and key not in line})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return json_bytes(line, enc_hook=str).decode()
 
 
 def set_up_logging(*, json: bool, verbose: bool = False, stream: TextIO | None = None) -> None:
     """Send every log line to `stream` (standard error), as JSON or for people."""
     sink = logging.StreamHandler(stream)
-    sink.setFormatter(JsonFormatter() if json else logging.Formatter("%(asctime)s %(levelname).1s %(message)s"))
+    sink.setFormatter(JsonFormatter() if json else TextFormatter())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[sink], force=True)

@@ -12,6 +12,7 @@ from koordebpf.decide.plan import Candidate, CpuAmounts, FeaturePlan, Plan
 from koordebpf.detect.verdict import CpuEvidence, Verdict
 from koordebpf.report.amounts import given_back
 from koordebpf.report.columns import WIDTH, cut_middle, filled
+from koordebpf.report.printable import page
 from koordebpf.report.suppression_page import suppression_diff
 from koordebpf.state.what_if import Setting
 from koordebpf.units import format_bytes, format_millicpu
@@ -163,7 +164,7 @@ def diff_page(diff: PlanDiff) -> str:
     blocks = [_settings(diff), [*_sentences(diff)], [*_pods(diff)]]
     blocks += [[*_feature(each)] for each in diff.features if each.before != each.after]
     blocks.append(suppression_diff(diff.before.suppression, diff.after.suppression))
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return "\n\n".join(page(block) for block in blocks if block)
 
 
 def _settings(diff: PlanDiff) -> list[str]:

@@ -14,6 +14,7 @@ from koordebpf.detect import be_memory_evict
 from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence, CpuMoment
 from koordebpf.report.amounts import amounts_of
 from koordebpf.report.columns import WIDTH, filled, table_lines
+from koordebpf.report.printable import page, printable
 from koordebpf.report.suppression_page import suppression_blocks
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
@@ -25,13 +26,13 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
 
     The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression stands at the end.
     """
-    blocks = [[*textwrap.wrap(plan.sentence, WIDTH)]]
+    blocks = [[*textwrap.wrap(printable(plan.sentence), WIDTH)]]
     for feature in plan.features:
         blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
     if with_ladder or any(each.is_on and each.rung is not Rung.EVICT for each in plan.ladder):
         blocks.append(_ladder(plan))
     blocks += suppression_blocks(plan.suppression)
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return "\n\n".join(page(block) for block in blocks if block)
 
 
 def _numbers(feature: FeaturePlan, said: str) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from koordebpf.attribution.owner import Owner
 from koordebpf.report.counters import Counters, counters_lines
+from koordebpf.report.printable import json_bytes, page
 from koordebpf.report.summary import Summary, summary_lines
 from koordebpf.report.trace import RECORD_TYPES, Seen, trace_json, trace_line
 
@@ -18,16 +19,16 @@ def told_text(told: Told) -> str:
     """Return it for people, at most 80 columns wide."""
     match told:
         case Summary():
-            return "\n".join(["", f"until {told.time[11:19]}", *summary_lines(told)])
+            return page(["", f"until {told.time[11:19]}", *summary_lines(told)])
         case Counters():
-            return "\n".join(["", *counters_lines(told)])
-    return "\n".join(trace_line(seen.record, seen.owner, seen.wall) for seen in told)
+            return page(["", *counters_lines(told)])
+    return page(trace_line(seen.record, seen.owner, seen.wall) for seen in told)
 
 
 def told_json(told: Told) -> bytes:
     """Return it as JSON objects, one a line."""
     if isinstance(told, Summary | Counters):
-        return msgspec.json.encode(told)
+        return json_bytes(told)
     return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in told)
 
 

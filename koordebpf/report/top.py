@@ -9,6 +9,7 @@ import msgspec
 
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.ledger import ledger_lines
+from koordebpf.report.printable import printable
 from koordebpf.report.trace import WIDTH, shortened
 from koordebpf.state.be_cpu import be_limit_millicpu
 from koordebpf.state.cpu import CpuMeasured
@@ -159,7 +160,7 @@ def page_lines(page: TopPage, choice: Choice, height: int | None = None) -> list
         lines += [(_row(row), _style(row)) for row in page.rows]
         if not page.rows:
             lines.append((f"no {page.level} is known", "dim"))
-    return [(line[:WIDTH], style) for line, style in lines[:height]]
+    return [(printable(line)[:WIDTH], style) for line, style in lines[:height]]
 
 
 def time_text(left: TimeTo | None) -> str:

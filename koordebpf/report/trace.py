@@ -25,6 +25,7 @@ from koordebpf.events.records import (
     ThrottleStall,
     Totals,
 )
+from koordebpf.report.printable import json_bytes, printable
 from koordebpf.units import PAGE_BYTES, format_bytes, format_ns
 
 RECORD_TYPES: tuple[Any, ...] = get_args(Record)
@@ -137,6 +138,7 @@ def shortened(name: str, columns: int) -> str:
 
     A name's end tells a pod from its siblings; one that begins with ? is of a pod that is not known, and keeps that.
     """
+    name = printable(name)
     if len(name) <= columns:
         return name
     return name[: columns - 1] + "…" if name.startswith("?") else "…" + name[len(name) - columns + 1 :]
@@ -145,6 +147,7 @@ def shortened(name: str, columns: int) -> str:
 def trace_line(record: Record, owner: Owner | None, wall: datetime) -> str:
     """Return the record as one line of at most 80 columns; what does not fit is in the JSON."""
     event, what = _what(record)
+    what = printable(what)
     name = shortened(owner_text(owner, record.cgroup_id), _POD_COLUMNS)
     line = f"{wall:%H:%M:%S}.{wall.microsecond // 1000:03} {event:<8} {name:<{_POD_COLUMNS}} {what}".rstrip()
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
@@ -154,7 +157,7 @@ def trace_json(record: Record, owner: Owner | None, wall: datetime) -> bytes:
     """Return the record as one JSON object: its own fields, `time`, and `owner` (null: unknown)."""
     fields: dict[str, Any] = {"time": wall.isoformat(), **msgspec.to_builtins(record)}
     fields["owner"] = msgspec.to_builtins(owner) if owner else None
-    return msgspec.json.encode(fields)
+    return json_bytes(fields)
 
 
 def losses(totals: Totals | None, undecodable: int = 0) -> list[str]:

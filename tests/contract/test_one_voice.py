@@ -1,0 +1,93 @@
+"""Only a few modules write to standard output or error: what they print has been made printable on its way there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "koordebpf"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# Module → why it may print. Everything else calls koordebpf.cli.echo, or logs.
+DOORS = {
+    "cli/echo.py": "escapes all that commands print",
+    "demo/screen.py": "escapes all but its own colours",
+    "demo/workers.py": "JSON for the demo's own pipe",
+    "report/audit.py": "lines of json_bytes",
+    "report/logs.py": "the handlers whose formatters escape",
+    "report/screen.py": "rich, given Text of page_lines: no markup, no controls",
+}
+# What a text of several lines is joined with: by hand, a newline in a name would begin a line.
+_JOINS_ALLOWED = {
+    "report/printable.py",
+    "report/text_log.py",
+    "report/plan_page.py",  # blocks of page()
+    "report/plan_diff.py",
+    "report/listener.py",  # HTTP
+}
+
+
+def prints(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that write to the terminal, or hand standard output or error to somebody who does."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="print" | "pprint" | "Console")):
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="click"), attr="echo" | "secho" | "echo_via_pager")):
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(attr="StreamHandler" | "print_exc" | "warn_explicit")):
+                yield node.lineno
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="os"), attr="write"), args=[ast.Constant(value=1 | 2), *_]
+            ):
+                yield node.lineno
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr"), attr=name):
+                if name not in ("isatty", "fileno"):
+                    yield node.lineno
+
+
+def joins(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="join")) if "\n" in text:
+                yield node.lineno
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if names(path) not in DOORS], ids=names)
+def test_a_module_prints_through_the_door(path: Path) -> None:
+    assert list(prints(ast.parse(path.read_bytes()))) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if path.parent.name in ("report", "cli", "demo") and names(path) not in _JOINS_ALLOWED],
+    ids=names,
+)
+def test_lines_become_a_page_in_one_place(path: Path) -> None:
+    assert list(joins(ast.parse(path.read_bytes()))) == []
+
+
+def test_every_door_is_there() -> None:
+    assert DOORS.keys() <= set(map(names, MODULES))
+
+
+def test_what_prints_is_found() -> None:
+    source = "\n".join(
+        [
+            "print(1)",
+            "click.echo('x')",
+            "sys.stdout.write('x')",
+            "os.write(2, b'x')",
+            "logging.StreamHandler()",
+            "sys.stdout.isatty()",
+            "echo('x')",
+        ]
+    )
+    assert sorted(prints(ast.parse(source))) == [1, 2, 3, 4, 5]
+    assert list(joins(ast.parse(r"'\n'.join(x); ','.join(x)"))) == [1]
