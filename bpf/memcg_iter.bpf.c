@@ -7,6 +7,8 @@
 
 #define MAX_MEMCGS 16384	/* 1.8 MB; ten times the cgroups of a node with 500 pods */
 #define NR_LRU_LISTS 5		/* include/linux/mmzone.h, the same in every release */
+#define NR_SLAB_RECLAIMABLE_AT NR_LRU_LISTS	/* in lruvec_stats.state: mm/memcontrol.c memcg_node_stat_items */
+#define MIN_REST_PAGES 2048	/* 8 MiB with pages of 4 KiB: what any pod has */
 #define MAX_NR_ZONES 6		/* include/linux/mmzone.h has at most six */
 #define MAX_NR_GENS 4		/* include/linux/mmzone.h, the same in every release */
 
@@ -81,6 +83,29 @@ static __always_inline void add_generations(u64 *pages, const struct mem_cgroup_
 	}
 }
 
+/*
+ * One cgroup's reclaimable slab on one node, with its children's. What the kernel added up last: every two seconds, and when
+ * somebody reads memory.stat.
+ */
+static __always_inline u64 slab_reclaimable(const struct mem_cgroup_per_node *info)
+{
+	const struct mem_cgroup_per_node___inside *inside = (const void *)info;
+	const long *state = NULL;
+	long bytes = 0;
+
+	if (bpf_core_field_exists(info->lruvec_stats)) {
+		const struct lruvec_stats *stats = READ(info, lruvec_stats);
+
+		if (stats)
+			state = stats->state;
+	} else if (bpf_core_field_exists(inside->lruvec_stats)) {
+		state = inside->lruvec_stats.state;
+	}
+	if (!state || READ_BYTES(&bytes, sizeof(bytes), &state[NR_SLAB_RECLAIMABLE_AT]))
+		return KOORD_NOT_KNOWN;
+	return bytes < 0 ? 0 : bytes;	/* of one node alone it may be below zero for a moment */
+}
+
 struct lru_sizes {
 	u64 pages[NR_LRU_LISTS];
 };
@@ -116,6 +141,30 @@ static __always_inline void store_node(struct koord_settings *set, u64 cgroup_id
 	row->nid = nid;
 	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
 		row->lru_pages[lru] = pages[lru];
+}
+
+/* Of a cgroup whose own lists leave so much of its usage over that it matters: a pod's, or a hog of kernel memory. */
+static __always_inline void add_slab(struct koord_settings *set, struct mem_cgroup *memcg, struct koord_memcg *row)
+{
+	u64 listed = 0, slab = 0;
+
+	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
+		listed += row->lru_pages[lru];
+	row->slab_reclaimable_bytes = KOORD_NOT_KNOWN;
+	if (row->usage_pages < listed + MIN_REST_PAGES)
+		return;
+	for (u32 nid = 0; nid < KOORD_MAX_NUMA_NODES && nid < set->numa_nodes; nid++) {
+		struct mem_cgroup_per_node *info = NULL;
+		u64 bytes;
+
+		if (bpf_core_read(&info, sizeof(info), &memcg->nodeinfo[nid]) || !info)
+			continue;
+		bytes = slab_reclaimable(info);
+		if (bytes == KOORD_NOT_KNOWN)
+			return;
+		slab += bytes;
+	}
+	row->slab_reclaimable_bytes = slab;
 }
 
 SEC("iter/cgroup")
@@ -166,5 +215,6 @@ int scan_memcgs(struct bpf_iter__cgroup *ctx)
 		if (set->scan_numa)
 			store_node(set, row->cgroup_id, nid, sizes.pages);
 	}
+	add_slab(set, memcg, row);
 	return 0;
 }

@@ -56,6 +56,7 @@ def pod(
     file: int = 0,
     shmem: int | None = None,
     unevictable: int = 0,
+    kernel: int | None = None,
     qos: str | None = "BE",
     kube_qos: str = "BestEffort",
     priority: int | None = 5000,
@@ -88,13 +89,14 @@ def pod(
     labels = {**({"koordinator.sh/qosClass": qos} if qos is not None else {}), **(labels or {})}
     main = Container(name="main", resources=ResourceRequirements(requests=dict(requests or {})))
     memory = MemoryParts(
-        usage_bytes=(anon + file + unevictable) * MIB,
+        usage_bytes=(anon + file + unevictable + (kernel or 0)) * MIB,
         inactive_anon_bytes=anon * MIB // 4,
         active_anon_bytes=anon * MIB - anon * MIB // 4,
         inactive_file_bytes=file * MIB,
         active_file_bytes=0,
         unevictable_bytes=unevictable * MIB,
         shmem_bytes=None if shmem is None else shmem * MIB,
+        kernel_bytes=None if kernel is None else kernel * MIB,
     )
     return PodAndMeasure(
         Pod(

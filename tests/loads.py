@@ -58,3 +58,29 @@ class Hog:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+class Holder:
+    """A process that holds memory of one kind in one container's cgroup until it is stopped.
+
+    Args:
+        container: its cgroup's directory.
+        kind: as `holder --kind` has it.
+        mib: how much of it.
+        more: further arguments of the program.
+    """
+
+    def __init__(self, container: Path, kind: str, mib: int, *more: str | Path) -> None:
+        command = [BUILD / "holder", "--kind", kind, "--mib", mib, "--cgroup", container / "cgroup.procs", *more]
+        self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline().startswith("ready"):
+            raise RuntimeError(f"the holder of {kind} ended before it held {mib} MiB")
+
+    def stop(self) -> None:
+        """Kill and reap it; twice is harmless."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

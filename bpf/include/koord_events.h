@@ -16,6 +16,7 @@
 #define KOORD_MEMCG_EVENTS 4
 #define KOORD_LEVEL_UNKNOWN 0xffffffff
 #define KOORD_NO_LIMIT_PAGES (1ULL << 46)	/* PAGE_COUNTER_MAX is LONG_MAX / page size: 2^51, or 2^47 with 64 KiB pages */
+#define KOORD_NOT_KNOWN (~0ULL)
 
 enum koord_kind {
 	KOORD_RECLAIM = 1,
@@ -201,6 +202,7 @@ struct koord_memcg {
 	__u64 usage_pages;	/* with children: page_counter, memory.current / memory.usage_in_bytes */
 	__u64 max_pages;	/* memory.max / memory.limit_in_bytes; PAGE_COUNTER_MAX where there is none */
 	__u64 swap_pages;	/* with children: memory.swap.current / memsw − memory */
+	__u64 slab_reclaimable_bytes;	/* with children, up to seconds old; KOORD_NOT_KNOWN where it is small or not told */
 	__u64 events[KOORD_MEMCG_EVENTS];	/* high, max, oom, oom_kill; memory.events, on v1 the cgroup's own */
 	__u64 lru_pages[5];	/* inactive_anon, active_anon, inactive_file, active_file, unevictable; summed over NUMA nodes */
 };

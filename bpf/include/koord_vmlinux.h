@@ -107,9 +107,19 @@ struct lruvec {
 	struct lru_gen_folio lrugen;	/* since v6.1, with CONFIG_LRU_GEN */
 };
 
+struct lruvec_stats {
+	long state[1];	/* children included; NR_SLAB_RECLAIMABLE_B follows the LRU lists in every release since v5.9 */
+};
+
 struct mem_cgroup_per_node {
 	struct lruvec lruvec;
 	unsigned long lru_zone_size[1];	/* [MAX_NR_ZONES][NR_LRU_LISTS] */
+	struct lruvec_stats *lruvec_stats;	/* since v6.10 */
+};
+
+/* Before v6.10 (commit 70a64b7919cb, "memcg: dynamically allocate lruvec_stats"). */
+struct mem_cgroup_per_node___inside {
+	struct lruvec_stats lruvec_stats;
 };
 
 /*

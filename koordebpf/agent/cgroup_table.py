@@ -49,7 +49,7 @@ class CgroupTable:
         self._now_ns = now_ns
         self._samples = {each.cgroup_id: each for each in memcg_samples(self._watch)}
         self._grows = {
-            each.cgroup_id: self._growth.push(each.cgroup_id, now_ns, _used_bytes(each))
+            each.cgroup_id: self._growth.push(each.cgroup_id, now_ns, _kept_bytes(each))
             for each in self._samples.values()
         }
         self._growth.keep_only(self._samples)
@@ -74,7 +74,7 @@ class CgroupTable:
                     short_qos(koord_qos.get(owner.pod_uid or "", ""), owner.kube_qos) if owner else "",
                     None,
                     cgroup_id,
-                    _used_bytes(sample),
+                    _process_bytes(sample) + _kernel_bytes(sample),
                     sample.usage_bytes,
                     sample.inactive_file_bytes + sample.active_file_bytes,
                     limit,
@@ -82,6 +82,7 @@ class CgroupTable:
                     *stalls_of(stalls.get(str(cgroup_id))),
                     self._shares_of(cgroup_id, owner),
                     None if room is None else time_to(room, self._history.growths(cgroup_id)),
+                    _kernel_bytes(sample),
                 )
             )
         return found
@@ -104,7 +105,12 @@ class CgroupTable:
         return self._shares.shares(cgroup_id, self._now_ns)
 
 
-def _used_bytes(each: MemcgSample) -> int:
+def _kernel_bytes(each: MemcgSample) -> int:
+    # What is charged and on no list, reclaimable slab included.
+    return max(each.usage_bytes - each.inactive_file_bytes - each.active_file_bytes - _process_bytes(each), 0)
+
+
+def _process_bytes(each: MemcgSample) -> int:
     return each.inactive_anon_bytes + each.active_anon_bytes + each.unevictable_bytes
 
 

@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
+from koordebpf.agent.memory_stats import MemoryStats
 from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import Owner
 from koordebpf.errors import CgroupGone, ConfigError, SupportError
-from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, sum_memcgs, unpack_memcgs
+from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs, unpack_memcgs
 from koordebpf.kernel.backend import Backend
 from koordebpf.kernel.cgroupfs import CgroupMemory, task_count
 from koordebpf.kernel.meminfo import Meminfo
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"
-_NOT_READ = (0,) * 5  # swap and the four events of a row: nobody sums them up
+_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: nobody sums them up
 
 
 class Collector:
@@ -51,6 +53,7 @@ class Collector:
         self._meminfo = Meminfo() if scope.kind == "machine" else None
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._files: dict[int, CgroupMemory] = {}
+        self._stats = MemoryStats(scope, index)
         self._pressure = _open_pressure(scope)
         self._pod_pressure: dict[int, PressureFile] = {}
         self._sums: ScanSums | None = None  # of the last full measurement
@@ -95,7 +98,8 @@ class Collector:
 
         Args:
             stalls: of the last seconds, by pod.
-            tmpfs_uids: pods whose shmem must be known, for the tmpfs that outlives them: one more file each.
+            tmpfs_uids: pods whose shmem must be known, for the tmpfs that outlives them: one more file each, which is
+                read too for pods that hold much beside page cache and process memory.
             node_stall: of the last seconds.
             sampled: what `node` said a moment ago: the scan it took, if it took one, serves for this too.
         Raises:  CgroupGone: the node's cgroup was removed.
@@ -116,15 +120,14 @@ class Collector:
         pods: list[PodMeasure] = []
         strays: list[StrayMeasure] = []
         now_ns = time.monotonic_ns()
-        for uid, cgroup_id in self._index.pod_cgroups().items():
-            memory = sums.pod(uid, cgroup_id)
-            growth = self._growth.push(uid, now_ns, memory.koordinator_used_bytes) if memory else None
-            if memory and uid in tmpfs_uids:
-                memory = self._with_shmem(cgroup_id, memory)
+        cgroups, without_pod = self._index.pod_cgroups(), self._index.cgroups_without_pod()
+        memories = self._memories(sums, cgroups, without_pod, tmpfs_uids)
+        for uid, cgroup_id in cgroups.items():
+            memory = memories.get(cgroup_id)
+            growth = self._growth.push(uid, now_ns, memory.held_bytes) if memory else None
             pods.append(PodMeasure(uid, cgroup_id, memory, growth, stalls.get(uid)))
-        for owner in self._index.cgroups_without_pod():
-            memory = sums.pod(owner.pod_uid, owner.cgroup_id) if owner.pod_uid else None
-            strays.append(StrayMeasure(owner.cgroup_id, owner.path, memory, owner.pod_uid))
+        for owner in without_pod:
+            strays.append(StrayMeasure(owner.cgroup_id, owner.path, memories.get(owner.cgroup_id), owner.pod_uid))
         self._growth.keep_only([_NODE, _USAGE, *(pod.uid for pod in pods)])
         for cgroup_id in self._pod_pressure.keys() - {pod.cgroup_id for pod in pods} if self._pod_pressure else ():
             self._pod_pressure.pop(cgroup_id).close()
@@ -259,19 +262,24 @@ class Collector:
         growth = self._growth.push(_NODE, time.monotonic_ns(), used)
         return NodeMeasure("cgroup", limit, used, growth, memory)
 
-    def _with_shmem(self, cgroup_id: int, memory: MemoryParts) -> MemoryParts:
-        path = self._index.path(cgroup_id)
-        if path is None:
-            return memory
-        try:
-            with CgroupMemory(self._scope.hierarchy.mount_point / path, self._scope.hierarchy.version) as files:
-                return msgspec.structs.replace(memory, shmem_bytes=files.read().shmem_bytes)
-        except CgroupGone:
-            return memory
+    # By cgroup id, of pods and of cgroups without a known pod.
+    def _memories(
+        self,
+        sums: ScanSums,
+        cgroups: Mapping[str, int],
+        without_pod: Collection[Owner],
+        tmpfs_uids: Collection[str],
+    ) -> Mapping[int, MemoryParts]:
+        uids = {cgroup_id: uid for uid, cgroup_id in cgroups.items()}
+        uids.update((owner.cgroup_id, owner.pod_uid) for owner in without_pod if owner.pod_uid)
+        memories = {
+            cgroup_id: memory for cgroup_id, uid in uids.items() if (memory := sums.pod(uid, cgroup_id)) is not None
+        }
+        return self._stats.complete(memories, [cgroups[uid] for uid in tmpfs_uids if uid in cgroups])
 
     def close(self) -> None:
         """Close every fd."""
-        for reader in (self._meminfo, self._node_files, self._pressure, *self._files.values()):
+        for reader in (self._meminfo, self._node_files, self._pressure, self._stats, *self._files.values()):
             if reader:
                 reader.close()
         for file in self._pod_pressure.values():

@@ -12,6 +12,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.pending import Settled, is_fruitless, note_outcome, note_told, settle
 from koordebpf.act.usefulness import Usefulness
 from koordebpf.agent.kept_budget import KeptBudget
+from koordebpf.decide.evict.credit import credit_bytes
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate
 from koordebpf.state.view import NodeView, PastEviction, PendingRelease, RefusedEviction
@@ -88,9 +89,7 @@ class Evictions:
         told |= self._released
         for pod in view.pods:
             if pod.is_terminating and pod.uid not in told and pod.memory:
-                self.pending = note_told(
-                    self.pending, uid=pod.uid, credit_bytes=pod.memory.koordinator_used_bytes, now_ns=view.now_ns
-                )
+                self.pending = note_told(self.pending, uid=pod.uid, credit_bytes=credit_bytes(pod), now_ns=view.now_ns)
         settled = settle(self.pending, view.pods, view.strays, now_ns=view.now_ns, max_ns=self._settings.pending_max_ns)
         if self._keeps_released:
             self._released |= {entry.uid for entry in settled.released}

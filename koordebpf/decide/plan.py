@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     name: str
     cgroup_id: int | None
     priority: int | None
-    used_bytes: int | None  # None: not measured
+    used_bytes: int | None  # page cache left out; None: not measured
     credit_bytes: int
     koordinator_credit_bytes: int
     growth_bytes_per_s: float | None = None
@@ -51,6 +51,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     workload: str | None = None  # its controller, as namespace/kind/name
     disruption: str | None = None  # `allowed`, or why a PodDisruptionBudget refuses; None: nothing is known of them
     cpu: CandidateCpu | None = None  # None: nothing was measured of the node's CPUs
+    kernel_bytes: int | None = None  # of `used_bytes`: what the kernel holds for it; None: not measured
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False):

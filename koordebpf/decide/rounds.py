@@ -12,7 +12,7 @@ from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate, FeaturePlan, Plan
 from koordebpf.decide.rungs import rung_plans
 from koordebpf.detect import be_memory_evict
-from koordebpf.state.view import NodeView
+from koordebpf.state.view import NodeView, is_mostly_kernel
 from koordebpf.units import format_bytes
 
 _NO_EFFECT = frozenset({"no_effect"})
@@ -80,4 +80,6 @@ def _named(candidate: Candidate, plan: FeaturePlan) -> str:
     if plan.cpu is not None:
         credit = {resource: candidate_credit(candidate, resource) for resource in plan.verdict.amounts}
         gives = " and ".join(amount_text(resource, amount) for resource, amount in credit.items() if amount)
+    elif is_mostly_kernel(candidate.kernel_bytes, candidate.credit_bytes):
+        gives += f", {format_bytes(candidate.kernel_bytes or 0)} of it kernel memory"
     return f"{candidate.namespace}/{candidate.name} ({priority}, {gives})"

@@ -35,6 +35,7 @@ KOORD_HIST_SLOTS = 32
 KOORD_MAX_NUMA_NODES = 64
 # Members of struct koord_stall, each a koord_stall_sum, in their order.
 STALL_CAUSES = ("global", "limit", "compaction", "throttled", "other_global", "other_limit")
+NOT_KNOWN = (1 << 64) - 1  # koord_events.h: KOORD_NOT_KNOWN
 NO_LIMIT_PAGES = 1 << 46  # koord_events.h: include/linux/page_counter.h PAGE_COUNTER_MAX is LONG_MAX / page size
 
 _HEAD = (("head", "24s"),)
@@ -149,6 +150,7 @@ LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("usage_pages", "Q"),
         ("max_pages", "Q"),
         ("swap_pages", "Q"),
+        ("slab_reclaimable_bytes", "Q"),
         ("events", "4Q"),
         ("lru_pages", "5Q"),
     ),
@@ -175,7 +177,7 @@ _STRUCT_MEMCG = _struct("koord_memcg")
 _STRUCT_MEMCG_NODE = _struct("koord_memcg_node")
 
 STALL_BYTES = _STRUCT_STALL.size
-MEMCG_LRU_AT = 9  # where `lru_pages` begins in a row of numbers, struct koord_memcg
+MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_memcg
 
 
 def expected_offsets(name: str) -> tuple[int, dict[str, int]]:
@@ -369,7 +371,9 @@ def sum_memcgs(rows: memoryview) -> tuple[int, ...] | None:
 def decode_memcgs(rows: memoryview, page_bytes: int) -> Iterator[MemcgSample]:
     """Yield the memory cgroups that one scan wrote; `rows` holds whole struct koord_memcg."""
     for row in _STRUCT_MEMCG.iter_unpack(rows):
-        cgroup_id, parent_id, usage, limit, swap, high, maximum, oom, oom_kill, ia, aa, ifile, af, unevictable = row
+        cgroup_id, parent_id, usage, limit, swap, slab, high, maximum, oom, oom_kill, ia, aa, ifile, af, unevictable = (
+            row
+        )
         yield MemcgSample(
             cgroup_id,
             parent_id,
@@ -385,6 +389,7 @@ def decode_memcgs(rows: memoryview, page_bytes: int) -> Iterator[MemcgSample]:
             maximum,
             oom,
             oom_kill,
+            None if slab == NOT_KNOWN else slab,
         )
 
 

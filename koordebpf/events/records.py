@@ -284,6 +284,7 @@ class MemcgSample(msgspec.Struct, frozen=True, gc=False):
     max_events: int
     oom_events: int
     oom_kill_events: int
+    slab_reclaimable_bytes: int | None = None  # with children, up to seconds old; None: not measured
 
 
 class MemcgNodeSample(msgspec.Struct, frozen=True, gc=False):

@@ -150,6 +150,7 @@ class CgroupMemoryStat(msgspec.Struct, frozen=True, gc=False):
     unevictable_bytes: int
     shmem_bytes: int | None
     slab_reclaimable_bytes: int | None  # v2 only
+    hugetlb_bytes: int | None = None  # of the usage: v2 mounted with memory_hugetlb_accounting, since Linux 6.14
 
 
 class PageFaults(msgspec.Struct, frozen=True, gc=False):
@@ -207,6 +208,7 @@ class CgroupMemory(KeptFiles):
             self._required("memory.stat", stat, unevictable),
             self._optional("memory.stat", stat, shmem),
             self._optional("memory.stat", stat, b"slab_reclaimable") if self.version == 2 else None,
+            self._optional("memory.stat", stat, b"hugetlb"),
         )
 
     def oom_kills(self) -> int | None:

@@ -88,6 +88,7 @@ class PodSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     priority: int | None = None
     priorityClassName: str = ""
     hostNetwork: bool = False
+    hostIPC: bool = False
     terminationGracePeriodSeconds: int | None = None
     containers: list[Container] = []
     initContainers: list[Container] | None = None

@@ -16,6 +16,7 @@ from koordebpf.report.amounts import amounts_of
 from koordebpf.report.columns import WIDTH, filled, table_lines
 from koordebpf.report.printable import page, printable
 from koordebpf.report.suppression_page import suppression_blocks
+from koordebpf.state.view import is_mostly_kernel
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
 _Column = tuple[str, Callable[[Candidate], str]]
@@ -130,6 +131,8 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
         notes.append(f"{len(feature.candidates) - count} more candidates")
     if any(each.caused_ns for each in shown):
         notes.append("caused: stalls of latency-sensitive pods on its account")
+    if any(heading == "kernel" for heading, _ in columns):
+        notes.append("kernel: what the kernel holds for it (sockets, pipes, page tables, slab)")
     lines += filled("; ".join(notes))
     for each in shown:
         if each.disruption not in (None, ALLOWED):
@@ -172,9 +175,15 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     columns.append(("growth/s", _growth))
     if any(each.caused_ns for each in shown):
         columns.append(("caused", lambda each: format_ns(each.caused_ns) if each.caused_ns else "-"))
-    if any(each.credit_bytes != each.koordinator_credit_bytes for each in shown):
+    if any(is_mostly_kernel(each.kernel_bytes, each.credit_bytes) for each in shown):
+        columns.append(("kernel", _kernel))
+    if any(each.credit_bytes - (each.kernel_bytes or 0) != each.koordinator_credit_bytes for each in shown):
         columns.append(("Koordinator", lambda each: format_bytes(each.koordinator_credit_bytes)))
     return columns
+
+
+def _kernel(each: Candidate) -> str:
+    return "-" if each.kernel_bytes is None else format_bytes(each.kernel_bytes)
 
 
 def _used_cpu(each: Candidate) -> str:

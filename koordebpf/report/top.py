@@ -24,6 +24,7 @@ from koordebpf.state.view import (
     StallShares,
     StrayMeasure,
     TimeTo,
+    is_mostly_kernel,
 )
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
@@ -52,9 +53,10 @@ class Choice(msgspec.Struct, frozen=True):
 class TopRow(msgspec.Struct, frozen=True):
     """One pod, container or cgroup. None: not measured, or there is none.
 
-    `used_bytes` is anon and unevictable memory, what an eviction gives back; `usage_bytes` all that is charged, page
-    cache included; `global_stall_ns` and `limit_stall_ns` are of the last 10 s, all tasks added up; `shares` as
-    memory.pressure shows them; `full_in` until it is killed for its own limit.
+    `used_bytes` is what an eviction gives back: anon and unevictable memory, and `kernel_bytes`, what the kernel holds
+    for it; `usage_bytes` all that is charged, page cache included; `global_stall_ns` and `limit_stall_ns` are of the
+    last 10 s, all tasks added up; `shares` as memory.pressure shows them; `full_in` until it is killed for its own
+    limit.
     """
 
     name: str
@@ -70,6 +72,7 @@ class TopRow(msgspec.Struct, frozen=True):
     limit_stall_ns: int
     shares: StallShares | None
     full_in: TimeTo | None
+    kernel_bytes: int | None = None
 
 
 class TopCpu(msgspec.Struct, frozen=True):
@@ -196,6 +199,11 @@ def _head(page: TopPage) -> list[str]:
     elif node.shares:
         stalls.append(f"PSI some ~{node.shares.some.avg10:.1f} %")
     told = page.quality.short + (", ~ worked out from them" if any(_is_derived(row) for row in page.rows) else "")
+    told += (
+        ", K: mostly kernel memory"
+        if any(is_mostly_kernel(row.kernel_bytes, row.used_bytes) for row in page.rows)
+        else ""
+    )
     lines = [first, " · ".join(times) or "does not fill up", " · ".join(stalls) or "no stall"]
     if cpu := page.cpu:
         be, limit, used = (
@@ -224,9 +232,10 @@ def _row(row: TopRow) -> str:
     full = "-" if shares and shares.full is None else "·"
     if shares and shares.full and shares.full.avg10 >= 0.05:
         full = f"{mark}{shares.full.avg10:.1f}"
+    used = ("K" if is_mostly_kernel(row.kernel_bytes, row.used_bytes) else "") + _bytes(row.used_bytes)
     growth = _bytes(None if row.growth_bytes_per_s is None else round(row.growth_bytes_per_s))
     return (
-        f"{shortened(row.name, _NAME):<{_NAME}} {row.qos:<5} {_bytes(row.used_bytes):>8} {growth:>8} "
+        f"{shortened(row.name, _NAME):<{_NAME}} {row.qos:<5} {used:>8} {growth:>8} "
         f"{some:>6} {full:>6} {_by(row):<5} {time_text(row.full_in):>11}"
     )
 
@@ -252,7 +261,7 @@ def _pod_row(pod: PodView) -> TopRow:
         short_qos(pod.koord_qos, pod.kube_qos),
         pod.priority,
         pod.cgroup_id,
-        memory.koordinator_used_bytes if memory else None,
+        memory.held_bytes if memory else None,
         memory.usage_bytes if memory else None,
         _file_bytes(memory),
         None,
@@ -260,6 +269,7 @@ def _pod_row(pod: PodView) -> TopRow:
         *stalls_of(pod.stall),
         pod.shares,
         pod.forecast,
+        memory.kernel_bytes if memory else None,
     )
 
 
@@ -270,7 +280,7 @@ def _stray_row(stray: StrayMeasure) -> TopRow:
         "",
         None,
         stray.cgroup_id,
-        memory.koordinator_used_bytes if memory else None,
+        memory.held_bytes if memory else None,
         memory.usage_bytes if memory else None,
         _file_bytes(memory),
         None,
@@ -279,6 +289,7 @@ def _stray_row(stray: StrayMeasure) -> TopRow:
         0,
         None,
         None,
+        memory.kernel_bytes if memory else None,
     )
 
 

@@ -56,7 +56,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
         With executor `api` the pod object goes and kubelet unmounts its emptyDirs. With the others the processes die
         but the object stays: kubelet restarts the containers into the same volumes. A hostPath on a tmpfs stays in any
-        case.
+        case, and so does shared memory in the host's IPC namespace.
         """
         return self.has_host_tmpfs or (self.has_memory_volume and executor != "api")
 
@@ -70,7 +70,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     kube_qos = status.qosClass or _kube_qos_from_spec(pod)
     annotations = meta.annotations or {}
-    has_memory_volume = has_host_tmpfs = False
+    has_memory_volume, has_host_tmpfs = False, spec.hostIPC
     for volume in spec.volumes or ():
         if volume.emptyDir is not None and volume.emptyDir.medium == "Memory":
             has_memory_volume = True

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from koordebpf.events.layout import NO_LIMIT_PAGES
+from koordebpf.events.layout import NO_LIMIT_PAGES, NOT_KNOWN
 from koordebpf.state.view import MemoryParts
 
-# struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, four events, and the five LRU sizes.
+# struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, reclaimable slab in bytes, four
+# events, and the five LRU sizes.
 Row = tuple[int, ...]
 
 
@@ -37,17 +38,20 @@ class ScanSums:
         self.usage_bytes: dict[int, int] = {}
         leaves: dict[int, int] = {}
         swapped: dict[int, int] = {}
+        slabs: dict[int, int] = {}
         limited: list[tuple[int, str, int, int, int]] = []
         pods: dict[str, list[int]] = {}
         all_inactive_anon = all_active_anon = all_inactive_file = all_active_file = all_unevictable = 0
         usage_of = self.usage_bytes
         for (
-            cgroup_id, parent_id, usage, limit, swap, _, _, _, _,
+            cgroup_id, parent_id, usage, limit, swap, slab, _, _, _, _,
             inactive_anon, active_anon, inactive_file, active_file, unevictable,
         ) in rows:  # fmt: skip
             usage_of[cgroup_id] = usage * page_bytes
             if swap:
                 swapped[cgroup_id] = swap
+            if slab < NOT_KNOWN:
+                slabs[cgroup_id] = slab
             leaves.pop(parent_id, None)
             uid = pod_of(cgroup_id)
             if uid is None:
@@ -71,14 +75,24 @@ class ScanSums:
         self._pods = pods
         self._leaves = leaves
         self._swapped = swapped
+        self._slabs = slabs
         self._limited = limited
         self._total = [all_inactive_anon, all_active_anon, all_inactive_file, all_active_file, all_unevictable]
 
     def pod(self, uid: str, cgroup_id: int) -> MemoryParts | None:
-        """Return the memory of one pod, whose own level is `cgroup_id`; None where the scan saw neither."""
+        """Return the memory of one pod, whose own level is `cgroup_id`; None where the scan saw neither.
+
+        `kernel_bytes` is all that is charged and on no list of a living cgroup, at most: huge pages that count as usage
+        and the page cache of removed containers are still in it, and reclaimable slab that was not measured.
+        """
         sums = self._pods.get(uid)
         usage_bytes = self.usage_bytes.get(cgroup_id)
-        return self._parts(usage_bytes, sums) if sums is not None and usage_bytes is not None else None
+        if sums is None or usage_bytes is None:
+            return None
+        slab_bytes = self._slabs.get(cgroup_id)
+        # Usage was read before the lists of the cgroups below: these may have grown meanwhile.
+        kernel_bytes = max(usage_bytes - sum(sums) * self._page_bytes - (slab_bytes or 0), 0)
+        return self._parts(usage_bytes, sums, slab_bytes, kernel_bytes)
 
     def all(self, root_id: int) -> MemoryParts | None:
         """Return the memory of everything that was scanned below and with `root_id`; None where that is gone."""
@@ -106,10 +120,13 @@ class ScanSums:
             found.append(LimitedCgroup(cgroup_id, uid, max(usage - file, 0) * page, limit * page))
         return found
 
-    def _parts(self, usage_bytes: int, sums: list[int]) -> MemoryParts:
+    def _parts(
+        self, usage_bytes: int, sums: list[int], slab_bytes: int | None = None, kernel_bytes: int | None = None
+    ) -> MemoryParts:
         page = self._page_bytes
         return MemoryParts(
-            usage_bytes, sums[0] * page, sums[1] * page, sums[2] * page, sums[3] * page, sums[4] * page
+            usage_bytes, sums[0] * page, sums[1] * page, sums[2] * page, sums[3] * page, sums[4] * page,
+            None, slab_bytes, kernel_bytes,
         )  # fmt: skip
 
 

@@ -14,10 +14,11 @@ import msgspec
 from koordebpf.kube.objects import Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuMeasured, CpuView
-from koordebpf.units import NS_PER_S
+from koordebpf.units import MIB, NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # how a victim goes: by an Eviction, by the container runtime, by a kill
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
+_MUCH_BYTES = 64 * MIB
 
 
 class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,6 +26,8 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `usage_bytes` is memory.current (v1 memory.usage_in_bytes); the LRU sizes are summed over subtree and NUMA nodes.
     `shmem_bytes` and `slab_reclaimable_bytes` None: not measured, or this kernel does not tell.
+    `kernel_bytes` is what the cgroup is charged beside page cache and process memory and gives back when it ends:
+    socket buffers, pipes, page tables, stacks, per-CPU memory, slab that cannot be reclaimed. None: not measured.
     """
 
     usage_bytes: NotNegative
@@ -35,11 +38,22 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unevictable_bytes: NotNegative
     shmem_bytes: NotNegative | None = None
     slab_reclaimable_bytes: NotNegative | None = None
+    kernel_bytes: NotNegative | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What is not available to others while the cgroup lives: usage − file LRU − reclaimable slab."""
+        return self.koordinator_used_bytes + (self.kernel_bytes or 0)
 
     @property
     def koordinator_used_bytes(self) -> int:
         """What Koordinator calls a pod's memory: inactive_anon + active_anon + unevictable."""
         return self.inactive_anon_bytes + self.active_anon_bytes + self.unevictable_bytes
+
+
+def is_mostly_kernel(kernel_bytes: int | None, of_bytes: int | None) -> bool:
+    """Tell whether the kernel's memory is the larger part; of small pods it often is, and that says nothing."""
+    return kernel_bytes is not None and kernel_bytes >= _MUCH_BYTES and 2 * kernel_bytes > (of_bytes or 0)
 
 
 class StallParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
+from koordebpf.decide.evict.credit import credit_bytes
 from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order
 from koordebpf.decide.evict.victims import choose_victims
 from koordebpf.decide.plan import decode_plan, encode_plan
@@ -32,6 +32,7 @@ def frames(draw: st.DrawFn) -> Frame:
             anon=(anon := draw(st.integers(0, 400))),
             shmem=draw(st.none() | st.integers(0, anon)),
             file=draw(st.integers(0, 100)),
+            kernel=draw(st.none() | st.integers(0, 400)),
             priority=draw(st.none() | st.sampled_from([0, 5000, 5500, 9500])),
             qos=draw(st.sampled_from(["BE", "BE", "BE", "be", "LS", None])),
             phase=draw(st.sampled_from(["Running", "Running", "Running", "Pending", "Failed"])),
@@ -139,4 +140,4 @@ def test_the_order_is_strict_total_and_blind_to_the_order_of_the_list(recorded, 
         # Every pair is in the order it has on its own: the relation is transitive.
         pair = [each for each in pods if each.uid in {first.uid, second.uid}]
         assert be_order(pair) == [first, second]
-        assert (be_key(first), -koordinator_credit_bytes(first)) <= (be_key(second), -koordinator_credit_bytes(second))
+        assert (be_key(first), -credit_bytes(first)) <= (be_key(second), -credit_bytes(second))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.events.layout import NOT_KNOWN
 from koordebpf.kube.objects import ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from koordebpf.state.stalls import StallGrowth, StallWindow
 from koordebpf.state.sums import Row, ScanSums
@@ -91,7 +92,9 @@ def seen(driver: str, levels: list[int], known: list[Pod], of: list[int]) -> dic
     index.replace_all(tree(driver, levels))
     index.set_pods(known)
     ids = [ROOT, 2, 3, *(each for level in levels for each in (level, level + 1))]
-    rows: list[Row] = [(each, each - 1, each * 256, 1 << 60, 0, 0, 0, 0, 0, each, each, 0, 0, 0) for each in ids]
+    rows: list[Row] = [
+        (each, each - 1, each * 256, 1 << 60, 0, NOT_KNOWN, 0, 0, 0, 0, each, each, 0, 0, 0) for each in ids
+    ]
     sums = ScanSums(rows, index.subtree_pod, 4096)
     measures = [PodMeasure(uid, cgroup_id, sums.pod(uid, cgroup_id)) for uid, cgroup_id in index.pod_cgroups().items()]
     by_uid = {each.uid: each for each in measures}

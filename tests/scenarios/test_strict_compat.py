@@ -55,6 +55,13 @@ def test_the_need_is_counted_from_the_floored_percent() -> None:
     assert strict.verdict.needs[0].need_bytes == strict.need_bytes == strict.verdict.koordinator_need_bytes
 
 
+def test_the_kernels_memory_is_nobodys() -> None:
+    ours, strict = both(frame([pod("relay", anon=2, kernel=200), pod("a", anon=20), pod("b", anon=15)], used=810))
+    assert (names(ours), names(strict)) == (["relay"], ["a", "b"])
+    (relay,) = (each for each in strict.candidates if each.name == "relay")
+    assert (relay.rank, relay.used_bytes, relay.credit_bytes, relay.kernel_bytes) == (3, 2 * MIB, 2 * MIB, None)
+
+
 def test_who_was_not_measured_is_a_candidate_and_goes_in_its_turn() -> None:
     ours, strict = both(frame([pod("a", anon=50, priority=5500), pod("b", measured=False, priority=5000)], used=810))
     assert (names(ours), why_not(ours)) == (["a"], {"b": "no_cgroup"})

@@ -8,7 +8,7 @@ import msgspec
 
 from koordebpf.decide.evict.by_priority import candidates_by_priority, priority_key, priority_order
 from koordebpf.decide.evict.candidates import candidates_of
-from koordebpf.decide.evict.credit import koordinator_credit_bytes
+from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.decide.evict.disruption import ALLOWED
 from koordebpf.decide.evict.preference import preferred
 from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order, with_cpu
@@ -46,7 +46,8 @@ def _judge_by_usage(view: NodeView, settings: EvictSettings) -> Verdict:
 
 def _rank_be(current: Round) -> Ranking:
     pods, excluded = candidates_of(current, be_memory_evict.FEATURE)
-    return _in_order(current, be_order(pods), be_key, koordinator_credit_bytes), excluded
+    size = _size(current)
+    return _in_order(current, be_order(pods, size), be_key, size), excluded
 
 
 def _rank_allocatable(current: Round) -> Ranking:
@@ -61,8 +62,13 @@ def _rank_by_usage(current: Round) -> Ranking:
     strategy = current.view.strategy
     highest = (strategy.evictEnabledPriorityThreshold if strategy else None) or 0
     pods, excluded = candidates_by_priority(current, memory_evict.FEATURE, highest, needs_usage=True)
-    order = priority_order(pods, koordinator_credit_bytes)
-    return _in_order(current, order, priority_key, koordinator_credit_bytes), excluded
+    size = _size(current)
+    return _in_order(current, priority_order(pods, size), priority_key, size), excluded
+
+
+# By what their end gives back; Koordinator, by what it counts as used.
+def _size(current: Round) -> Callable[[PodView], int]:
+    return koordinator_credit_bytes if current.settings.strict_compat else credit_bytes
 
 
 def _request_bytes(pod: PodView) -> int:
@@ -75,7 +81,7 @@ def _in_order(
     view, settings, caused = current.view, current.settings, current.caused
     order = preferred(order, key, size, caused or {}, settings, current.victims)
     candidates = as_candidates(
-        order, caused, with_tmpfs=settings.strict_compat, disruption=None if view.pdbs is None else ALLOWED
+        order, caused, as_koordinator=settings.strict_compat, disruption=None if view.pdbs is None else ALLOWED
     )
     # What goes for memory gives CPU back too.
     return candidates if view.cpu is None else with_cpu(candidates, order)

@@ -41,7 +41,7 @@ def still_pending(
 
 def stray_bytes(stray: StrayMeasure) -> int:
     """Return the memory that a cgroup without a pod will give back when its processes end; 0 where not measured."""
-    return stray.memory.koordinator_used_bytes if stray.memory is not None else 0
+    return stray.memory.held_bytes if stray.memory is not None else 0
 
 
 def leaving_pods(view: NodeView) -> tuple[PodView, ...]:

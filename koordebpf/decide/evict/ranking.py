@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
+from koordebpf.decide.evict.credit import credit_bytes
 from koordebpf.decide.plan import Candidate, CandidateCpu
 from koordebpf.state.view import PodView
 
@@ -17,10 +17,11 @@ def be_key(pod: PodView) -> int:
     return pod.priority or 0
 
 
-def be_order(pods: Iterable[PodView]) -> list[PodView]:
+def be_order(pods: Iterable[PodView], size: Callable[[PodView], int] = credit_bytes) -> list[PodView]:
     """Return the pods in Koordinator's order, the first to go first.
 
-    spec.priority ascending, then used memory descending, then name descending. A missing
+    spec.priority ascending, then `size` descending, then name descending; Koordinator's size is what it counts as used,
+    which leaves out what the kernel holds for a pod. A missing
     priority counts as 0, the value the API server would have written; in Koordinator it falls through to usage, so
     that its order depends on the order of comparison. Namespace and uid settle what is left: the order is strict and
     total.
@@ -31,7 +32,7 @@ def be_order(pods: Iterable[PodView]) -> list[PodView]:
     # Stable sorts, the last decides first: a string has no negative to put into one ascending key, and two sorts by
     # numbers take two thirds of the time of one by pairs of them.
     order = by_name(pods)
-    order.sort(key=koordinator_credit_bytes, reverse=True)
+    order.sort(key=size, reverse=True)
     order.sort(key=be_key)
     return order
 
@@ -52,18 +53,21 @@ def as_candidates(
     order: Sequence[PodView],
     caused: Mapping[str, int] | None = None,
     *,
-    with_tmpfs: bool = False,
+    as_koordinator: bool = False,
     disruption: str | None = None,
 ) -> tuple[Candidate, ...]:
     """Return pods that are in their order as candidates, ranks counted from 1.
 
-    `caused` None: there is no ledger. `with_tmpfs`: credit a tmpfs that outlives its pod too, as Koordinator does.
+    `caused` None: there is no ledger. `as_koordinator`: the amounts are Koordinator's, which credits a tmpfs that
+    outlives its pod and leaves out the kernel's memory.
     `disruption`: what most of them say; `select` puts right what is otherwise, since a new value costs 2 µs.
     """
     candidates: list[Candidate] = []
     for rank, pod in enumerate(order, 1):
         terms = pod.terms
-        used = koordinator_credit_bytes(pod)
+        memory = pod.memory
+        theirs = memory.koordinator_used_bytes if memory is not None else 0
+        held = theirs if as_koordinator or memory is None else memory.held_bytes
         # Positional: half the time of keywords, and this runs for every pod of every feature that fires.
         candidates.append(
             Candidate(
@@ -73,9 +77,9 @@ def as_candidates(
                 pod.name,
                 pod.cgroup_id,
                 pod.priority,
-                used if pod.memory is not None else None,
-                used if with_tmpfs or not pod.keeps_tmpfs else credit_bytes(pod),
-                used,
+                held if memory is not None else None,
+                held if as_koordinator or not pod.keeps_tmpfs else credit_bytes(pod),
+                theirs,
                 pod.growth_bytes_per_s,
                 terms.memory_resource,
                 terms.memory_request_bytes,
@@ -84,6 +88,8 @@ def as_candidates(
                 None if caused is None else caused.get(pod.uid, 0),
                 terms.workload,
                 disruption,
+                None,
+                None if as_koordinator or memory is None else memory.kernel_bytes,
             )
         )
     return tuple(candidates)

@@ -132,19 +132,20 @@ def test_a_stall_of_the_wrong_length_is_refused() -> None:
 
 
 def test_memcgs_in_bytes_and_no_limit_is_none() -> None:
-    row = struct.pack("<14Q", 7, 1, 10, (1 << 63) // 4096, 3, 1, 2, 3, 4, 1, 2, 3, 4, 5)
-    limited = struct.pack("<14Q", 8, 7, 10, 256, *[0] * 10)
+    row = struct.pack("<15Q", 7, 1, 10, (1 << 63) // 4096, 3, 77, 1, 2, 3, 4, 1, 2, 3, 4, 5)
+    limited = struct.pack("<15Q", 8, 7, 10, 256, 0, layout.NOT_KNOWN, *[0] * 9)
     first, second = layout.decode_memcgs(memoryview(row + limited), 4096)
     assert first.max_bytes is None
     assert second.max_bytes == 1 << 20
     assert (first.usage_bytes, first.inactive_anon_bytes, first.unevictable_bytes) == (40960, 4096, 20480)
     assert (first.swap_bytes, first.high_events, first.oom_kill_events) == (12288, 1, 4)
+    assert (first.slab_reclaimable_bytes, second.slab_reclaimable_bytes) == (77, None)
 
 
 def test_one_scan_in_one_row_is_the_root_and_the_sums() -> None:
-    root = struct.pack("<14Q", 7, 1, 100, 256, *[0] * 5, 1, 2, 3, 4, 5)
-    child = struct.pack("<14Q", 8, 7, 60, 128, *[9] * 5, 10, 20, 30, 40, 50)
-    assert layout.sum_memcgs(memoryview(root + child)) == (7, 1, 100, 256, *[0] * 5, 11, 22, 33, 44, 55)
+    root = struct.pack("<15Q", 7, 1, 100, 256, *[0] * 6, 1, 2, 3, 4, 5)
+    child = struct.pack("<15Q", 8, 7, 60, 128, *[9] * 6, 10, 20, 30, 40, 50)
+    assert layout.sum_memcgs(memoryview(root + child)) == (7, 1, 100, 256, *[0] * 6, 11, 22, 33, 44, 55)
     assert layout.sum_memcgs(memoryview(b"")) is None
 
 

@@ -160,3 +160,10 @@ def test_unknown_fields_of_kubernetes_objects_are_skipped():
 def test_the_schema_covers_the_frame():
     frame_properties = frame_schema()["$defs"]["Frame"]["properties"]
     assert {"schema", "measured", "pods", "node", "nodeSLO", "sloControllerConfig", "executor"} <= set(frame_properties)
+
+
+def test_shared_memory_of_the_hosts_ipc_namespace_outlives_the_pod() -> None:
+    its = Pod(metadata=ObjectMeta(name="p", uid="u"), spec=PodSpec(hostIPC=True))
+    facts = pod_facts(its)
+    assert facts.keeps_tmpfs("api")
+    assert facts.keeps_tmpfs("cgroup")

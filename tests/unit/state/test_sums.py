@@ -1,9 +1,10 @@
 """Scan rows summed by pod and for the node."""
 
+from koordebpf.events.layout import NOT_KNOWN
 from koordebpf.state.sums import LimitedCgroup, ScanSums, cgroup_used_bytes
 from koordebpf.state.view import MemoryParts
 
-NOT_SUMMED = (0, 9, 9, 9, 9)  # no swap, and the four events
+NOT_SUMMED = (0, NOT_KNOWN, 9, 9, 9, 9)  # no swap, slab that was not looked for, and the four events
 ROWS = [
     (1, 0, 100, 1000, *NOT_SUMMED, 1, 2, 3, 4, 5),  # the node
     (2, 1, 60, 1 << 51, *NOT_SUMMED, 10, 0, 0, 0, 0),  # pod a
@@ -15,9 +16,18 @@ POD_OF = {2: "a", 3: "a"}.get
 
 def test_a_pod_is_its_subtree() -> None:
     sums = ScanSums(ROWS, POD_OF, 10)
-    assert sums.pod("a", 2) == MemoryParts(600, 300, 10, 70, 0, 20)
+    assert sums.pod("a", 2) == MemoryParts(600, 300, 10, 70, 0, 20, kernel_bytes=200)
     assert sums.pod("b", 4) is None
     assert sums.pod("a", 99) is None
+
+
+def test_what_is_on_no_list_is_the_kernels_but_for_reclaimable_slab() -> None:
+    def pod(usage: int, slab: int) -> MemoryParts | None:
+        return ScanSums([(2, 1, usage, 1 << 51, 0, slab, 0, 0, 0, 0, 10, 0, 5, 0, 0)], {2: "a"}.get, 10).pod("a", 2)
+
+    assert pod(60, 120) == MemoryParts(600, 100, 0, 50, 0, 0, slab_reclaimable_bytes=120, kernel_bytes=330)
+    assert pod(60, 0) == MemoryParts(600, 100, 0, 50, 0, 0, slab_reclaimable_bytes=0, kernel_bytes=450)
+    assert pod(14, 0) == MemoryParts(140, 100, 0, 50, 0, 0, slab_reclaimable_bytes=0, kernel_bytes=0)  # it grew
 
 
 def test_the_node_is_everything_under_its_root() -> None:
@@ -42,12 +52,12 @@ def test_who_holds_memory_outside_all_pods() -> None:
 
 
 def test_what_is_in_swap_is_held_still() -> None:
-    swapped = (70, 9, 9, 9, 9)
+    swapped = (70, NOT_KNOWN, 9, 9, 9, 9)
     rows = [(1, 0, 9, 1 << 51, *swapped, 0, 0, 0, 0, 0), (2, 0, 5, 1 << 51, *swapped, 1, 0, 0, 0, 0)]
     sums = ScanSums(rows, {2: "a"}.get, 10)
     assert sums.outside() == {1: 790}
     assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
-    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0)  # eviction gives back none of it
+    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction gives back none of it
 
 
 def test_what_has_a_limit_and_how_much_of_it_reclaim_cannot_give_back() -> None:
