@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -81,6 +82,26 @@ def held_by(pid: int) -> BpfIds:
         if kind:
             ids[kind].add(int(rows[f"{kind}_id"]))
     return BpfIds(*(frozenset(ids[kind]) for kind in _KINDS))
+
+
+def programs_held() -> frozenset[int]:
+    """Return the programs that some process of the machine holds, by themselves or by a link."""
+    found = set()
+    for info in Path("/proc").glob("[0-9]*/fdinfo/*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            rows = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+            if "prog_id" in rows:
+                found.add(int(rows["prog_id"]))
+    return frozenset(found)
+
+
+def names_of(programs: Collection[int]) -> dict[int, str]:
+    """Return the names of those programs that are still there."""
+    names = {}
+    for number in programs:
+        with contextlib.suppress(FileNotFoundError):
+            names[number] = program(number).name
+    return names
 
 
 def _is_alive(kind: Kind, number: int) -> bool:

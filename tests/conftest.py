@@ -32,7 +32,8 @@ def _fail_if_required(report: R, path: Path) -> R:
     return report
 
 
-@pytest.hookimpl(wrapper=True)
+# Last, so that pytest-rerunfailures sees a skip that became a failure: such a one is not tried again (again.txt).
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = _fail_if_required((yield), item.path)
     if report.when == "teardown" and (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures

@@ -2,7 +2,8 @@
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. The virtual
 machine runs beside those that need no kernel, and has ended when those begin that do.
-A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then.
+A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
+that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest.
 """
 
@@ -19,8 +20,13 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS.parent))
+from tests import second_tries  # noqa: E402
+from tests.leftovers import Watched  # noqa: E402
+
 REPORTS = TESTS.parent / ".make" / "tests"
+COUNTS = REPORTS / "counts.json"
 # Folder → what it needs, in the order they run.
 FOLDERS = {
     "unit": "nothing",
@@ -38,6 +44,7 @@ FOLDERS = {
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster"}
+_TRIED_AGAIN = _LIVE | {"vm"}
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _TEST_S = 900  # a test that takes longer waits for ever
 
@@ -120,8 +127,12 @@ class Machine:
         self._output = REPORTS / "vm.txt"
         self._counts.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.vm", "first", "--counts", str(self._counts)]
+        self._watched = Watched(REPORTS / "vm.xml")
+        environment = os.environ | self._watched.environment
         with self._output.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=TESTS.parent, stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, cwd=TESTS.parent, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
 
     def end(self) -> None:
         """End it if it has not ended, and its virtual machine with it."""
@@ -136,7 +147,10 @@ class Machine:
             counted = json.loads(self._counts.read_bytes())
         except (OSError, ValueError):
             return _died(f"vm: it ended with {code} and no counts")
-        return Counted(**counted)
+        left = [f"vm: left behind: {what}" for what in self._watched.left()]
+        total = Counted(**counted)
+        total.add(Counted(failed=len(left), names=left))
+        return total
 
 
 def bring_cluster() -> str | None:
@@ -177,14 +191,22 @@ def run_folder(folder: str, arguments: list[str]) -> Counted:
         *([AGAIN] if folder in _LIVE else []),
         str(TESTS / folder),
     ]
-    done = subprocess.run([*command, *arguments], cwd=TESTS.parent, check=False)
-    if done.returncode == _NO_TESTS_COLLECTED:
+    watched = Watched(report)
+    code = watched.run([*command, *arguments], TESTS.parent)
+    counted = _counted(folder, report, code)
+    left = [f"{folder}: left behind: {what}" for what in watched.left()]
+    counted.add(Counted(failed=len(left), names=left))
+    return counted
+
+
+def _counted(folder: str, report: Path, code: int) -> Counted:
+    if code == _NO_TESTS_COLLECTED:
         return Counted()
     try:
         suite = ET.parse(report).getroot()[0]
     except (OSError, ET.ParseError, IndexError):
         # It died before it could report.
-        return _died(f"{folder}: pytest ended with {done.returncode} and no report")
+        return _died(f"{folder}: pytest ended with {code} and no report")
     failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
     skipped = int(suite.attrib["skipped"])
     passed = int(suite.attrib["tests"]) - failed - skipped
@@ -194,8 +216,8 @@ def run_folder(folder: str, arguments: list[str]) -> Counted:
     ]
     again = [_name(folder, case) for case in cases if case.find("properties/property[@name='tries']") is not None]
     unsteady = [name for name in again if name not in names]
-    if done.returncode and not failed:  # usage errors and interruptions fail no test
-        failed, names = 1, [f"{folder}: pytest ended with {done.returncode}"]
+    if code and not failed:  # usage errors and interruptions fail no test
+        failed, names = 1, [f"{folder}: pytest ended with {code}"]
     return Counted(passed, failed, skipped, names, unsteady)
 
 
@@ -217,6 +239,17 @@ def run(folder: str, arguments: list[str]) -> Counted:
             return run_cluster(arguments)
         case _:
             return run_folder(folder, arguments)
+
+
+def judge_second_tries(total: Counted, folders: list[str]) -> None:
+    """Add what needed a second try to what is known of earlier runs; what needed it twice in this one has failed."""
+    twice = [f"needed a second try twice: {name}" for name in second_tries.twice(total.unsteady)]
+    total.add(Counted(failed=len(twice), names=twice))
+    if _TRIED_AGAIN & set(folders):
+        try:
+            second_tries.remember(total.unsteady)
+        except OSError as error:
+            print(f"{second_tries.file()}: {error.strerror}: second tries are not written down")
 
 
 def main(arguments: list[str]) -> int:
@@ -252,10 +285,12 @@ def main(arguments: list[str]) -> int:
     finally:
         if machine:
             machine.end()
+    judge_second_tries(total, chosen)
     print(f"\n{time.monotonic() - begun:.0f} s in all")
     print(*left_out, sep="\n", end="\n" if left_out else "")
     print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
     print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
+    COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
     return int(total.failed > 0 or total.passed == 0)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +22,67 @@ def folders(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     for name in ("host", "unit"):
         (tests / name).mkdir(parents=True)
-    for name in ("conftest.py", "run.py", "again.txt"):
+    for name in ("conftest.py", "run.py", "again.txt", "leftovers.py", "second_tries.py", "sum.py"):
         shutil.copy(TESTS / name, tests)
+    again = (TESTS / "again.txt").read_text()
+    (tests / "again.txt").write_text(re.sub("--reruns-delay=.*", "--reruns-delay=0", again))
     return tests
 
 
 def run(tests: Path, require: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    settings = {"KOORDEBPF_REQUIRE": require, "KOORDEBPF_ENDS_WITHIN_S": "0.5", "XDG_CACHE_HOME": str(tests / "cache")}
     return subprocess.run(
         [sys.executable, str(tests / "run.py"), *arguments],
-        env=os.environ | {"KOORDEBPF_REQUIRE": require}, capture_output=True, text=True, check=False,
+        env=os.environ | settings, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+SKIPS = """
+import pytest
+from pathlib import Path
+@pytest.fixture
+def nothing():
+    pytest.skip("there is none")
+def note(tries=Path(__file__).with_suffix(".tries")):
+    tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+def test_in_the_test():
+    note()
+    pytest.skip("no time")
+@pytest.fixture
+def noted():
+    note()
+def test_in_a_fixture(noted, nothing):
+    pass
+"""
+FAILS_ONCE_EACH = """
+import pytest
+tried = set()
+@pytest.mark.parametrize("word", ["one", "two"])
+def test_it(word):
+    first = word not in tried
+    tried.add(word)
+    assert not first
+def test_other():
+    test_it("three")
+"""
+# Load a program of two instructions, "return 1", and let a cgroup alone hold it.
+ATTACHES = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def bpf(command, attributes):
+    code = libc.syscall(321 if os.uname().machine == "x86_64" else 280, command, attributes, len(attributes))
+    assert code >= 0, os.strerror(ctypes.get_errno())
+    return code
+os.mkdir("{path}")
+code = ctypes.create_string_buffer(bytes.fromhex("b700000001000000" "9500000000000000"))
+licence = ctypes.create_string_buffer(b"GPL")
+where = ctypes.addressof(code), ctypes.addressof(licence)
+asked = struct.pack("IIQQIIQII16sII", 8, 2, *where, 0, 0, 0, 0, 0, b"{name}", 0, 0)
+program, cgroup = bpf(5, asked), os.open("{path}", os.O_RDONLY)
+bpf(8, struct.pack("IIII", cgroup, program, 0, 0))
+os.close(program)
+os.close(cgroup)
+"""
 
 
 def one_test(body: str) -> str:
@@ -90,6 +145,165 @@ def test_what_fails_among_others_is_tried_once_more_and_told(folders, folder, of
     if "left out: host" in done.stdout:
         pytest.skip("host tests cannot run here")
     assert done.stdout.splitlines()[-2:] == ends
+
+
+def test_a_required_skip_is_not_tried_again(folders):
+    (folders / "host" / "test_skip.py").write_text(SKIPS)
+    done = run(folders, "host", "host")
+    if "left out: host" in done.stdout:
+        pytest.skip("host tests cannot run here")
+    assert done.stdout.splitlines()[-1] == "0 passed, 2 failed, 0 skipped"
+    assert (folders / "host" / "test_skip.tries").read_text() == "xx"
+
+
+def test_one_that_needs_a_second_try_twice_in_a_run_fails(folders):
+    (folders / "contract").mkdir()
+    (folders / "contract" / "test_try.py").write_text(FAILS_ONCE_EACH)
+    done = run(folders, "", "contract")
+    assert done.stdout.splitlines()[-5:] == [
+        *(f"failed once, passed when tried again: contract: test_try::test_it[{word}]" for word in ("one", "two")),
+        "failed once, passed when tried again: contract: test_try::test_other",
+        "failed: needed a second try twice: test_try::test_it",
+        "3 passed, 1 failed, 0 skipped",
+    ]
+    assert done.returncode == 1
+
+
+def test_second_tries_are_counted_over_runs(folders):
+    (folders / "contract").mkdir()
+    test = folders / "contract" / "test_try.py"
+    test.write_text(FAILS_SO_OFTEN.format(often=1))
+    assert run(folders, "", "contract").returncode == 0
+    assert run(folders, "", "contract").returncode == 0
+    test.with_suffix(".tries").unlink()
+    assert run(folders, "", "contract").returncode == 0
+    (line, each) = second_tries(folders)
+    assert line.startswith("passed only when tried again, in 3 runs since 20")
+    assert each.startswith("  2 × contract: test_try::test_it, last 20")
+
+
+def test_only_the_last_runs_are_kept(folders):
+    (folders / "cache" / "koordebpf").mkdir(parents=True)
+    file = folders / "cache" / "koordebpf" / "second-tries.jsonl"
+    old = json.dumps({"at": "2020-01-01T00:00:00+00:00", "commit": "abc", "again": ["host: test_old::test_it"]})
+    file.write_text(f"{old}\n" * 500 + "half a li\n")
+    (folders / "contract").mkdir()
+    (folders / "contract" / "test_good.py").write_text(one_test("pass"))
+    assert run(folders, "", "contract").returncode == 0
+    assert len(file.read_text().splitlines()) == 200
+    assert second_tries(folders)[1] == "  198 × host: test_old::test_it, last 2020-01-01 at abc"
+
+
+def second_tries(folders: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(folders / "second_tries.py")],
+        env=os.environ | {"XDG_CACHE_HOME": str(folders / "cache")}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def test_the_counts_of_several_runs_are_added_up(folders, tmp_path):
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    run(folders, "", "unit")
+    files = [tmp_path / ".make/tests/counts.json", tmp_path / ".make/tests/counts.json", tmp_path / "none.json"]
+    added = [
+        subprocess.run([sys.executable, folders / "sum.py", *some], capture_output=True, text=True, check=False)
+        for some in (files[:2], files)
+    ]
+    assert [each.stdout.splitlines()[-1] for each in added] == [
+        "2 passed, 0 failed, 0 skipped",
+        "2 passed, 1 failed, 0 skipped",
+    ]
+    assert [each.returncode for each in added] == [0, 1]
+
+
+class TestLeftBehind:
+    """What others make meanwhile is theirs, and here always beside it."""
+
+    @pytest.fixture(autouse=True)
+    def as_root(self, require_root: None) -> None:
+        """Only root's cgroups and files can be told apart."""
+
+    @pytest.fixture
+    def name(self, request: pytest.FixtureRequest) -> Iterator[str]:
+        """A name for what is left, and taken away at last."""
+        name = f"koord-left-{os.getpid()}-{secrets.token_hex(3)}"
+        yield name
+        for folder in (*cgroup_mounts(), "/run", "/var/tmp"):
+            for path in (Path(folder, name), Path(folder, f"{name}-of-others")):
+                if path.exists():
+                    path.rmdir()
+
+    def left(self, folders: Path, body: str) -> list[str]:
+        (folders / "unit" / "test_left.py").write_text(one_test(body))
+        done = run(folders, "", "unit")
+        *names, total = (
+            line for line in done.stdout.splitlines() if line.startswith("failed: ") or " passed, " in line
+        )
+        assert total == f"1 passed, {len(names)} failed, 0 skipped", done.stdout
+        assert done.returncode == int(bool(names))
+        return [each.removeprefix("failed: unit: left behind: ") for each in names]
+
+    def test_a_process(self, folders, name):
+        with subprocess.Popen(["sleep", "60"]) as of_others:
+            found = self.left(
+                folders, f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 61; : {name}'], env={{}})"
+            )
+            of_others.terminate()
+        assert len(found) == 2, "the shell and its sleep"
+        processes = [re.fullmatch(r"process (\d+): (.*)", line) for line in found]
+        assert {match[2] for match in processes} == {f"sh -c sleep 61; : {name}", "sleep 61"}
+        assert not any(Path(f"/proc/{match[1]}/cmdline").exists() for match in processes if is_running(match[1]))
+
+    @pytest.mark.parametrize("folder", ["/run", "/var/tmp"])
+    def test_a_file(self, folders, name, folder):
+        Path(folder, f"{name}-of-others").mkdir()
+        assert self.left(folders, f"os.mkdir('{folder}/{name}')") == [f"file {folder}/{name}"]
+
+    def test_a_cgroup(self, folders, name):
+        (mount, *_) = cgroup_mounts()
+        Path(mount, f"{name}-of-others").mkdir()
+        assert self.left(folders, f"os.mkdir('{mount}/{name}')") == [f"cgroup {mount}/{name}"]
+
+    def test_a_mount(self, folders, tmp_path):
+        if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+            pytest.skip("mounts cannot be made here")
+        before = Path("/proc/self/mountinfo").read_text()
+        place = tmp_path / "mounted"
+        place.mkdir()
+        found = self.left(folders, f"import subprocess; subprocess.run(['mount', '-t', 'tmpfs', 'none', '{place}'])")
+        assert found == [f"mount {place} (tmpfs)"]
+        assert Path("/proc/self/mountinfo").read_text() == before
+
+    def test_a_bpf_program(self, folders, name, tmp_path):
+        mount = next((path for path, kind in cgroup_mounts().items() if kind == "cgroup2"), None)
+        if mount is None:
+            pytest.skip("needs a mount of cgroup v2, which holds programs that no process holds")
+        (tmp_path / "bpf").mkdir()
+        (tmp_path / "bpf" / "x.bpf.c").write_text("int koord_left(void *ctx)")
+        for cgroup, of in ((f"{name}-of-others", "koord_others"), (name, "koord_left")):
+            body = ATTACHES.format(path=f"{mount}/{cgroup}", name=of)
+            if of == "koord_others":
+                exec(body, {})
+        found = self.left(folders, f"exec({body!r}, {{}})")
+        assert found[0] == f"cgroup {mount}/{name}"
+        assert [re.sub(r"\d+", "N", line) for line in found[1:]] == ["BPF program N: koord_left"]
+
+    def test_neither_tracefs_nor_debugfs_is_mounted_where_tests_run(self, folders):
+        body = "assert not {line.split()[2] for line in open('/proc/self/mounts')} & {'tracefs', 'debugfs'}"
+        assert self.left(folders, body) == []
+
+
+def cgroup_mounts() -> dict[str, str]:
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return {path: kind for _, path, kind, *_ in mounts if kind in ("cgroup", "cgroup2")}
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_an_unknown_folder_is_refused_by_name(folders):
