@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
 from koordebpf.act.actuator import Actuator
+from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.emergency import EmergencySettings, emergency
+from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.kept_list import KeptList
 from koordebpf.detect import be_memory_evict
 from koordebpf.kube.objects import ClusterState
 from koordebpf.state.facts import PodFacts
 from koordebpf.state.view import Measured, NodeView
+from koordebpf.units import format_ns
+
+log = logging.getLogger("koordebpf")
 
 
 class Emergency:
@@ -21,13 +29,17 @@ class Emergency:
         settings: when, and for how long.
         fresh_ns: up to this age the list is good.
         executor: kills cgroups.
+        kept: what the agent before knew, and where this one keeps it.
     """
 
-    def __init__(self, settings: EmergencySettings, fresh_ns: int, executor: Actuator) -> None:
+    def __init__(
+        self, settings: EmergencySettings, fresh_ns: int, executor: Actuator, kept: KeptList | None = None
+    ) -> None:
         self.executor = executor
+        self._kept = kept
         self._settings = settings
         self._fresh_ns = fresh_ns
-        self._cgroups: Mapping[str, int | None] = {}
+        self._cgroups: Mapping[str, int | None] = kept.cgroups if kept else {}
 
     def look(self, measured: Measured, state: ClusterState) -> str | None:
         """Return the sentence of the emergency; None: there is none, there is no list yet, or the server says no."""
@@ -35,7 +47,10 @@ class Emergency:
             return None
         age_ns = measured.now_ns - state.synced_at_ns
         if age_ns <= self._fresh_ns:
-            self._cgroups = {pod.uid: pod.cgroup_id for pod in measured.pods}
+            if self._kept is None or self._kept.state is None:
+                self._cgroups = {pod.uid: pod.cgroup_id for pod in measured.pods}
+            if self._kept is not None and self._kept.state is None:
+                self._kept.note(state, self._cgroups)
             return None
         return None if state.is_denied else emergency(age_ns, self._settings)
 
@@ -54,3 +69,23 @@ class Emergency:
         be = be_memory_evict.FEATURE
         gates = {name: is_on and name == be for name, is_on in view.feature_gates.items()}
         return replace(view, pods=tuple(pods), feature_gates=gates, executor="cgroup", refused=())
+
+
+def open_emergency(
+    config: AgentConfig,
+    by_cgroup: Callable[[], CgroupExecutor],
+    kept_list: KeptList | None,
+    stack: contextlib.ExitStack,
+) -> Emergency | None:
+    """Return it where the configuration asks for one; `by_cgroup` makes the executor that the stack closes."""
+    if config.emergency.action != "kill-be":
+        return None
+    executor = by_cgroup()
+    stack.callback(executor.close)
+    after, until = config.emergency.after_ns, config.emergency.max_age_ns
+    log.info(
+        "%s to %s after the last word of the API server best-effort pods are killed by cgroup if need be",
+        format_ns(after),
+        format_ns(until),
+    )
+    return Emergency(config.emergency, config.guards.pods_max_age_ns, executor, kept_list)

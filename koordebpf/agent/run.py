@@ -19,8 +19,9 @@ from koordebpf.act.cgroup import CgroupExecutor
 from koordebpf.act.last_resort import LastResort
 from koordebpf.agent.collector import Collector
 from koordebpf.agent.config import AgentConfig
-from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.emergency import open_emergency
 from koordebpf.agent.kept_budget import KeptBudget
+from koordebpf.agent.kept_list import KeptList, KeptSource, open_kept_list
 from koordebpf.agent.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
@@ -53,7 +54,7 @@ from koordebpf.report.http import Health
 from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.slo.eviction import may_be_evicted
-from koordebpf.units import NS_PER_MS, format_ns
+from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from koordebpf.kube.actions import KubeActions
@@ -82,18 +83,22 @@ def run_agent(config: AgentConfig) -> None:
         loop.stop_on_signals()
         acting = take_right(config, scope, stack)
         source = stack.enter_context(contextlib.closing(_open_source(config)))
+        kept_list = open_kept_list(config, acting and acting.folder, stack)
+        if kept_list is not None:
+            source = KeptSource(source, kept_list)
         source.start(loop.wake)
         if config.source == "file":
             check_configuration(source.state())
         if config.enforce and acting is None:
 
             def watch_until(is_over: Callable[[], bool]) -> None:
-                _run(replace(config, enforce=False), scope, loop, source, None, is_over)
+                _run(replace(config, enforce=False), scope, loop, source, None, None, is_over)
 
             acting = stand_by(config, scope, loop, watch_until, stack)
             if acting is None:
                 return
-        _run(config, scope, loop, source, acting)
+            kept_list = open_kept_list(config, acting.folder, stack, knows_pods=True)
+        _run(config, scope, loop, source, acting, kept_list)
     log.info("stopped: everything is detached")
 
 
@@ -103,6 +108,7 @@ def _run(
     loop: Loop,
     source: Source,
     acting: Acting | None,
+    kept_list: KeptList | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     folder, in_flight = (acting.folder, acting.in_flight) if acting else (None, None)
@@ -128,7 +134,7 @@ def _run(
         executor = _open_executor(config, by_cgroup, outcomes, actions)
         executors = stack.enter_context(contextlib.ExitStack())
         executors.callback(executor.close)
-        emergency = _open_emergency(config, by_cgroup, executors)
+        emergency = open_emergency(config, by_cgroup, kept_list, executors)
         node_name = config.node_name or socket.gethostname()
         koordlet = KoordletMetrics(node_name, time.time()) if config.koordinator_metrics else None
         kept = KeptBudget(
@@ -302,22 +308,6 @@ def _open_executor(
         by_cgroup(),
         kill_after_s=config.kill_after_s,
     )
-
-
-def _open_emergency(
-    config: AgentConfig, by_cgroup: Callable[[], CgroupExecutor], stack: contextlib.ExitStack
-) -> Emergency | None:
-    if config.emergency.action != "kill-be":
-        return None
-    executor = by_cgroup()
-    stack.callback(executor.close)
-    after, until = config.emergency.after_ns, config.emergency.max_age_ns
-    log.info(
-        "%s to %s after the last word of the API server best-effort pods are killed by cgroup if need be",
-        format_ns(after),
-        format_ns(until),
-    )
-    return Emergency(config.emergency, config.guards.pods_max_age_ns, executor)
 
 
 # Of the ladder's last rung.

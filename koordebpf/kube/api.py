@@ -161,7 +161,7 @@ class ApiSource:
                 slo_controller_config=_only(self._config.view.objects) if self._config else None,
                 pdbs=self._pdbs_here(),
                 topology=_only(self._topologies.view.objects),
-                is_denied=any(view.is_denied and view.synced_at_ns for view in views),
+                is_denied=pods.is_denied or any(view.is_denied and view.synced_at_ns for view in views),
                 problems=tuple(problems),
             )
         self._wake()

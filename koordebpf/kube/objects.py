@@ -213,7 +213,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     `slo_controller_config` the ConfigMap's data, both as received; `slo/` judges them.
     `pdbs` are the PodDisruptionBudgets of this node's namespaces; None: they could not be read, or nobody asked.
     `topology` is this node's NodeResourceTopology, where somebody keeps one.
-    `is_denied`: the server is there, and does not let this agent read any more what it could read before.
+    `is_denied`: the server is there, and does not let this agent read the pods, or no longer what it could read before.
     `problems` are sentences on what could not be read; what is held beside them is the last good value.
     """
 

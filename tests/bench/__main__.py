@@ -28,6 +28,8 @@ _BENCHES = {
     "pod_events": "a pod's change until it is in the view",
     "api_evict": "decision to request at the API server",
     "start_api": "process start to ready with an API server of 5,000 pods",
+    "budgets": "what 5,000 PodDisruptionBudgets add to an agent's memory",
+    "api_load": "requests and watches of an agent at a real API server",
     "start": "process start to first event received",
     "backends": "each backend: until its first event, and in memory",
     "tick": "one tick under pressure",

@@ -20,6 +20,7 @@ from tests.contract.apiserver import Cluster, Exchange, Server, hold_open, listi
 
 NODE = "n1"
 SENT_LABEL = "sent-ns"
+_CHANGED = 200  # of the budgets change once they are watched
 _EVICTED = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
 
@@ -140,6 +141,7 @@ class _Served:
         self._version = 1_000_000
         self._events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._is_watched = threading.Event()
+        self._server = server
         self.arrived: list[tuple[str, int]] = []
         self.listed: list[tuple[str, int]] = []  # selector, how many
         cluster = Cluster(server)
@@ -164,6 +166,35 @@ class _Served:
         ]
         self.listed.append((wanted, len(pods)))
         exchange.answer(200, listing(pods, self._version))
+
+    def have_budgets(self, count: int, size: int, namespace: str) -> None:
+        """Have PodDisruptionBudgets of `size` bytes in a namespace; each is made when it is asked for."""
+        values = [f"value-{n:06}" for n in range(size // 16)]
+        wanted = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
+        selector = wanted if values else {"matchLabels": {"app": "web"}}
+
+        def budget(number: int) -> dict[str, Any]:
+            meta = {"name": f"b-{number}", "namespace": namespace, "uid": f"b-{number}", "generation": 1}
+            meta["resourceVersion"] = str(1_000 + number)
+            return {"metadata": meta, "spec": {"selector": selector}, "status": {"disruptionsAllowed": 1}}
+
+        def serve(exchange: Exchange) -> None:
+            if exchange.request.is_watch:
+                exchange.stream()
+                for number in range(min(count, _CHANGED)):
+                    changed = budget(number)
+                    changed["metadata"]["resourceVersion"] = str(2_000_000 + number)
+                    exchange.event("MODIFIED", changed)
+                exchange.hold()
+                return
+            begin = int(exchange.request.query.get("continue", "0"))
+            end = min(begin + int(exchange.request.query["limit"]), count)
+            more = str(end) if end < count else ""
+            exchange.answer(200, listing([budget(n) for n in range(begin, end)], self._version, more))
+
+        paths = [f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"] if namespace else []
+        for path in (*paths, "/apis/policy/v1/poddisruptionbudgets"):
+            self._server.on(path, serve)
 
     def _evicted(self, exchange: Exchange) -> None:
         self.arrived.append((exchange.request.path.split("/")[-2], time.monotonic_ns()))
@@ -217,6 +248,8 @@ def main() -> None:
                 served.change(**command)
             case "heartbeat":
                 served.heartbeat(**command)
+            case "have_budgets":
+                served.have_budgets(**command)
             case "arrived":
                 answer = {"arrived": dict(served.arrived)}
             case "listed":

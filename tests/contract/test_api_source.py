@@ -431,7 +431,7 @@ def test_denied_names_verb_and_resource_and_is_retried(
     assert str(code) in sentence
     assert "needs RBAC verb list on pods" in sentence
     assert source.state().synced_at_ns == 0
-    assert not source.state().is_denied  # never allowed: no part of the picture
+    assert source.state().is_denied  # the server is there: nobody may act as if it were not
     until(lambda: len(cluster.pods.seen_lists) >= 3, "the question, again and again")
     allowed.set()
     until(lambda: source.state().synced_at_ns, "the list once it is allowed")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -56,6 +58,13 @@ class LiveAgent:
         return self
 
     def get(self, path: str) -> tuple[int, str]:
+        while True:
+            try:
+                return self._get(path)
+            except (http.client.RemoteDisconnected, ConnectionResetError):
+                time.sleep(0.05)  # it closes the connections of a peer that asks as often as tests do
+
+    def _get(self, path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=patience(10)) as answer:
                 return answer.status, answer.read().decode()

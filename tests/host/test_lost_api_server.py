@@ -91,6 +91,15 @@ class Story:
         self.node.close()
         self.cluster.close()
 
+    def restarted(self, lost: LiveAgent, *arguments: object) -> LiveAgent:
+        """Kill the agent as the kernel does when memory is out, and begin another one."""
+        lost.process.kill()
+        lost.process.wait()
+        given = ["--config", self._folder / "config.yaml", "--node-name", "n1", "--node-cgroup", self.node.path]
+        given += ["--kubeconfig", self._folder / "kubeconfig"]
+        self.agent = LiveAgent(self._folder, *given, *arguments).started()
+        return self.agent
+
 
 @pytest.fixture
 def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
@@ -205,3 +214,58 @@ def test_latency_sensitive_pods_stay_whatever_the_shortage(story: Story) -> None
     ticks = agent.metric("koordebpf_ticks_total") + 50
     until(lambda: agent.metric("koordebpf_ticks_total") >= ticks, "ticks")
     assert story.alive() == {"web"}
+
+
+class TestAnAgentThatStartsWhileTheApiServerIsAway:
+    """After its own end, of all moments: it knows the pods by what the agent before kept in its run directory."""
+
+    def kept(self, agent: LiveAgent) -> Path:
+        return until(lambda: next(iter(agent.run_dir.glob("*/pods.json")), None), "the list is kept")  # type: ignore[no-any-return]
+
+    def test_it_kills_by_the_kept_list_until_it_hears_from_the_server(self, story: Story) -> None:
+        first = story.watched(KILL_BE, "--enforce")
+        assert self.kept(first).stat().st_mode & 0o777 == 0o600
+        story.lose()
+        agent = story.restarted(first, "--enforce")
+        story.ages(5)
+        story.outgrow()
+        assert story.hogs["hog"].process.wait(patience(30)) == -signal.SIGKILL
+        agent.said("back below the threshold")
+        assert story.alive() == {"web", "other"}
+        assert "evicting default/hog (priority 5000" in agent.said(LOST)
+        story.cluster.is_cut = False
+        agent.becomes_ready()
+        agent.said("its list of pods replaces the one that was kept")
+
+    def test_a_pod_whose_cgroup_is_another_one_by_now_is_left_alone(self, story: Story) -> None:
+        first = story.watched(KILL_BE, "--enforce")
+        self.kept(first)
+        story.lose()
+        container = story.paths["hog"]
+        first.process.kill()
+        first.process.wait()
+        container.rmdir()
+        container.parent.rmdir()
+        story.node._make(container.parent)
+        container.mkdir()
+        story.restarted(first, "--enforce")
+        story.ages(5)
+        story.outgrow()
+        assert story.hogs["other"].process.wait(patience(30)) == -signal.SIGKILL
+        time.sleep(1)
+        assert story.alive() == {"web", "hog"}
+
+    def test_a_list_of_another_boot_is_none(self, story: Story) -> None:
+        first = story.watched(KILL_BE, "--enforce")
+        path = self.kept(first)
+        story.lose()
+        first.process.kill()
+        first.process.wait()
+        kept = json.loads(path.read_text())
+        path.write_text(json.dumps(kept | {"boot_id": "00000000-0000-4000-8000-000000000000"}))
+        agent = story.restarted(first, "--enforce")
+        agent.refuses("no list of pods")
+        story.outgrow()
+        rounds = agent.metric("koordebpf_ticks_total") + 10
+        until(lambda: agent.metric("koordebpf_ticks_total") >= rounds, "ticks")
+        assert story.alive() == {"web", "other", "hog"}
