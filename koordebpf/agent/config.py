@@ -90,7 +90,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       + 2. Why a port of its own: whoever may read the metrics cannot keep the kubelet's probes from an
                       answer.
     `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
-                      64 MiB at most. Why none: which disk may have them is the operator's decision.
+                      64 MiB at most. Lines that cannot be written wait in memory, 4,000 or 4 MiB at most. Why none:
+                      which disk may have them is the operator's decision.
     `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
                       made for koordlet go on; where both run, their jobs tell them apart.
     `log_format`      of the log on standard error. Why text: people read it first.

@@ -19,6 +19,7 @@ log = logging.getLogger("koordebpf")
 class KeptBudget:
     """Owns the file at `path`, on a tmpfs; None: nothing is kept.
 
+    Written by the thread that decides, after the kill: small, not synced, and left out where there is no room.
     CLOCK_MONOTONIC goes on when a process ends and begins anew with the machine, as a tmpfs does.
 
     Args:

@@ -23,6 +23,7 @@ from koordebpf.detect.verdict import Verdict
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
+from koordebpf.report.audit_trail import AuditTrail
 from koordebpf.report.events import EventPoster, eviction_event
 from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
@@ -61,11 +62,10 @@ class Reporter:
     ) -> None:
         self._node = node
         self._dry_run = dry_run
-        self._audit = audit
+        self._trail = AuditTrail(audit, in_flight)
         self._events = events
         self._metrics = metrics
         self._health = health
-        self._in_flight = in_flight
         self._repeats = RepeatFilter()
         self._events_told = RepeatFilter(_EVENT_AGAIN_NS)
         self._open: list[tuple[int, OpenPlan]] = []  # since when
@@ -105,7 +105,7 @@ class Reporter:
     def begin(self, plan: Plan, *, crossed_ns: int | None, decided_ns: int) -> None:
         """Note a plan before it is carried out: should the agent be killed meanwhile, its successor tells of it."""
         self._begun = self._open_line(plan, crossed_ns, decided_ns)
-        if self._in_flight and not self._in_flight.begin(self._begun.record()):
+        if not self._trail.begin(self._begun.record()):
             self._say("in-flight", "what is under way cannot be noted: a kill of the agent now would leave no record")
 
     def plan(self, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int) -> None:
@@ -164,11 +164,9 @@ class Reporter:
         return line
 
     def _note(self, line: OpenPlan, outcome: Outcome) -> None:
-        if not line.note(outcome):
-            return
-        self._is_news = True
-        if self._in_flight:
-            self._in_flight.progress(line.id, outcome)
+        if line.note(outcome):
+            self._is_news = True
+            self._trail.progress(line.id, outcome)
 
     def _count(self, outcome: Outcome) -> None:
         feature, _ = self._victims.get(outcome.uid, ("", None))
@@ -215,7 +213,7 @@ class Reporter:
         self._writes.append(line)
         self._is_news = True
         if change.result is WriteResult.WRITTEN or not self._dry_run:
-            self._write(line)
+            self._trail.write(line)
 
     def released(self, entry: PendingRelease, now_ns: int) -> None:
         """Tell that a victim's memory is back. Pods that someone else deleted, or that held none, are no news."""
@@ -284,9 +282,10 @@ class Reporter:
             metrics.missed_runs, metrics.lost_ends = totals.missed_runs, totals.lost_ends
         if watch.source and (synced_ns := watch.source.state().synced_at_ns):
             metrics.pods_synced_age_s = (view.now_ns - synced_ns) / NS_PER_S
-        if self._audit:
-            self._audit.catch_up()
-            metrics.audit_dropped, metrics.audit_waiting = self._audit.dropped, self._audit.waiting
+        self._trail.catch_up()
+        if problem := self._trail.problem:
+            self._say("audit", problem)
+        metrics.audit_dropped, metrics.audit_waiting = self._trail.dropped, self._trail.waiting
         metrics.events_dropped = self._events.dropped if self._events else 0
         self._tell_over([feature.verdict for feature in judged], view.now_ns)
         self._health.ticked(view.now_ns, tuple(guard.sentence for guard in guards))
@@ -312,6 +311,7 @@ class Reporter:
             self._settle(now_ns)
         else:
             self._victims.clear()
+            self._trail.clear()
         if self._is_news:
             self._publish()
 
@@ -324,14 +324,13 @@ class Reporter:
                 record = line.record()
                 self.recent.append(record)
                 self._is_news = True
-                self._write(record)
+                self._trail.write(record)
             else:
                 still.append((since_ns, line))
         self._open = still
         if not still:
             self._victims.clear()
-            if self._in_flight and not (self._audit and self._audit.waiting):
-                self._in_flight.clear()
+            self._trail.clear()
 
     # A plan changes while it is recorded: only the loop may look at it.
     def _publish(self) -> None:
@@ -356,25 +355,18 @@ class Reporter:
         """Write every open audit line with what is known, and post the last Events."""
         self._tell_held()
         for _, line in self._open:
-            self._write(line.record())
+            self._trail.write(line.record())
         self._open = []
-        if self._in_flight and not (self._audit and self._audit.waiting):
-            self._in_flight.close()
+        self._trail.close()
         if self._events:
             self._events.close()
 
     def _tell_interrupted(self) -> None:
-        left = self._in_flight.left if self._in_flight else ()
-        for record in left:
+        for record in self._trail.left:
             log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
             self.recent.append(record)
-            self._write(record)
-        if self._in_flight and not (self._audit and self._audit.waiting):
-            self._in_flight.clear()
-
-    def _write(self, record: AuditRecord | AuditedWrite) -> None:
-        if self._audit and not self._audit.write(record):
-            self._say("audit", f"{self._audit.waiting} audit lines wait to be written: {self._audit.last_error}")
+            self._trail.write(record)
+        self._trail.clear()
 
     def _say(self, key: str, sentence: str) -> bool:
         said = self._repeats.say(key, sentence, time.monotonic_ns())

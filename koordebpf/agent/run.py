@@ -48,10 +48,11 @@ from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.kube.file import FileSource
 from koordebpf.kube.merged import MergedSource
 from koordebpf.kube.source import Source
-from koordebpf.report.audit import AuditLog
+from koordebpf.report.audit import open_audit
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http import Health
 from koordebpf.report.koordlet_metrics import KoordletMetrics
+from koordebpf.report.logs import log_sink
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.slo.eviction import may_be_evicted
 from koordebpf.units import NS_PER_MS
@@ -144,10 +145,11 @@ def _run(
         )
         stack.callback(lambda: kept.close(time.monotonic_ns()))
         metrics, health = AgentMetrics(SelfUsageReader().read, koordlet), Health()
+        metrics.log_sink = log_sink()
         reporter = Reporter(
             node=node_name,
             dry_run=executor.is_dry_run,
-            audit=_open_audit(config.audit),
+            audit=open_audit(config.audit),
             events=EventPoster(actions) if actions else None,
             metrics=metrics,
             health=health,
@@ -319,16 +321,6 @@ def _open_kill(
     kill = by_cgroup()
     stack.callback(kill.close)
     return kill
-
-
-def _open_audit(path: Path | None) -> AuditLog | None:
-    if path is None or path == Path("-"):
-        return AuditLog(None) if path else None
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
-    except OSError as error:
-        raise ConfigError("--audit", str(path), f"must be a file that can be written: {error.strerror}") from None
-    return AuditLog(path)
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:

@@ -16,6 +16,7 @@ from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.sole_agent import HeldByAnother, SoleAgent, StandBy, folder_of
 from koordebpf.agent.successor import is_kept, settle
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.filesystem import filesystem_of
 from koordebpf.kernel.loop import Loop
 from koordebpf.report.in_flight import IN_FLIGHT_PATH, InFlight
 from koordebpf.report.sentences import outcome_sentence
@@ -24,6 +25,7 @@ log = logging.getLogger("koordebpf")
 
 _HAND_OVER_S = 5.0  # Why: half of what a pod is given for its end
 _LOOK_EVERY_S = 0.05
+_IN_MEMORY = (None, "tmpfs", "ramfs")  # None: not known
 
 
 class Acting(NamedTuple):
@@ -98,6 +100,8 @@ def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> SoleAge
 # Before anything else what is in flight is finished: whoever is frozen waits for it.
 def _acting(sole: SoleAgent, config: AgentConfig, stack: contextlib.ExitStack) -> Acting:
     stack.enter_context(sole)
+    if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:
+        log.warning("--run-dir %s is on %s: a slow disk delays evictions. Name a folder on a tmpfs", sole.folder, kind)
     stack.callback(settle, sole.folder, waits=config.suppress.at_exit == "keep")
     path = sole.folder / IN_FLIGHT_PATH.name
     try:

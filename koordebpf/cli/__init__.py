@@ -62,5 +62,8 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return _group.main(arguments, prog_name="koordebpf")
     except KoordebpfError as error:
-        echo(f"koordebpf: {error}", err=True)
+        from koordebpf.report.logs import say_last
+
+        if not say_last(f"koordebpf: {error}"):
+            echo(f"koordebpf: {error}", err=True)
         sys.exit(error.exit_code)

@@ -85,9 +85,8 @@ _FILE = click.Path(exists=True, path_type=Path)
     metavar="HOST:PORT",
     help="For /healthz and /readyz alone; an empty text for none. Default: the host of --listen, its port + 2.",
 )
-@click.option(
-    "--audit", type=click.Path(path_type=Path), help="One JSON line per plan into this file; - for standard output."
-)
+# Not click.Path, which looks at the file: on a hung disk that does not return.
+@click.option("--audit", type=Path, help="One JSON line per plan into this file; - for standard output.")
 @click.option(
     "--koordinator-metrics/--no-koordinator-metrics",
     default=True,

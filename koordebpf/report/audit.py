@@ -7,10 +7,13 @@ until then stands in another file (`in_flight`).
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections import deque
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 import msgspec
@@ -18,13 +21,17 @@ import msgspec
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, CpuAmounts, Excluded, Plan
 from koordebpf.detect.verdict import Verdict
+from koordebpf.errors import ConfigError
 from koordebpf.kernel.quality import SignalQuality
+from koordebpf.report.line_sink import MAX_LINES, LineSink, write_whole
 from koordebpf.report.printable import json_bytes
 from koordebpf.report.writes import AuditedWrite
 
+_log = logging.getLogger("koordebpf")
+
 _STDOUT = 1
+_OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
 _BEST = 10  # candidates of the ranking that a line holds
-_WAITING = 100  # lines kept in memory while the disk is full. Why: ten minutes of the default budget, a megabyte
 
 
 class AuditedFeature(msgspec.Struct, frozen=True):
@@ -190,48 +197,75 @@ def audit_schema() -> dict[str, Any]:
 class AuditLog:
     """Appends audit lines to a file that is rotated by size, or to standard output. Never stops the agent.
 
-    At most `max_bytes` × (`kept` + 1) are on disk, and nothing is synced: that would take 5 ms of the loop's time, at
-    times 70 ms (measured), for the last seconds before the machine's own end. Lines that cannot be written (a full
-    disk, a removed directory) wait in memory, a hundred at most, and are written before the next one; what is pushed
-    out is counted in `dropped`.
+    At most `max_bytes` × (`kept` + 1) are on disk, and nothing is synced: that would take 5 ms, at times 70 ms
+    (measured), for the last seconds before the machine's own end. Lines that cannot be written (a full disk, a removed
+    directory, a reader that does not read) wait in memory, so many at most, and are written in their order before the
+    next one; what is pushed out is counted in `dropped`.
+
+    After `start` a thread of its own opens, writes and rotates: who calls `write` waits for no disk and no reader.
     """
 
-    def __init__(self, path: Path | None, *, max_bytes: int = 16 << 20, kept: int = 3) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        max_bytes: int = 16 << 20,
+        kept: int = 3,
+        waiting_lines: int = MAX_LINES,
+        recovered: Callable[[int], None] | None = None,
+    ) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._kept = kept
-        self._waiting: deque[bytes] = deque()
-        self.written = 0
-        self.dropped = 0
-        self.last_error: str | None = None
+        self._sink = LineSink(self._deliver, "audit", max_lines=waiting_lines, recovered=recovered)
+
+    def start(self) -> None:
+        """Let a thread write from now on."""
+        self._sink.start()
 
     @property
     def waiting(self) -> int:
-        """How many lines could not be written yet."""
-        return len(self._waiting)
+        """How many lines are not written yet."""
+        return self._sink.waiting
+
+    @property
+    def written(self) -> int:
+        """How many lines were written."""
+        return self._sink.written
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were lost, because too many waited."""
+        return self._sink.dropped
+
+    @property
+    def last_error(self) -> str | None:
+        """What the last line that could not be written met."""
+        return self._sink.last_error and f"{self._path or 'stdout'}: {self._sink.last_error}"
+
+    @property
+    def problem(self) -> str | None:
+        """Why lines wait; None: nothing is in their way."""
+        problem = self._sink.problem
+        return problem and f"{self.waiting} audit lines wait to be written: {self._path or 'stdout'}: {problem}"
 
     def write(self, record: AuditRecord | AuditedWrite) -> bool:
-        """Append one line, and those that waited for it; tell whether all are in the file."""
-        self._waiting.append(json_bytes(record) + b"\n")
-        if len(self._waiting) > _WAITING:
-            self._waiting.popleft()
-            self.dropped += 1
-        return self.catch_up()
+        """Append one line after those that wait; tell whether nothing is in their way."""
+        return self._sink.put(json_bytes(record) + b"\n")
 
     def catch_up(self) -> bool:
-        """Write the lines that wait, in order; tell whether none is left."""
-        try:
-            while self._waiting:
-                if self._path is None:
-                    _print(self._waiting[0])
-                else:
-                    self._append(self._path, self._waiting[0])
-                self._waiting.popleft()
-                self.written += 1
-        except OSError as error:
-            self.last_error = f"{self._path or 'stdout'}: {error.strerror}"
-            return False
-        return True
+        """Have the lines that wait written, in order; tell whether nothing is in their way."""
+        return self._sink.catch_up()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, but for no longer than this; tell whether all is written."""
+        return self._sink.close(timeout_s)
+
+    def _deliver(self, line: bytes) -> None:
+        if self._path is None:
+            write_whole(_STDOUT, line)
+        else:
+            self._append(self._path, line)
 
     # Opened for each line: a plan is rare, and a file that someone moved or removed is made anew.
     def _append(self, path: Path, line: bytes) -> None:
@@ -261,8 +295,38 @@ class AuditLog:
             path.unlink()
 
 
-# Not through sys.stdout: what its buffer could not write it would write again.
-def _print(line: bytes) -> None:
-    left = memoryview(line)
-    while left:
-        left = left[os.write(_STDOUT, left) :]
+def open_audit(path: Path | None) -> AuditLog | None:
+    """Return the log that a thread writes, `-` for standard output; None where none is wanted.
+
+    The file is tried out by a thread too: open(2) on a hung disk does not return.
+
+    Raises:  ConfigError: the file cannot be written.
+    """
+    if path is None:
+        return None
+    if path != Path("-"):
+        answers: SimpleQueue[OSError | None] = SimpleQueue()
+        threading.Thread(target=lambda: answers.put(_try_out(path)), name="audit-opener", daemon=True).start()
+        try:
+            error = answers.get(timeout=_OPEN_S)
+        except Empty:
+            _log.warning("--audit %s does not answer: its lines wait in memory", path)
+        else:
+            if error is not None:
+                rule = f"must be a file that can be written: {error.strerror}"
+                raise ConfigError("--audit", str(path), rule)
+    audit = AuditLog(None if path == Path("-") else path, recovered=_say_lost)
+    audit.start()
+    return audit
+
+
+def _try_out(path: Path) -> OSError | None:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        return error
+    return None
+
+
+def _say_lost(lines: int) -> None:
+    _log.warning("%d audit lines were lost: they could not be written for too long", lines)

@@ -3,6 +3,10 @@
 Written before the first signal or request leaves, and after each answer; empty while nothing is under way. Not the
 audit file: that one may be on a slow or full disk, and an eviction waits for neither. The next agent on the node reads
 what is left and writes the audit lines that are owed.
+
+The thread that kills writes it itself, unlike log, audit and Events: on cgroup v1 a kill freezes the pod, and only the
+next agent thaws what a killed one has frozen. The write is not synced, so that it costs a copy into the memory of a
+tmpfs; where there is no room it fails at once, and the eviction goes on.
 """
 
 from __future__ import annotations
@@ -101,6 +105,11 @@ class InFlight:
                 for each in self.left
             )
         return outcomes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way, and the audit has what was."""
+        return not self._bytes
 
     def clear(self) -> None:
         """Forget everything: it stands in the audit, or nothing is under way."""

@@ -22,6 +22,7 @@ from koordebpf.kernel.quality import SignalQuality
 from koordebpf.kernel.self_usage import SelfUsage
 from koordebpf.report.koordlet_metrics import KoordletMetrics
 from koordebpf.report.ledger_metrics import LedgerMetrics, forecast_families
+from koordebpf.report.line_sink import LineSink
 from koordebpf.report.suppression_metrics import SuppressionMetrics
 from koordebpf.report.wake_metrics import WakeMetrics
 from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
@@ -92,6 +93,7 @@ class AgentMetrics(Collector):
         self.lost_ends = 0
         self.audit_dropped = 0
         self.audit_waiting = 0
+        self.log_sink: LineSink | None = None
         self.events_dropped = 0
         self.seen_to_decided = Histogram(_DECIDE_BOUNDS_S)
         self.decided_to_freed = Histogram(_FREED_BOUNDS_S)
@@ -226,6 +228,9 @@ class AgentMetrics(Collector):
         yield CounterMetricFamily("koordebpf_lost_ends", "Stalls whose end was never seen.", self.lost_ends)
         yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines lost.", self.audit_dropped)
         yield GaugeMetricFamily("koordebpf_audit_waiting", "Audit lines not written yet.", self.audit_waiting)
+        if self.log_sink is not None:
+            yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
+            yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
         yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", self.events_dropped)
 
     def _own(self) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from koordebpf.kernel.quality import SignalQuality
 from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.report.http import Health, ReportServer
 from koordebpf.report.koordlet_metrics import KoordletMetrics
+from koordebpf.report.line_sink import LineSink
 from koordebpf.report.metrics import MAX_POD_SERIES, AgentMetrics
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.ledger import Charge
@@ -63,6 +64,8 @@ CONTRACT = {
     "koordebpf_lost_ends_total": set(),
     "koordebpf_audit_dropped_total": set(),
     "koordebpf_audit_waiting": set(),
+    "koordebpf_log_dropped_total": set(),
+    "koordebpf_log_waiting": set(),
     "koordebpf_events_dropped_total": set(),
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
@@ -120,6 +123,7 @@ def metrics() -> AgentMetrics:
     metrics.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
+    metrics.log_sink = LineSink(lambda _line: None, "log")
     metrics.seen_to_decided.observe_ns(3_000_000)
     metrics.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it
     metrics.seen_to_decided.observe_ns(9_000_000_000)

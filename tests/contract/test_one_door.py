@@ -19,7 +19,6 @@ _OWN = {
     "act/writer/journal.py",
     "agent/kept_budget.py",
     "agent/recording.py",
-    "agent/run.py",
     "agent/sole_agent.py",
     "agent/suppression.py",
     "report/audit.py",

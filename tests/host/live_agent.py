@@ -23,9 +23,12 @@ ROOT = Path(__file__).parents[2]
 
 
 class LiveAgent:
-    """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it."""
+    """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it.
 
-    def __init__(self, folder: Path, *arguments: object, before: Sequence[str] = ()) -> None:
+    `output`: its standard output and error are this descriptor, in place of the log.
+    """
+
+    def __init__(self, folder: Path, *arguments: object, before: Sequence[str] = (), output: int | None = None) -> None:
         self.port, self.probe_port = free_ports(2)
         self.audit = folder / f"audit-{self.port}"
         self._log = folder / f"log-{self.port}"
@@ -34,7 +37,8 @@ class LiveAgent:
         self.run_dir = folder / "run"
         command += ["--audit", str(self.audit), "--run-dir", str(self.run_dir), *map(str, arguments)]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            out = log.fileno() if output is None else output
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
 
     @property
     def log(self) -> str:

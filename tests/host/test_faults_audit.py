@@ -118,7 +118,7 @@ def test_a_full_disk_loses_no_line_that_fits_into_memory(small_disk: Path) -> No
 def test_a_disk_that_stays_full_costs_the_oldest_lines_and_they_are_counted(small_disk: Path) -> None:
     path = small_disk / "audit.jsonl"
     (small_disk / "ballast").write_bytes(bytes(DISK_BYTES))
-    log = AuditLog(path)
+    log = AuditLog(path, waiting_lines=100)
     assert not any(log.write(record(number)) for number in range(LINES))
     assert path.read_bytes() == b""
     (small_disk / "ballast").unlink()

@@ -1,7 +1,11 @@
-"""What files held before the first write to them, on disk, so that it can be given back after a crash.
+"""What files held before the first write to them, in a file, so that it can be given back after a crash of the agent.
 
 Lines of JSON: a header with the boot's id, then an original for each file, or null for one that is done with. The last
-line of a file counts. A line is on disk before the file it speaks of is written.
+line of a file counts. A line is in the file before the file it speaks of is written.
+
+That write is synchronous, since without it a killed agent would leave limits that nobody knows of; it is refused when
+there is no room, and then nothing is changed. No line is synced: it has to outlive the agent, not the machine, whose
+next boot has other cgroups. On a tmpfs, as /run is, it waits for no disk.
 """
 
 from __future__ import annotations
@@ -101,23 +105,20 @@ class Journal:
         return self._originals
 
     def record(self, originals: Mapping[FileKey, Original]) -> None:
-        """Put what files hold on disk, before they are written.
+        """Put on record what files hold, before they are written.
 
         Raises:  OSError: it is not there. Nothing may be written then.
-        Cost:    one write and one fsync.
+        Cost:    one write.
         """
         if not originals:
             return
         if len(self._originals) + len(originals) > _MAX_FILES:
             raise OSError(errno.ENOSPC, f"{self.path}: {_MAX_FILES} files are on record, which is the most")
         self._append(originals)
-        os.fsync(self._fd)
         self._originals.update(originals)
 
     def forget(self, keys: Iterable[FileKey]) -> None:
         """Say that these files are done with: given back, gone, or somebody else's.
-
-        Not synchronised: once more what was there before is no harm.
 
         Raises:  OSError: it could not be written.
         """

@@ -110,7 +110,7 @@ def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_counted_and_does_not_stop_anything() -> None:
-    log = AuditLog(Path("/dev/full"))
+    log = AuditLog(Path("/dev/full"), waiting_lines=100)
     for n in range(130):
         assert not log.write(open_plan(plan()).record())
         assert (log.written, log.waiting, log.dropped) == (0, min(n + 1, 100), max(n - 99, 0))
