@@ -18,6 +18,7 @@ _KERNEL = {
 _OWN = {
     "act/writer/journal.py",
     "agent/kept_budget.py",
+    "agent/kept_list.py",
     "agent/recording.py",
     "agent/sole_agent.py",
     "agent/suppression.py",
