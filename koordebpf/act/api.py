@@ -24,7 +24,7 @@ _MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024
 class Evicts(Protocol):
     """The one call this executor makes; `kube.actions.KubeActions` has it."""
 
-    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
+    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
         """Create a policy/v1 Eviction with the UID as precondition."""
 
     def close(self) -> None:
@@ -156,7 +156,9 @@ class ApiExecutor(Actuator):
             task.sent_ns = time.monotonic_ns()
         retry_at_ns = None
         try:
-            self._api.evict(pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s)
+            self._api.evict(
+                pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s
+            )
         except KubeBusy as error:
             retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
             result, detail = Result.REFUSED, str(error)
@@ -178,6 +180,8 @@ class ApiExecutor(Actuator):
             result, detail = Result.FAILED, f"{type(error).__name__}: {error}"
         else:
             result, detail = Result.DONE, "the API server has begun its deletion"
+            if (grace_s := task.victim.grace_s) is not None:
+                detail += f", with a grace period of {grace_s} s in place of its own"
             with self._changed:
                 self._busy.pop(pod.uid, None)
         return self._outcome(

@@ -34,6 +34,11 @@ class LastResort(Actuator):
         self._spared: set[str] = set()  # those who were asked for last for something else than memory in use
         self._waited_ns: dict[str, int] = {}  # of those that are killed: how long for the API server
 
+    @property
+    def kill(self) -> Actuator | None:
+        """What stops a cgroup, where that is configured."""
+        return self._cgroup if self._kill_after_ns is not None else None
+
     def observe(self, outcome: Outcome) -> Outcome:
         """Take note of an outcome, returned or queued.
 

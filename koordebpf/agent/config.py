@@ -76,8 +76,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       else api, which respects PodDisruptionBudgets.
     `cri_socket`      executor cri: the container runtime's socket. Why none: the first that is there of containerd's,
                       CRI-O's and k3s's.
-    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, where the memory that it holds is
-                      what is short. Why none: it passes over PodDisruptionBudgets and grace periods.
+    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, or evicted and holding its memory
+                      for so long and for longer than its grace period, where the memory that it holds is what is short.
+                      Why none: it passes over PodDisruptionBudgets and grace periods.
     `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
     `feature_gates`   the feature gate of Koordinator. Why: BEMemoryEvict and BECPUSuppress are on, because the NodeSLO
                       and --enforce have to allow it too and a third switch would only hide what would have been done;
@@ -152,7 +153,9 @@ def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
     if compat == "strict":
         gates = {name: feature_gates.KOORDLET_GATES[name] for name in gates}
-        eviction = EvictSettings(strict_compat=True, prefer_aggressor=False, spread_owners=False)
+        eviction = EvictSettings(
+            strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
+        )
     return AgentConfig(
         source=source,
         compat=compat,

@@ -112,7 +112,8 @@ class Reporter:
         """Tell of a plan that fired, with the outcomes known at once."""
         begun, self._begun = self._begun, None
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
-        key = "held:" if guards else "plan:"  # a guard that opens is news
+        # A guard that opens is news, and so is a kill of who was evicted.
+        key = "held:" if guards else f"{plan.sentence.partition(' ')[0]}:"
         # Amounts change with each look and are no news.
         why_nobody = [each.reason.lstrip("0123456789. ") for each in plan.features if each.verdict.fires]
         key += ",".join(victim.candidate.uid for victim in plan.victims) or "; ".join(why_nobody)

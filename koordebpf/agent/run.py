@@ -27,6 +27,7 @@ from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
 from koordebpf.agent.node_marking import open_node_marking
 from koordebpf.agent.node_writer import open_node_writer
+from koordebpf.agent.overdue import open_overdue
 from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.scope import NodeScope, open_scope
@@ -187,6 +188,7 @@ def _run(
             wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
             ladder=ladder,
             marking=open_node_marking(config, stack),
+            overdue=open_overdue(config, executor),
         )
         stack.callback(_finish, executors, agent)
         # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision

@@ -25,6 +25,7 @@ from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.known import Known
 from koordebpf.agent.ladder import Ladder
 from koordebpf.agent.node_marking import NodeMarking
+from koordebpf.agent.overdue import Overdue
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.wake import SuppressionWake
@@ -76,6 +77,7 @@ class Agent:
         wake: SuppressionWake | None = None,
         ladder: Ladder | None = None,
         marking: NodeMarking | None = None,
+        overdue: Overdue | None = None,
     ) -> None:
         self._config = config
         self._watch = watch
@@ -91,6 +93,7 @@ class Agent:
         self._woken_by: str | None = None  # why the CPUs are measured, and best-effort pods held, before their time
         self._ladder = ladder
         self._marking = marking
+        self._overdue = overdue
         self._last_view: NodeView | None = None
         self._settings = config.eviction
         self._evicts_for_cpu = any(config.feature_gates.get(feature.name) for feature in CPU_FEATURES)
@@ -174,6 +177,8 @@ class Agent:
 
     def _note(self, outcome: Outcome) -> None:
         outcome = self._executor.observe(outcome)
+        if self._overdue:
+            self._overdue.note(outcome)
         if self._evictions.note(outcome, time.monotonic_ns()):
             self._next_round_ns = 0  # another candidate may serve meanwhile
         self._reporter.outcome(outcome)
@@ -216,6 +221,8 @@ class Agent:
             if emergency and lost:
                 plan = msgspec.structs.replace(plan, sentence=f"{lost}: {plan.sentence}")
                 self._carry_out(judged, plan, holding, emergency.executor)
+            elif self._overdue and (late := self._overdue.look(view, plan)):
+                self._carry_out(view, late, guards, self._overdue.kill)
             elif self._ladder:
                 self._carry_out(view, *self._ladder.climb(view, plan, guards, self._executor))
                 self._next_round_ns = min(self._next_round_ns, self._ladder.due_ns(now_ns) or self._next_round_ns)
@@ -285,6 +292,8 @@ class Agent:
             for victim in feature.victims:
                 pod = victim.candidate
                 if pod.uid in acting:
+                    if self._overdue and executor is self._executor:
+                        self._overdue.sent(feature.verdict.feature, victim, view, decided_ns)
                     self._evictions.sent(pod, decided_ns, view.used_bytes, for_use=is_for_use, for_cpu=for_cpu)
                 elif results[pod.uid] in _IN_VAIN:
                     self._evictions.tried(pod, decided_ns)

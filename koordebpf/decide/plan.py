@@ -61,6 +61,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     reason: str  # `evicted`
     message: str  # `trigger by koordlet feature BEMemoryEvict, kill pod: <name>`
     for_use: bool = True  # for memory that it holds; False: for what it asks for, or for CPU
+    grace_s: int | None = None  # to be asked for in place of its own grace period; None: its own
 
 
 class Excluded(msgspec.Struct, frozen=True, gc=False):

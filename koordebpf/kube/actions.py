@@ -23,11 +23,12 @@ class KubeActions:
         self._transport.prepare()
         self._node_name = node_name
 
-    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
+    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
         """Ask for the eviction of exactly this pod. On return the API server has begun its deletion.
 
-        The pod's own grace period and every PodDisruptionBudget hold. Asking twice does no harm: the UID keeps a new
-        pod of the same name safe, a pod that already terminates is told so again, and one that is gone raises KubeGone.
+        The pod's own grace period, or `grace_s` where that is given, and every PodDisruptionBudget hold. A deletion
+        under way can be shortened only. Asking twice does no harm: the UID keeps a new pod of the same name safe, a pod
+        that already terminates is told so again, and one that is gone raises KubeGone.
 
         After a time-out or a broken connection the outcome is unknown: the eviction may have been done, and it may
         still be done, since the server repeats conflicting writes for up to 10 s. Watch the pod's deletionTimestamp, or
@@ -39,11 +40,14 @@ class KubeActions:
                  KubeDenied: 401, 403.
                  KubeError: anything else; `retry` is true for 5xx, other conflicts, time-outs and broken connections.
         """
+        options: dict[str, object] = {"preconditions": {"uid": uid}}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": options,
         }
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}/eviction"
         self._transport.post(path, msgspec.json.encode(body), resource="pods/eviction", timeout_s=timeout_s)

@@ -137,6 +137,9 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
     for each in shown:
         if each.disruption not in (None, ALLOWED):
             lines += filled(f"rank {each.rank}: {each.disruption}", "  ")
+    for victim in feature.victims:
+        if victim.grace_s is not None and victim.candidate.rank <= len(shown):
+            lines += filled(f"rank {victim.candidate.rank}: its grace period is cut to {victim.grace_s} s", "  ")
     for workload, ranks in _shared(shown).items():
         lines += filled(f"ranks {', '.join(map(str, ranks))} are of {workload}", "  ")
     return lines

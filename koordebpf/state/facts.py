@@ -27,6 +27,8 @@ from koordebpf.state.requests import (
 )
 from koordebpf.state.view import PodTerms
 
+_DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds
+
 # Where a host directory is a tmpfs, or may be one: what lies there belongs to the host and outlives any pod.
 HOST_TMPFS = ("/dev/shm", "/run", "/var/run", "/var/lock", "/tmp")
 
@@ -140,6 +142,8 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         started_s=_started_s(pod),
         is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
+        grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
+        deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
     )
 
 

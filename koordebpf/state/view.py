@@ -312,6 +312,8 @@ class PodTerms(msgspec.Struct, frozen=True):
     started_s: float | None = None  # status.startTime, seconds since the epoch
     is_ready: bool = False  # condition Ready is True: what a PodDisruptionBudget calls healthy
     labels: Mapping[str, str] = {}
+    grace_s: int = 30  # spec.terminationGracePeriodSeconds
+    deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: nobody deletes it
 
 
 class PodView(msgspec.Struct, frozen=True):

@@ -48,6 +48,14 @@ def test_eviction_carries_the_uid(server: Server, actions: KubeActions) -> None:
     }
 
 
+def test_a_shorter_grace_period_is_asked_for_beside_the_uid(server: Server, actions: KubeActions) -> None:
+    server.on(PATH, gives(201, {"kind": "Status", "status": "Success"}))
+    actions.evict("be", "spark-1", "uid-1", timeout_s=20.0, grace_s=30)
+    (request,) = server.requests
+    options = json.loads(request.body)["deleteOptions"]
+    assert options == {"preconditions": {"uid": "uid-1"}, "gracePeriodSeconds": 30}
+
+
 def test_connection_is_used_again(server: Server, actions: KubeActions) -> None:
     server.on(PATH, gives(201, {"kind": "Status"}))
     for _ in range(5):

@@ -181,3 +181,11 @@ def test_what_is_not_given_back_because_it_would_not_be_safe() -> None:
     ]
     _, strict = both_allocatable(allocatable(native, {"memory": "100Mi"}, WRITTEN))
     assert len(names(strict)) == 1
+
+
+def test_a_grace_period_is_the_pods_own() -> None:
+    hog = pod("hog", anon=400)
+    spec = msgspec.structs.replace(hog.pod.spec, terminationGracePeriodSeconds=86400)
+    hog = msgspec.structs.replace(hog, pod=msgspec.structs.replace(hog.pod, spec=spec))
+    graces = [[victim.grace_s for victim in feature.victims] for feature in both(frame([hog], used=900))]
+    assert graces == [[30], [None]]

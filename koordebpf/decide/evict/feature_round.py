@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from koordebpf.decide.evict.credit import amount_text, credit_of
 from koordebpf.decide.evict.features import Feature
+from koordebpf.decide.evict.grace import capped_grace_s
 from koordebpf.decide.evict.pending import is_cooling, is_cooling_cpu, is_starting_cpu, pending_credit
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.evict.selection import Selection, select
@@ -64,10 +65,20 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     current.take(victims)
     credit = {resource: credit_of(victims, resource) for resource, need in still_open.items() if need > 0}
     missing = {resource: max(still_open[resource] - given, 0) for resource, given in credit.items()}
+    is_for_use = USED in needs
     return replace(
         _sized(held, verdict, credit=sum(credit.values()), missing=sum(missing.values())),
         victims=tuple(
-            [Victim(each, EVICT_REASON, evict_message(feature.name, each.name), USED in needs) for each in victims]
+            [
+                Victim(
+                    each,
+                    EVICT_REASON,
+                    evict_message(feature.name, each.name),
+                    is_for_use,
+                    capped_grace_s(current.pods[each.uid], view, settings) if is_for_use else None,
+                )
+                for each in victims
+            ]
         ),
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from koordebpf.decide.evict.allowance import Allowance
+from koordebpf.decide.evict.grace import may_be_hurried
 from koordebpf.decide.evict.pending import fruitless, leaving_pods, told_uids
 from koordebpf.decide.evict.preference import caused_stalls
 from koordebpf.decide.evict.protection import Reason, protected
@@ -35,13 +36,18 @@ class Round:
                 barred[pod.uid] = found
             elif pod.phase in FINISHED_PHASES:
                 barred[pod.uid] = "finished", f"its phase is {pod.phase}: no process is left"
-            elif pod.is_terminating:
+            elif pod.is_terminating and not may_be_hurried(pod, self.view, self.settings):
                 barred[pod.uid] = "terminating", "it is already being deleted"
             elif pod.uid in told:
                 barred[pod.uid] = _LEAVING
             elif pod.uid in failed:
                 barred[pod.uid] = "no_effect", failed[pod.uid]
         return barred
+
+    @cached_property
+    def pods(self) -> Mapping[str, PodView]:
+        """The pods by uid."""
+        return {pod.uid: pod for pod in self.view.pods}
 
     @cached_property
     def leaving(self) -> tuple[PodView, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
@@ -58,7 +59,12 @@ class EvictSettings(msgspec.Struct, frozen=True):
                      memory come back; here the wait ends with the last pending release.
     `cpu_cool_time_ns` the same for features that judge CPU, to its end. Why: koordlet's cpu-evict-cool-time-seconds.
     `pending_max_ns` a release that takes longer is no longer counted on, so that a pod which cannot die does not keep
-                     others from going. Why: koordlet forgets an eviction after 2 minutes.
+                     others from going; a pod whose eviction brought nothing is passed over for so long. Why: koordlet
+                     forgets an eviction after 2 minutes.
+    `max_grace_seconds` executor api: a pod that goes for the memory it holds has at most so long to end, never longer
+                     than its own terminationGracePeriodSeconds. Why 30: Kubernetes' own default, so that only who asked
+                     for more is cut; a node short of memory cannot wait for a pod that asked for a day. None, as under
+                     compat: strict: the pod's own. As kubelet's eviction-max-pod-grace-period.
     `prefer_aggressor` among pods of the same class and priority the one goes first whose growth made latency-sensitive
                      pods stall. Why on: it changes only what Koordinator leaves to size, and helps whom it is for.
     `aggressor_min_ns` what a pod must have made them stall within the ledger's window to go first. Why: a healthy node
@@ -85,6 +91,8 @@ class EvictSettings(msgspec.Struct, frozen=True):
     cool_time_ns: int = 4 * NS_PER_S
     cpu_cool_time_ns: int = 20 * NS_PER_S
     pending_max_ns: int = 120 * NS_PER_S
+    # Not 0: the API server would forget the pod at once, while its processes go on.
+    max_grace_seconds: Annotated[int, msgspec.Meta(ge=1)] | None = 30
     prefer_aggressor: bool = True
     aggressor_min_ns: int = 10 * NS_PER_MS
     across_priorities: bool = False

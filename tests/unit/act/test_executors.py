@@ -40,7 +40,7 @@ class Api:
         self.gate.set()
         self.is_asked = threading.Event()
 
-    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float) -> None:
+    def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
         self.is_asked.set()
         self.gate.wait(10)
         self.calls.append((namespace, name, uid))

@@ -46,6 +46,7 @@ def test_the_agents_file_sets_how_it_evicts() -> None:
         "executor.type": ("api", "cgroup"),
         "eviction.preferAggressor": (True, False),
         "eviction.spreadOwners": (True, False),
+        "eviction.maxGraceSeconds": (30, None),
         "eviction.minAge": ("0s", "1h"),
         "compat": ("none", "strict"),
     }
