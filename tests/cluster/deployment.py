@@ -28,6 +28,7 @@ from tests.patience import patience
 
 NODE = "worker-1"
 NODE_BYTES = 3 << 30
+COMPONENTS = ("own-node-only", "cri")
 _POOL = {"pool": "batch"}
 _CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 _TIMEOUT_S = 120
@@ -58,6 +59,9 @@ class Deployment:
         self.edit("base/agent/config.yaml", "\n  cgroup: null\n", "\n  cgroup: /kubepods\n")
         # containerd before 1.7 keeps bpf(2) to CAP_SYS_ADMIN.
         self.edit("base/agent/daemonset.yaml", "type: RuntimeDefault", "type: Unconfined")
+        for overlay in ("observe", "enforce"):
+            for line in ("components:", *(f"  - ../../components/{name}" for name in COMPONENTS)):
+                self.edit(f"overlays/{overlay}/kustomization.yaml", f"# {line}\n", f"{line}\n")
         if not _has(_CAP_SYS_RESOURCE):
             self.edit("base/agent/daemonset.yaml", "                - SYS_RESOURCE", "                #")
         self._scheduler = _scheduler(cluster, binaries)

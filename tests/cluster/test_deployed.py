@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.kube.pod_resources import SOCKET
 from koordebpf.units import MIB
 from tests.cluster.agent_image import IMAGE, ROOT, obtain_image
 from tests.cluster.api import Object
@@ -56,7 +57,8 @@ def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
     with control_plane(binaries.kubernetes, controllers="*") as cluster:
         deployment = Deployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
         try:
-            cluster.add_namespace(USERS)
+            users = cluster.add_namespace(USERS)
+            cluster.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
             user_pod(deployment, "web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
             user_pod(deployment, "batch", 50)
             yield deployment
@@ -142,6 +144,20 @@ def test_its_capabilities_and_mounts_are_enough(deployment: Deployment) -> None:
     found = [{each["signal"]: (each["works"], each["how"]) for each in sources(text)} for text in (inside, outside)]
     assert found[0] == found[1]
     assert json.loads(inside)["backends"][0] == json.loads(outside)["backends"][0]
+
+
+def test_the_sockets_that_it_mounts_answer(deployment: Deployment) -> None:
+    agent = deployment.rolled_out("observe")
+
+    def run(*command: str) -> str:
+        return deployment.kubectl("-n", NAMESPACE, "exec", agent, "--", *command)
+
+    # Policy none, and a runtime that runs the agent.
+    assert json.loads(run("python", "-m", "koordebpf.kube.pod_resources", str(SOCKET))) == {
+        "allocatable": [],
+        "pods": [],
+    }
+    assert run("python", "-c", "from koordebpf.kube.cri import Cri; print(Cri().version())").startswith("containerd ")
 
 
 def sources(text: str) -> list[Object]:
