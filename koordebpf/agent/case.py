@@ -18,7 +18,9 @@ from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.manifest import parse_documents, parse_manifests
 from koordebpf.slo.doubts import strategy_doubts
+from koordebpf.slo.field_names import UnknownField
 from koordebpf.slo.nodeslo import STRATEGY_KEY
+from koordebpf.slo.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.state.build import strategy_of_frame, view_of_frame
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import (
@@ -53,6 +55,13 @@ class Case(msgspec.Struct, frozen=True):
         """What is in force of the strategy although it cannot be meant so."""
         strategy = strategy_of_frame(self.frame)
         return () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
+
+    @property
+    def unknown_fields(self) -> tuple[UnknownField, ...]:
+        """The fields of the frame's NodeSLO, or of its ConfigMap, that nothing reads."""
+        if self.frame.nodeSLO is not msgspec.UNSET and self.frame.nodeSLO is not None:
+            return unknown_in_nodeslo(self.frame.nodeSLO)
+        return unknown_in_config(self.frame.sloControllerConfig or {})
 
 
 def with_file(case: Case, path: str, raw: bytes) -> Case:

@@ -7,7 +7,8 @@ from koordebpf.kube.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.doubts import strategy_doubts
 from koordebpf.slo.host_applications import host_directories
-from koordebpf.slo.render import THRESHOLD_KEY
+from koordebpf.slo.keys import THRESHOLD_KEY
+from koordebpf.slo.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.build import allocatable_memory
@@ -21,7 +22,7 @@ def check_configuration(state: ClusterState) -> None:
     Raises:  ConfigError: one of them has a value of a wrong type.
     """
     _checked_node(state)
-    _, problems = _spec(state, None)
+    _, problems, _ = _spec(state, None)
     for problem in problems:
         raise problem
 
@@ -37,15 +38,19 @@ def _checked_node(state: ClusterState) -> Node | None:
     return node
 
 
-def _spec(state: ClusterState, last: NodeSLOSpec | None) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...]]:
+def _spec(
+    state: ClusterState, last: NodeSLOSpec | None
+) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...], tuple[str, ...]]:
     # The NodeSLO goes first because it is what koordlet reads; the ConfigMap is its source for a node without manager.
     if state.nodeslo is not None:
-        return parse_spec(state.nodeslo, last)
+        return *parse_spec(state.nodeslo, last), tuple(map(str, unknown_in_nodeslo(state.nodeslo)))
     if state.slo_controller_config is not None:
         meta = state.node.metadata if state.node else None
         labels, annotations = (meta.labels or {}, meta.annotations) if meta else ({}, None)
-        return spec_of_configmap(state.slo_controller_config, labels, annotations, last)
-    return None, ()
+        spec, errors, left_out = spec_of_configmap(state.slo_controller_config, labels, annotations, last)
+        notes = [f"{error}; it is left out" for error in left_out]
+        return spec, errors, (*notes, *map(str, unknown_in_config(state.slo_controller_config)))
+    return None, (), ()
 
 
 class Known:
@@ -112,11 +117,12 @@ class Known:
             return  # most changes are of pods
         self._read = made_of
         try:
-            spec, errors = _spec(state, self.spec)
+            spec, errors, notes = _spec(state, self.spec)
         except ConfigError as error:
             self._spec_problems = (f"{error}; the last good NodeSLO stays in force",)
             return
-        self._spec_problems = tuple(f"{error}; the last good strategy stays in force" for error in errors)
+        in_force = [f"{error}; the last good strategy stays in force" for error in errors]
+        self._spec_problems = (*in_force, *notes)
         if spec is None and self._keeps_deleted:
             return
         if spec is not None:

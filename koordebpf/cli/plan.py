@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from koordebpf.cli.echo import echo, echo_json
@@ -33,6 +35,7 @@ from koordebpf.cli.inputs import read_input
     metavar="SETTING=VALUE",
     help="Compare: with this field of resourceUsedThresholdWithBE, or eviction.…, suppress.… of the agent's own.",
 )
+@click.option("--strict", is_flag=True, help="Refuse a NodeSLO or ConfigMap with fields that nothing reads.")
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Compare: with these feature gates.")
 def plan(
     frame: str | None,
@@ -43,6 +46,7 @@ def plan(
     config: str | None,
     files: tuple[str, ...],
     entries: tuple[str, ...],
+    strict: bool,
     feature_gates: tuple[str, ...],
 ) -> None:
     """Print the decision for one recorded frame, and why not another one.
@@ -81,12 +85,13 @@ def plan(
     case = Case(decode_frame(read_input(frame), frame))
     if config is not None:
         case = with_file(case, config, read_input(config))
-    decided, doubts = case.plan(), case.doubts
+    decided, doubts, unknown = case.plan(), case.doubts, case.unknown_fields
     if files or entries or feature_gates:
         other = case
         for file in files:
             other = with_file(other, file, read_input(file))
         other = with_feature_gates(with_entries(other, entries), feature_gates)
+        unknown = other.unknown_fields
         diff = plan_diff(decided, other.plan(), case_changes(case, other))
         doubts = other.doubts
         if as_json:
@@ -97,8 +102,10 @@ def plan(
         echo_json(decided, indent=2)
     else:
         echo(plan_page(decided, ranking, with_ladder=ladder))
-    for doubt in doubts:
+    for doubt in (*doubts, *unknown):
         echo(f"koordebpf: {doubt}", err=True)
+    if strict and unknown:
+        sys.exit(2)
 
 
 def _schema(of: str) -> object:

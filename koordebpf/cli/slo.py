@@ -47,7 +47,10 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
     if found is None:
         raise ConfigError(node_path, "no Node", "must hold a v1 Node")
     meta = found.metadata
-    spec: Any = render_spec(_data(configmap), meta.labels or {}, meta.annotations)
+    data, labels = _data(configmap), meta.labels or {}
+    spec: Any = render_spec(data, labels, meta.annotations)
+    for note in _notes(data, labels, meta.annotations):
+        echo(f"koordebpf: {note}", err=True)
     if whole:
         spec = {"apiVersion": NODESLO_VERSION, "kind": "NodeSLO", "metadata": {"name": meta.name}, "spec": spec}
     echo_json(spec, indent=2)
@@ -61,8 +64,8 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
 def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> None:
     """Say what is wrong with the ConfigMap, as Koordinator's webhook would.
 
-    Ranges, pairs of a threshold and its lower mark, selectors that overlap, nodes that are selected twice. The exit
-    code is 0 where nothing is wrong and 2 otherwise.
+    Ranges, pairs of a threshold and its lower mark, selectors that overlap, nodes that are selected twice. A field that
+    nothing reads is a warning, with --strict a problem. The exit code is 0 where nothing is wrong and 2 otherwise.
 
     \b
     Examples:
@@ -70,10 +73,13 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
       kubectl get nodes -o json | koordebpf slo check --nodes - slo-controller-config.yaml
     """
     from koordebpf.kube.manifest import node_labels
+    from koordebpf.slo.shapes import unknown_in_config
     from koordebpf.slo.webhook import check_configmap
 
     data = _data(configmap)
     problems = check_configmap(data, node_labels(nodes, read_input(nodes)) if nodes else None, strict=strict)
+    for field in () if strict else unknown_in_config(data):
+        echo(f"koordebpf: {field}", err=True)
     if as_json:
         echo_json(problems)
     else:
@@ -96,6 +102,18 @@ def crd() -> None:
     from koordebpf.slo.crd import nodeslo_crd_json
 
     echo_json(nodeslo_crd_json())
+
+
+# What of the ConfigMap does not mean what it says, for this node.
+def _notes(data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None) -> list[str]:
+    from koordebpf.slo.doubts import strategy_doubts
+    from koordebpf.slo.keys import THRESHOLD_KEY
+    from koordebpf.slo.shapes import unknown_in_config
+    from koordebpf.slo.spec import spec_of_configmap
+
+    made, _, left_out = spec_of_configmap(data, labels, annotations)
+    doubts = strategy_doubts(made.resourceUsedThresholdWithBE, THRESHOLD_KEY)
+    return [*(f"{error}; it is left out" for error in left_out), *doubts, *map(str, unknown_in_config(data))]
 
 
 def _data(path: str) -> dict[str, str]:

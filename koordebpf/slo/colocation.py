@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from koordebpf.slo.convert import converted
-from koordebpf.slo.render import entries_of
+from koordebpf.slo.overlay import entries_of
 
 NotNegative = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -36,6 +36,13 @@ class ColocationStrategy(msgspec.Struct, frozen=True):
     midUnallocatedPercent: Percent | None = None
     midStaticCPUReservedPercent: NotNegative | None = None
     midStaticMemoryReservedPercent: NotNegative | None = None
+    # Read by koord-manager alone: any value is taken.
+    metricAggregatePolicy: Any = None
+    metricMemoryCollectPolicy: Any = None
+    cpuCalculatePolicy: Any = None
+    memoryCalculatePolicy: Any = None
+    midReclaimMode: Any = None
+    extensions: Any = None
     batchCPUThresholdPercent: NotNegative | None = None
     batchMemoryThresholdPercent: NotNegative | None = None
 

@@ -26,11 +26,13 @@ def be_cpu_evict_problem(strategy: ResourceThresholdStrategy) -> str | None:
     if lower is None or upper is None:
         return "CPUEvictBESatisfactionLowerPercent or CPUEvictBESatisfactionUpperPercent not config"
     if not 0 < lower <= HIGHEST_SATISFACTION_LOWER_PERCENT:
-        return f"CPUEvictBESatisfactionLowerPercent({lower}) must be 1 to {HIGHEST_SATISFACTION_LOWER_PERCENT}"
+        return (
+            f"CPUEvictBESatisfactionLowerPercent({lower}) is not valid! must (0,{HIGHEST_SATISFACTION_LOWER_PERCENT}]"
+        )
     if not 0 < upper < 100:
-        return f"CPUEvictBESatisfactionUpperPercent({upper}) must be 1 to 99"
+        return f"CPUEvictBESatisfactionUpperPercent({upper}) is not valid,must (0,100)"
     if upper < lower:
-        return f"CPUEvictBESatisfactionUpperPercent({upper}) must not be below the lower one({lower})"
+        return f"CPUEvictBESatisfactionUpperPercent({upper}) < CPUEvictBESatisfactionLowerPercent({lower})"
     return None
 
 
@@ -41,9 +43,9 @@ def cpu_evict_problem(strategy: ResourceThresholdStrategy) -> str | None:
     """
     threshold, lower = strategy.cpuEvictThresholdPercent, cpu_evict_lower_percent(strategy)
     if threshold is None or lower is None:
-        return "threshold percent is nil"
+        return "CPUEvictThresholdPercent not config"
     if threshold < 0:
-        return f"threshold percent({threshold}) should equal or greater than 0"
+        return f"threshold percent({threshold}) should greater than 0"
     if lower >= threshold:
         return f"lower percent({lower}) should less than threshold percent({threshold})"
     if strategy.evictEnabledPriorityThreshold is None:

@@ -12,6 +12,7 @@ import msgspec
 
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.render import strategy_of_configmap
+from koordebpf.slo.shapes import named_spec
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
 STRATEGY_KEY = "resourceUsedThresholdWithBE"
@@ -25,8 +26,8 @@ def parse_nodeslo(raw: bytes | msgspec.Raw) -> ResourceThresholdStrategy:
     Source: koordinator pkg/koordlet/statesinformer/impl/states_nodeslo.go.
     Raises: ConfigError: a value has the wrong type; the path starts inside the object, `spec.…`.
     """
-    spec = member(decode_object(raw, "NodeSLO"), "spec", "")
-    written = member(spec, STRATEGY_KEY, "spec") if spec else None
+    spec = named_spec(member(decode_object(raw, "NodeSLO"), "spec", "") or {})
+    written = member(spec, STRATEGY_KEY, "spec")
     return overlay(DEFAULT_STRATEGY, written or {}, f"spec.{STRATEGY_KEY}")
 
 

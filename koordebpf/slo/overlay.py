@@ -72,6 +72,19 @@ def member(of: Mapping[str, Any], name: str, path: str) -> dict[str, Any] | None
     return value
 
 
+def entries_of(config: Mapping[str, Any], name: str, path: str) -> list[Any]:
+    """Return the array at `name`; an absent one is empty.
+
+    Raises: ConfigError: it is something else.
+    """
+    value = config.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"{path}.{name}", value, "must be an array")
+    return value
+
+
 def _checked(name: str, value: object, path: str) -> bool | str | int:
     if name in _BOOLS:
         if isinstance(value, bool):

@@ -11,20 +11,19 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.convert import overlaid
 from koordebpf.slo.cpu_burst import DEFAULT_CPU_BURST
 from koordebpf.slo.host_applications import host_applications
-from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
+from koordebpf.slo.keys import CPU_BURST_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
+from koordebpf.slo.overlay import DEFAULT_STRATEGY, entries_of, member, overlay
 from koordebpf.slo.resource_qos import ResourceQOSStrategy
 from koordebpf.slo.selector import selects
+from koordebpf.slo.shapes import decode_config
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.slo.system_strategy import DEFAULT_SYSTEM
+from koordebpf.slo.system_strategy import DEFAULT_SYSTEM, overlaid_system
 
-THRESHOLD_KEY = "resource-threshold-config"
 BANDWIDTH_ANNOTATION = "node.koordinator.sh/network-bandwidth"
-HOST_APPLICATION_KEY = "host-application-config"
-SYSTEM_KEY = "system-config"
-QOS_KEY = "resource-qos-config"
 
 
 class StrategyKey(msgspec.Struct, frozen=True):
@@ -39,8 +38,8 @@ class StrategyKey(msgspec.Struct, frozen=True):
 STRATEGY_KEYS: Mapping[str, StrategyKey] = {
     THRESHOLD_KEY: StrategyKey("resourceUsedThresholdWithBE", DEFAULT_STRATEGY, overlay),
     QOS_KEY: StrategyKey("resourceQOSStrategy", ResourceQOSStrategy()),
-    "cpu-burst-config": StrategyKey("cpuBurstStrategy", DEFAULT_CPU_BURST),
-    SYSTEM_KEY: StrategyKey("systemStrategy", DEFAULT_SYSTEM),
+    CPU_BURST_KEY: StrategyKey("cpuBurstStrategy", DEFAULT_CPU_BURST),
+    SYSTEM_KEY: StrategyKey("systemStrategy", DEFAULT_SYSTEM, overlaid_system),
 }
 # Key of the ConfigMap → field of the spec.
 SPEC_FIELDS: Mapping[str, str] = {
@@ -49,97 +48,137 @@ SPEC_FIELDS: Mapping[str, str] = {
 }
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """A strategy for some nodes, laid over the cluster's; or why it is left out."""
+
+    path: str
+    selector: Mapping[str, Any] | None
+    value: Any = None
+    error: ConfigError | None = None
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """One part of a node's spec.
+
+    `left_out` has what is unusable and concerns some nodes alone: an entry, or the node's annotation.
+    `is_own_left_out`: one of them is this node's.
+    """
+
+    value: Any
+    left_out: tuple[ConfigError, ...] = ()
+    is_own_left_out: bool = False
+
+
 def render_spec(
     data: Mapping[str, str], labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the NodeSLO spec of a node with these labels and annotations, as it stands in the object.
 
-    For each key: defaults, then clusterStrategy, then the first of nodeStrategies whose selector matches. Every entry
-    is checked, also those that select other nodes. A key that is missing leaves the defaults.
+    For each key: defaults, then clusterStrategy, then the first of nodeStrategies whose selector matches. An entry that
+    is unusable is left out: `render_part` says which. A key that is missing leaves the defaults.
 
-    Raises: ConfigError: not JSON, or a value is not what it must be.
+    Raises: ConfigError: not JSON, or a value of the cluster's strategy is not what it must be.
     """
-    parts = {field: render_part(data, key, labels, annotations) for key, field in SPEC_FIELDS.items()}
+    parts = {field: render_part(data, key, labels, annotations).value for key, field in SPEC_FIELDS.items()}
     return {field: part for field, part in parts.items() if part is not None}
 
 
 def render_part(
     data: Mapping[str, str], key: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
-) -> Any:
-    """Return the part of the spec that one key of `SPEC_FIELDS` makes; None where there is none.
+) -> Rendered:
+    """Return the part of the spec that one key of `SPEC_FIELDS` makes; its value is None where there is none.
 
     Raises: ConfigError: as `render_spec`, of this key alone.
     """
     if key == HOST_APPLICATION_KEY:
-        return _applications_for(data, labels) or None
-    part = msgspec.to_builtins(_strategy_for(data, key, labels))
+        made = _chosen(*_applications(data), labels)
+        value = [msgspec.to_builtins(application) for application in made.value]
+        return msgspec.structs.replace(made, value=value or None)
+    made = Rendered(STRATEGY_KEYS[key].default)
+    if key in data:
+        made = _chosen(*strategies_of(decode_config(data[key], key), key), labels)
+    part = msgspec.to_builtins(made.value)
+    left_out, is_own = made.left_out, made.is_own_left_out
     bandwidth = (annotations or {}).get(BANDWIDTH_ANNOTATION)
     if key == SYSTEM_KEY and bandwidth is not None:
-        part["totalNetworkBandwidth"] = bandwidth
-    return part
+        try:
+            quantity_bytes(bandwidth, f"metadata.annotations[{BANDWIDTH_ANNOTATION}]")
+            part["totalNetworkBandwidth"] = bandwidth
+        except ConfigError as error:
+            left_out, is_own = (*left_out, error), True
+    return Rendered(part, left_out, is_own)
 
 
 def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) -> ResourceThresholdStrategy:
     """Return the threshold strategy alone, for a node with these labels.
 
-    Raises: ConfigError: not JSON, or a value has the wrong type.
+    Raises: ConfigError: not JSON, or a value of the cluster's strategy has the wrong type.
     """
-    strategy: ResourceThresholdStrategy = _strategy_for(data, THRESHOLD_KEY, labels)
+    if THRESHOLD_KEY not in data:
+        return DEFAULT_STRATEGY
+    cluster, entries = strategies_of(decode_config(data[THRESHOLD_KEY], THRESHOLD_KEY), THRESHOLD_KEY)
+    strategy: ResourceThresholdStrategy = _chosen(cluster, entries, labels).value
     return strategy
 
 
-def strategies_of(config: Mapping[str, Any], key: str) -> list[tuple[str, Any, Mapping[str, Any] | None]]:
-    """Return path, strategy and selector of each strategy that a key of `STRATEGY_KEYS` makes, the cluster's first.
+def strategies_of(config: Mapping[str, Any], key: str) -> tuple[Any, tuple[Entry, ...]]:
+    """Return the cluster's strategy of a key of `STRATEGY_KEYS`, and the entries for some nodes.
 
-    Raises: ConfigError: a value is not what it must be.
+    Raises: ConfigError: a value of the cluster's strategy is not what it must be, or there is no list of entries.
     """
     of = STRATEGY_KEYS[key]
     cluster = of.lay_over(of.default, member(config, "clusterStrategy", key) or {}, f"{key}.clusterStrategy")
-    made: list[tuple[str, Any, Mapping[str, Any] | None]] = [(f"{key}.clusterStrategy", cluster, None)]
-    for index, entry in enumerate(entries_of(config, "nodeStrategies", key)):
-        path = f"{key}.nodeStrategies[{index}]"
-        made.append((path, of.lay_over(cluster, entry, path), member(entry, "nodeSelector", path)))
-    return made
+    return cluster, _entries(config, "nodeStrategies", key, lambda entry, path: of.lay_over(cluster, entry, path))
 
 
-def entries_of(config: Mapping[str, Any], name: str, path: str) -> list[dict[str, Any]]:
-    """Return the array of objects at `name`; an absent one is empty.
+def applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]:
+    """Return the cluster's host applications, and the entries for some nodes.
 
-    Raises: ConfigError: it is something else.
+    Raises: ConfigError: as `strategies_of`.
     """
-    value = config.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ConfigError(f"{path}.{name}", value, "must be an array")
-    for index, entry in enumerate(value):
-        if not isinstance(entry, dict):
-            raise ConfigError(f"{path}.{name}[{index}]", entry, "must be an object")
-    return value
-
-
-def _strategy_for(data: Mapping[str, str], key: str, labels: Mapping[str, str]) -> Any:
-    if key not in data:
-        return STRATEGY_KEYS[key].default
-    (_, cluster, _), *others = strategies_of(decode_object(data[key], key), key)
-    chosen = None
-    for path, merged, selector in others:
-        if selects(selector, labels, f"{path}.nodeSelector") and chosen is None:
-            chosen = merged
-    return cluster if chosen is None else chosen
-
-
-def _applications_for(data: Mapping[str, str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    # Not merged: the first entry that selects the node replaces the cluster's list.
     key = HOST_APPLICATION_KEY
-    if key not in data:
-        return []
-    config = decode_object(data[key], key)
-    chosen = host_applications(config.get("applications") or [], f"{key}.applications")
-    is_chosen = False
-    for index, entry in enumerate(entries_of(config, "nodeConfigs", key)):
-        path = f"{key}.nodeConfigs[{index}]"
-        own = host_applications(entry.get("applications") or [], f"{path}.applications")
-        if selects(member(entry, "nodeSelector", path), labels, f"{path}.nodeSelector") and not is_chosen:
-            chosen, is_chosen = own, True
-    return [msgspec.to_builtins(application) for application in chosen]
+    cluster = host_applications(config.get("applications") or [], f"{key}.applications")
+
+    def own(entry: Mapping[str, Any], path: str) -> Any:
+        return host_applications(entry.get("applications") or [], f"{path}.applications")
+
+    return cluster, _entries(config, "nodeConfigs", key, own)
+
+
+def _applications(data: Mapping[str, str]) -> tuple[Any, tuple[Entry, ...]]:
+    key = HOST_APPLICATION_KEY
+    return applications_of(decode_config(data[key], key)) if key in data else ((), ())
+
+
+def _entries(
+    config: Mapping[str, Any], field: str, key: str, value_of: Callable[[Mapping[str, Any], str], Any]
+) -> tuple[Entry, ...]:
+    found: list[Entry] = []
+    for index, entry in enumerate(entries_of(config, field, key)):
+        path, selector = f"{key}.{field}[{index}]", None
+        try:
+            if not isinstance(entry, dict):
+                raise ConfigError(path, entry, "must be an object")
+            selector = member(entry, "nodeSelector", path)
+            selects(selector, {}, f"{path}.nodeSelector")
+        except ConfigError as error:
+            found.append(Entry(path, None, error=error))
+            continue
+        try:
+            found.append(Entry(path, selector, value_of(entry, path)))
+        except ConfigError as error:
+            found.append(Entry(path, selector, error=error))
+    return tuple(found)
+
+
+# The first entry that selects the node, else the cluster's.
+def _chosen(cluster: Any, entries: tuple[Entry, ...], labels: Mapping[str, str]) -> Rendered:
+    left_out = tuple(entry.error for entry in entries if entry.error is not None)
+    is_own_left_out = False
+    for entry in entries:
+        if not selects(entry.selector, labels, f"{entry.path}.nodeSelector"):
+            continue
+        if entry.error is None:
+            return Rendered(entry.value, left_out, is_own_left_out)
+        is_own_left_out = True
+    return Rendered(cluster, left_out, is_own_left_out)

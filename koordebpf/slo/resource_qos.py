@@ -46,6 +46,8 @@ class MemoryQOS(_Part, frozen=True, omit_defaults=True):
     pageCacheLimitPercent: Percent | None = None
     pageCacheLimitSize: str | int | None = None  # quantity
     pageCacheReclaimSync: bool | None = None
+    pageCacheLimitEnable: Switch | None = None
+    pageCacheLimitSync: Switch | None = None
 
 
 class ResctrlQOS(_Part, frozen=True, omit_defaults=True):
@@ -159,6 +161,7 @@ DEFAULT_RESOURCE_QOS = ResourceQOSStrategy(
     lsClass=_class(2, True, 100, _memory(-25)),
     beClass=_class(-1, False, 30, _memory(50)),
     systemClass=_class(0, False, 100, _memory(0, ratio=0, permill=50)),
+    cgroupRoot=QOSClass(blkioQOS=BlkIOQOS(enable=False)),
 )
 
 # What koordlet puts in place of the values of a part that is not enabled.

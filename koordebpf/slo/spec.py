@@ -17,8 +17,9 @@ from koordebpf.slo.host_applications import HostApplication, host_applications
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.render import SPEC_FIELDS, render_part
 from koordebpf.slo.resource_qos import DEFAULT_RESOURCE_QOS, ResourceQOSStrategy, without_disabled
+from koordebpf.slo.shapes import named_spec
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.slo.system_strategy import DEFAULT_SYSTEM, SystemStrategy
+from koordebpf.slo.system_strategy import DEFAULT_SYSTEM, SystemStrategy, overlaid_system
 
 
 class NodeSLOSpec(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ _PARTS: Mapping[str, Callable[[Any, str], Any]] = {
     "resourceUsedThresholdWithBE": lambda written, path: overlay(DEFAULT_STRATEGY, _object(written, path), path),
     "resourceQOSStrategy": lambda written, path: without_disabled(overlaid(DEFAULT_RESOURCE_QOS, written, path)),
     "cpuBurstStrategy": lambda written, path: overlaid(DEFAULT_CPU_BURST, written, path),
-    "systemStrategy": lambda written, path: overlaid(DEFAULT_SYSTEM, written, path),
+    "systemStrategy": lambda written, path: overlaid_system(DEFAULT_SYSTEM, written, path),
     "extensions": _object,
     "hostApplications": host_applications,
 }
@@ -54,19 +55,28 @@ def spec_of_configmap(
     labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
     last: NodeSLOSpec | None = None,
-) -> tuple[NodeSLOSpec, tuple[ConfigError, ...]]:
-    """Return the spec that the ConfigMap makes for a node, and what is wrong with it: key by key as `parse_spec`."""
+) -> tuple[NodeSLOSpec, tuple[ConfigError, ...], tuple[ConfigError, ...]]:
+    """Return the spec that the ConfigMap makes for a node, what is wrong with it, and what is left out.
+
+    Key by key as `parse_spec`. Left out are entries for some nodes alone that are unusable; the node of such an entry
+    keeps what it had in `last`, at first it gets the next entry that selects it, or the cluster's strategy.
+    """
     parts: dict[str, Any] = {}
     problems: list[ConfigError] = []
+    left_out: list[ConfigError] = []
     for key, name in SPEC_FIELDS.items():
         try:
-            if (part := render_part(data, key, labels, annotations)) is not None:
-                parts[name] = _PARTS[name](part, key)
+            made = render_part(data, key, labels, annotations)
+            left_out += made.left_out
+            if made.is_own_left_out and last is not None:
+                parts[name] = getattr(last, name)
+            elif made.value is not None:
+                parts[name] = _PARTS[name](made.value, key)
         except ConfigError as error:
             problems.append(error)
             if last is not None:
                 parts[name] = getattr(last, name)
-    return NodeSLOSpec(**parts), tuple(problems)
+    return NodeSLOSpec(**parts), tuple(problems), tuple(left_out)
 
 
 def parse_spec(
@@ -79,7 +89,7 @@ def parse_spec(
 
     Raises: ConfigError: not a JSON object, or `spec` is none.
     """
-    written = member(decode_object(raw, "NodeSLO"), "spec", "") or {}
+    written = named_spec(member(decode_object(raw, "NodeSLO"), "spec", "") or {})
     parts: dict[str, Any] = {}
     problems: list[ConfigError] = []
     for name, parse in _PARTS.items():

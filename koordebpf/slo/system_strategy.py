@@ -5,10 +5,14 @@ Source: apis/slo/v1alpha1 SystemStrategy; defaults of pkg/util/sloconfig/nodeslo
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+from koordebpf.quantity import quantity_bytes
+from koordebpf.slo.convert import overlaid
 
 Switch = Annotated[int, Meta(ge=0, le=1)]
 
@@ -27,3 +31,14 @@ class SystemStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 DEFAULT_SYSTEM = SystemStrategy(totalNetworkBandwidth="0")
+
+
+def overlaid_system(base: SystemStrategy, written: Mapping[str, Any], path: str) -> SystemStrategy:
+    """Return `base` with the fields that `written` names.
+
+    Raises: ConfigError: a value has the wrong type or lies outside its range, or the bandwidth is no quantity.
+    """
+    strategy = overlaid(base, written, path)
+    if strategy.totalNetworkBandwidth is not None:
+        quantity_bytes(strategy.totalNetworkBandwidth, f"{path}.totalNetworkBandwidth")
+    return strategy

@@ -13,22 +13,14 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.colocation import check_colocation
+from koordebpf.slo.keys import COLOCATION_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
 from koordebpf.slo.network_rules import broken_network_rules
-from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
-from koordebpf.slo.render import (
-    HOST_APPLICATION_KEY,
-    QOS_KEY,
-    STRATEGY_KEYS,
-    SYSTEM_KEY,
-    THRESHOLD_KEY,
-    entries_of,
-    render_spec,
-    strategies_of,
-)
+from koordebpf.slo.overlay import entries_of, member
+from koordebpf.slo.render import SPEC_FIELDS, STRATEGY_KEYS, render_part, strategies_of
 from koordebpf.slo.selector import selects
+from koordebpf.slo.shapes import decode_config, unknown_in_config
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 
-COLOCATION_KEY = "colocation-config"
 # What they say concerns koord-manager alone; of the last two the webhook too asks only that they are JSON objects.
 OTHER_KEYS = (COLOCATION_KEY, "cpu-normalization-config", "resource-amplification-config")
 _KNOWN_KEYS = (*STRATEGY_KEYS, HOST_APPLICATION_KEY, *OTHER_KEYS)
@@ -71,6 +63,9 @@ _POLICIES = {
 }
 
 
+EMPTY_SELECTOR = "must not be empty"
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong with a ConfigMap. `reason` is the webhook's own word for it."""
 
@@ -101,8 +96,8 @@ def check_configmap(
             problems.append(Problem("ConfigParamInvalid", key, "…", f"must be one of {', '.join(_KNOWN_KEYS)}"))
             continue
         try:
-            config = decode_object(text, key)
-            render_spec({key: text}, {})
+            config = decode_config(text, key)
+            left_out = render_part({key: text}, key, {}).left_out if key in SPEC_FIELDS else ()
             if key == COLOCATION_KEY:
                 check_colocation(config, key)
         except ConfigError as error:
@@ -110,12 +105,23 @@ def check_configmap(
             word = "ParseConfigFail" if is_json else "ConfigParamInvalid"
             problems.append(Problem(word, error.path, error.value, error.rule))
             continue
+        problems += [Problem("ConfigParamInvalid", each.path, each.value, each.rule) for each in left_out]
+        if strict:
+            problems += [
+                Problem("ConfigParamInvalid", each.path, "…", str(each).partition(": ")[2])
+                for each in unknown_in_config({key: text})
+            ]
         if key == THRESHOLD_KEY:
             problems += _threshold_problems(config, key, strict=strict)
         if key == QOS_KEY:
             problems += _network_problems(config, data.get(SYSTEM_KEY))
         problems += _selector_problems(config, key, nodes or {})
     return tuple(problems)
+
+
+def entries_field(key: str) -> str:
+    """Return the field of a key that has its entries for some nodes."""
+    return _ENTRIES.get(key, "nodeStrategies")
 
 
 def strategy_problems(strategy: ResourceThresholdStrategy, path: str) -> Iterator[Problem]:
@@ -145,12 +151,12 @@ def _lone_problems(written: Mapping[str, Any], path: str) -> Iterator[Problem]:
 
 
 def _threshold_problems(config: Mapping[str, Any], key: str, *, strict: bool) -> Iterator[Problem]:
-    written = member(config, "clusterStrategy", key) or {}
-    strategies = [(f"{key}.clusterStrategy", written, overlay(DEFAULT_STRATEGY, written, key))]
-    for index, entry in enumerate(entries_of(config, "nodeStrategies", key)):
-        path = f"{key}.nodeStrategies[{index}]"
-        strategies.append((path, entry, overlay(strategies[0][2], entry, path)))
-    for path, own, merged in strategies:
+    cluster, entries = strategies_of(config, key)
+    written = [member(config, "clusterStrategy", key) or {}, *entries_of(config, "nodeStrategies", key)]
+    made = [(f"{key}.clusterStrategy", cluster), *((entry.path, entry.value) for entry in entries)]
+    for own, (path, merged) in zip(written, made, strict=True):
+        if merged is None:
+            continue  # left out
         yield from strategy_problems(merged, path)
         if strict:
             yield from _lone_problems(own, path)
@@ -158,10 +164,10 @@ def _threshold_problems(config: Mapping[str, Any], key: str, *, strict: bool) ->
 
 def _network_problems(config: Mapping[str, Any], system_text: str | None) -> Iterator[Problem]:
     try:
-        systems = strategies_of(decode_object(system_text or "{}", SYSTEM_KEY), SYSTEM_KEY)
+        systems = _all_strategies(decode_config(system_text or "{}", SYSTEM_KEY), SYSTEM_KEY)
     except ConfigError:
-        systems = []  # told of under its own key
-    for path, strategy, selector in strategies_of(config, QOS_KEY):
+        systems = []  # reported under its own key
+    for path, strategy, selector in _all_strategies(config, QOS_KEY):
         # As the webhook takes it: of the system strategy for the very same nodes, else of the cluster's.
         alike = [each for each in systems if each[2] == selector] or systems[:1]
         bandwidth = alike[0][1].totalNetworkBandwidth if alike else None
@@ -169,20 +175,28 @@ def _network_problems(config: Mapping[str, Any], system_text: str | None) -> Ite
             yield Problem("ConfigParamInvalid", at, value, rule)
 
 
+def _all_strategies(config: Mapping[str, Any], key: str) -> list[tuple[str, Any, Mapping[str, Any] | None]]:
+    cluster, entries = strategies_of(config, key)
+    usable = [(entry.path, entry.value, entry.selector) for entry in entries if entry.error is None]
+    return [(f"{key}.clusterStrategy", cluster, None), *usable]
+
+
 def _selector_problems(
     config: Mapping[str, Any], key: str, nodes: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Problem]:
-    field = _ENTRIES.get(key, "nodeStrategies")
+    field = entries_field(key)
     try:
         entries = entries_of(config, field, key)
-        selectors = [member(entry, "nodeSelector", f"{key}.{field}[{i}]") for i, entry in enumerate(entries)]
+        selectors = [_selector_of(entry, f"{key}.{field}[{index}]") for index, entry in enumerate(entries)]
     except ConfigError as error:
         yield Problem("ConfigParamInvalid", error.path, error.value, error.rule)
         return
     paths = [f"{key}.{field}[{index}].nodeSelector" for index in range(len(entries))]
     for path, selector in zip(paths, selectors, strict=True):
+        if selector is _UNUSABLE:
+            continue  # named already
         if not selector or not (selector.get("matchLabels") or selector.get("matchExpressions")):
-            yield Problem("ConfigParamInvalid", path, selector, "must not be empty")
+            yield Problem("ConfigParamInvalid", path, selector, EMPTY_SELECTOR)
     seen: set[tuple[int, ...]] = set()
     for wanted in itertools.islice(_virtual_label_sets(selectors), _MOST_LABEL_SETS):
         if (twice := _selected_by(selectors, wanted, paths)) and twice not in seen:
@@ -194,6 +208,18 @@ def _selector_problems(
         if twice := _selected_by(selectors, labels, paths):
             names = " and ".join(_name_of(entries[index], paths[index]) for index in twice)
             yield Problem("ExistNodeConfict", f"{key}.{field}", name, f"this node is selected by both {names}")
+
+
+_UNUSABLE: Mapping[str, Any] = {}
+
+
+def _selector_of(entry: Any, path: str) -> Mapping[str, Any] | None:
+    try:
+        selector = member(entry, "nodeSelector", path) if isinstance(entry, dict) else _UNUSABLE
+        selects(selector, {}, path)
+    except ConfigError:
+        return _UNUSABLE
+    return selector
 
 
 def _selected_by(

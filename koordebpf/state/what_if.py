@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.field_names import nearest
 from koordebpf.slo.nodeslo import STRATEGY_KEY, parse_nodeslo
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.build import strategy_of_frame
@@ -69,7 +70,9 @@ def parse_field(entry: str) -> tuple[str, Any]:
     name, has_value, text = entry.partition("=")
     strategy, _, field = name.strip().rpartition(".")
     if strategy.removeprefix("spec.") not in ("", STRATEGY_KEY) or field not in _FIELDS:
-        raise ConfigError("--set", name, f"must be a field of {STRATEGY_KEY}, as memoryEvictThresholdPercent")
+        near = nearest(field, _FIELDS)
+        hint = f"; did you mean {near}?" if near else f", as memoryEvictThresholdPercent: it has {', '.join(_FIELDS)}"
+        raise ConfigError("--set", name, f"must be a field of {STRATEGY_KEY}{hint}")
     if not has_value:
         raise ConfigError("--set", entry, "must be FIELD=VALUE; FIELD=null leaves the default")
     try:

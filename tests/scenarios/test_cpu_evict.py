@@ -197,10 +197,10 @@ class TestBestEffortSatisfaction:
         ("lower", "upper", "text"),
         [
             (None, 80, "CPUEvictBESatisfactionLowerPercent or CPUEvictBESatisfactionUpperPercent not config"),
-            (0, 80, "CPUEvictBESatisfactionLowerPercent(0) must be 1 to 60"),
-            (61, 80, "CPUEvictBESatisfactionLowerPercent(61) must be 1 to 60"),
-            (50, 100, "CPUEvictBESatisfactionUpperPercent(100) must be 1 to 99"),
-            (50, 49, "CPUEvictBESatisfactionUpperPercent(49) must not be below the lower one(50)"),
+            (0, 80, "CPUEvictBESatisfactionLowerPercent(0) is not valid! must (0,60]"),
+            (61, 80, "CPUEvictBESatisfactionLowerPercent(61) is not valid! must (0,60]"),
+            (50, 100, "CPUEvictBESatisfactionUpperPercent(100) is not valid,must (0,100)"),
+            (50, 49, "CPUEvictBESatisfactionUpperPercent(49) < CPUEvictBESatisfactionLowerPercent(50)"),
         ],
     )
     def test_unusable_percents(self, lower, upper, text):
@@ -274,8 +274,8 @@ class TestNodeUsage:
     @pytest.mark.parametrize(
         ("strategy", "text"),
         [
-            ({"cpuEvictThresholdPercent": None}, "threshold percent is nil"),
-            ({"cpuEvictThresholdPercent": -1}, "threshold percent(-1) should equal or greater than 0"),
+            ({"cpuEvictThresholdPercent": None}, "CPUEvictThresholdPercent not config"),
+            ({"cpuEvictThresholdPercent": -1}, "threshold percent(-1) should greater than 0"),
             ({"cpuEvictLowerPercent": 80}, "lower percent(80) should less than threshold percent(80)"),
             ({"evictEnabledPriorityThreshold": None}, "EvictEnabledPriorityThreshold not config"),
         ],

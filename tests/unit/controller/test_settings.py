@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.settings import Settings, settings_of
-from koordebpf.slo.render import SPEC_FIELDS
+from koordebpf.slo.render import SPEC_FIELDS, render_spec
 from koordebpf.slo.spec import NodeSLOSpec
 
 THRESHOLD = "resource-threshold-config"
@@ -39,7 +39,7 @@ def test_each_field_is_one_of_the_spec() -> None:
         (config(memoryEvictThresholdPercent="70"), "ConfigParamInvalid"),
         (config(memoryEvictThresholdPercent=60, memoryEvictLowerPercent=65), "ConfigParamInvalid"),
         (config(cpuSuppressPolicy="half"), "ConfigParamInvalid"),
-        (json.dumps({"nodeStrategies": [{"nodeSelector": "all"}]}), "ConfigParamInvalid"),
+        (json.dumps({"nodeStrategies": {"nodeSelector": {}}}), "ConfigParamInvalid"),
     ],
 )
 class TestUnusable:
@@ -91,3 +91,44 @@ def test_keys_of_the_manager_alone_are_checked_and_not_kept() -> None:
     assert settings.data == {}
     assert settings.stale == frozenset()
     assert [problem.path for problem in settings.problems] == ["colocation-config", "what-is-this"]
+
+
+def entries(*entries: Any) -> dict[str, str]:
+    return {THRESHOLD: json.dumps({"clusterStrategy": {"enable": True}, "nodeStrategies": list(entries)})}
+
+
+def percent(settings: Settings, pool: str) -> Any:
+    part = render_spec(settings.data, {"pool": pool})["resourceUsedThresholdWithBE"]
+    return part["enable"], part["memoryEvictThresholdPercent"]
+
+
+def for_pool(pool: str, percent: Any) -> dict[str, Any]:
+    return {"name": pool, "nodeSelector": {"matchLabels": {"pool": pool}}, "memoryEvictThresholdPercent": percent}
+
+
+@pytest.mark.parametrize("bad", [180, "80", -1])
+class TestUnusableEntry:
+    def test_with_nothing_earlier_it_is_left_out_and_the_others_apply(self, bad: Any) -> None:
+        settings = settings_of(entries(for_pool("a", bad), for_pool("b", 90)), None)
+        assert settings.held == settings.stale == frozenset()
+        assert [problem.path for problem in settings.problems] == [
+            f"{THRESHOLD}.nodeStrategies[0].memoryEvictThresholdPercent"
+        ]
+        assert percent(settings, "a") == (True, 70)
+        assert percent(settings, "b") == (True, 90)
+
+    def test_it_stays_as_the_last_good_text_has_it(self, bad: Any) -> None:
+        last = settings_of(entries(for_pool("a", 80), for_pool("b", 85)), None)
+        settings = settings_of(entries(for_pool("b", 90), for_pool("a", bad)), last)
+        assert percent(settings, "a") == (True, 80)
+        assert percent(settings, "b") == (True, 90)
+        again = settings_of(entries(for_pool("a", bad), for_pool("b", 95)), settings)
+        assert percent(again, "a") == (True, 80)
+        assert percent(again, "b") == (True, 95)
+
+
+def test_a_selector_that_is_none_is_its_entrys_problem_alone() -> None:
+    settings = settings_of(entries({"nodeSelector": "all", "memoryEvictThresholdPercent": 60}, for_pool("b", 90)), None)
+    assert settings.held == frozenset()
+    assert [problem.path for problem in settings.problems] == [f"{THRESHOLD}.nodeStrategies[0].nodeSelector"]
+    assert percent(settings, "b") == (True, 90)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.render import STRATEGY_KEYS, render_spec
+from koordebpf.slo.render import STRATEGY_KEYS, render_part, render_spec
+from koordebpf.slo.shapes import unknown_in_config
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.webhook import check_configmap
 
@@ -106,8 +107,8 @@ def test_what_is_rendered_is_what_a_node_reads() -> None:
 
 @pytest.mark.parametrize("key", STRATEGY_KEYS)
 def test_an_entry_for_other_nodes_is_checked_too(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"nodeStrategies\[0\].nodeSelector"):
-        render_spec({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})}, {})
+    (left_out,) = render_part({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})}, key, {}).left_out
+    assert left_out.path == f"{key}.nodeStrategies[0].nodeSelector"
     with pytest.raises(ConfigError, match="must be JSON"):
         render_spec({key: "{"}, {})
 
@@ -273,4 +274,32 @@ def test_text_that_is_no_json_and_keys_nobody_knows() -> None:
     assert [reason for reason, _ in problems({THRESHOLD: "{", "cpu-burst-confg": "{}"})] == [
         "ParseConfigFail",
         "ConfigParamInvalid",
+    ]
+
+
+def test_fields_that_nothing_reads_are_named_with_the_nearest_one() -> None:
+    typo = {THRESHOLD: json.dumps({"clusterStrategy": {"memoryEvictTresholdPercent": 80}, "clusterStrateg": {}})}
+    first, second = unknown_in_config(typo)
+    assert (first.path, first.near) == (
+        f"{THRESHOLD}.clusterStrategy.memoryEvictTresholdPercent",
+        "memoryEvictThresholdPercent",
+    )
+    assert (second.path, second.near) == (f"{THRESHOLD}.clusterStrateg", "clusterStrategy")
+    assert problems(typo) == []
+    assert [reason for reason, _ in problems(typo, strict=True)] == ["ConfigParamInvalid"] * 2
+    qos = {"resource-qos-config": config({"beClass": {"memoryQOS": {"wmarkRatios": 1, "oomKillGroup": 1}}})}
+    (field,) = unknown_in_config(qos)
+    assert str(field) == (
+        "resource-qos-config.clusterStrategy.beClass.memoryQOS.wmarkRatios: no such field, it has no effect;"
+        " did you mean wmarkRatio?"
+    )
+    assert unknown_in_config({THRESHOLD: config({"CPUEvictTimeWindowSeconds": 60}), "other": "{", "x": "{}"}) == ()
+
+
+def test_an_unusable_entry_does_not_hide_what_is_wrong_elsewhere() -> None:
+    data = {THRESHOLD: config({}, for_pool("a", enable="yes"), for_pool("b", memoryEvictThresholdPercent=180))}
+    places = [path for _, path in problems(data)]
+    assert [place.partition(":")[0] for place in places] == [
+        f"{THRESHOLD}.nodeStrategies[0].enable",
+        f"{THRESHOLD}.nodeStrategies[1].memoryEvictThresholdPercent",
     ]

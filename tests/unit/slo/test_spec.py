@@ -180,24 +180,111 @@ def texts() -> dict[str, str]:
 
 def test_a_node_without_manager_has_what_the_manager_would_render() -> None:
     annotations = {"node.koordinator.sh/network-bandwidth": "10G"}
-    spec, problems = spec_of_configmap(texts(), {}, annotations)
-    assert problems == ()
+    spec, problems, left_out = spec_of_configmap(texts(), {}, annotations)
+    assert problems == left_out == ()
     rendered = json.dumps({"spec": render_spec(texts(), {}, annotations)}).encode()
     assert (spec, ()) == parse_spec(rendered)
     assert spec.systemStrategy.totalNetworkBandwidth == "10G"
     assert spec.resourceQOSStrategy.beClass is not None
     assert spec.resourceQOSStrategy.beClass.memoryQOS is not None
     assert spec.resourceQOSStrategy.beClass.memoryQOS.wmarkRatio == 95  # koordlet's own default, which no manager sends
-    assert spec_of_configmap({}, {}) == (NodeSLOSpec(), ())
+    assert spec_of_configmap({}, {}) == (NodeSLOSpec(), (), ())
 
 
 @pytest.mark.parametrize("key", SPEC_FIELDS)
 def test_an_unusable_key_leaves_its_part_as_it_was(key: str) -> None:
-    before, _ = spec_of_configmap(texts(), {})
-    spec, (problem,) = spec_of_configmap({**texts(), key: "{"}, {}, last=before)
+    before, *_ = spec_of_configmap(texts(), {})
+    spec, (problem,), _ = spec_of_configmap({**texts(), key: "{"}, {}, last=before)
     assert problem.path == key
     assert spec == before
-    at_first, _ = spec_of_configmap({**texts(), key: "{"}, {})
+    at_first, *_ = spec_of_configmap({**texts(), key: "{"}, {})
     part = SPEC_FIELDS[key]
     assert getattr(at_first, part) == getattr(NodeSLOSpec(), part)
     assert getattr(at_first, part) != getattr(before, part)
+
+
+THRESHOLD = "resource-threshold-config"
+
+
+def thresholds(*entries: Any, **cluster: Any) -> dict[str, str]:
+    return {THRESHOLD: json.dumps({"clusterStrategy": cluster, "nodeStrategies": list(entries)})}
+
+
+def for_pool(pool: str, **values: Any) -> dict[str, Any]:
+    return {"nodeSelector": {"matchLabels": {"pool": pool}}, **values}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        for_pool("a", memoryEvictThresholdPercent="80"),
+        {"nodeSelector": {"matchLabels": {"pool": 1}}, "memoryEvictThresholdPercent": 80},
+        {"nodeSelector": "all"},
+        7,
+    ],
+)
+def test_an_unusable_entry_is_left_out_and_the_others_apply(bad: Any) -> None:
+    data = thresholds(bad, for_pool("b", memoryEvictThresholdPercent=90), enable=True, memoryEvictThresholdPercent=75)
+    for pool, percent in (("b", 90), ("c", 75)):
+        spec, problems, (left_out,) = spec_of_configmap(data, {"pool": pool})
+        assert problems == ()
+        assert left_out.path.startswith(f"{THRESHOLD}.nodeStrategies[0]")
+        assert spec.resourceUsedThresholdWithBE.enable is True
+        assert spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent == percent
+
+
+def test_the_node_of_an_unusable_entry_keeps_what_it_had() -> None:
+    good = thresholds(for_pool("a", memoryEvictThresholdPercent=80), memoryEvictThresholdPercent=75)
+    bad = thresholds(for_pool("a", memoryEvictThresholdPercent="82"), memoryEvictThresholdPercent=70)
+    before, *_ = spec_of_configmap(good, {"pool": "a"})
+    spec, _, (left_out,) = spec_of_configmap(bad, {"pool": "a"}, last=before)
+    assert left_out.value == "82"
+    assert spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent == 80
+    at_first, *_ = spec_of_configmap(bad, {"pool": "a"})
+    assert at_first.resourceUsedThresholdWithBE.memoryEvictThresholdPercent == 70
+
+
+def test_host_applications_of_an_unusable_entry_are_left_out() -> None:
+    entries = [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "applications": [{"name": ""}]}]
+    data = {"host-application-config": json.dumps({"applications": [{"name": "dns"}], "nodeConfigs": entries})}
+    spec, problems, (left_out,) = spec_of_configmap(data, {"pool": "a"})
+    assert (problems, left_out.path) == ((), "host-application-config.nodeConfigs[0].applications[0].name")
+    assert [each.name for each in spec.hostApplications] == ["dns"]
+
+
+@pytest.mark.parametrize("bandwidth", ["fast", "-1", "10Gbit"])
+def test_a_bandwidth_that_is_no_quantity_is_refused(bandwidth: str) -> None:
+    data = {"system-config": json.dumps({"clusterStrategy": {"totalNetworkBandwidth": bandwidth}})}
+    _, (problem,), _ = spec_of_configmap(data, {})
+    assert problem.path == "system-config.clusterStrategy.totalNetworkBandwidth"
+    _, (problem,) = parse_spec(nodeslo(systemStrategy={"totalNetworkBandwidth": bandwidth}))
+    assert problem.path == "spec.systemStrategy.totalNetworkBandwidth"
+    good = {"system-config": json.dumps({"clusterStrategy": {"totalNetworkBandwidth": "10G"}})}
+    annotation = "node.koordinator.sh/network-bandwidth"
+    spec, problems, (left_out,) = spec_of_configmap(good, {}, {annotation: bandwidth})
+    assert (problems, left_out.path, left_out.value) == ((), f"metadata.annotations[{annotation}]", bandwidth)
+    assert spec.systemStrategy.totalNetworkBandwidth == "10G"
+
+
+def test_field_names_match_without_regard_to_case_as_in_go() -> None:
+    """Koordinator's own samples write CPUEvictTimeWindowSeconds."""
+    data = thresholds(
+        {"NodeSelector": {"MatchLabels": {"pool": "a"}}, "CPUEvictTimeWindowSeconds": 60},
+        cpuEvictTimeWindowSeconds=30,
+        Enable=True,
+    )
+    spec, problems, left_out = spec_of_configmap(data, {"pool": "a"})
+    assert problems == left_out == ()
+    assert spec.resourceUsedThresholdWithBE.cpuEvictTimeWindowSeconds == 60
+    assert spec.resourceUsedThresholdWithBE.enable is True
+    burst = {"cpu-burst-config": json.dumps({"ClusterStrategy": {"CPUBurstPercent": 500}})}
+    assert spec_of_configmap(burst, {})[0].cpuBurstStrategy.cpuBurstPercent == 500
+    spec, _ = parse_spec(nodeslo(ResourceUsedThresholdWithBE={"CPUEvictTimeWindowSeconds": 60}))
+    assert spec.resourceUsedThresholdWithBE.cpuEvictTimeWindowSeconds == 60
+
+
+def test_the_default_of_the_root_cgroup_is_block_io_that_is_off() -> None:
+    root = NodeSLOSpec().resourceQOSStrategy.cgroupRoot
+    assert root is not None
+    assert root.blkioQOS is not None
+    assert root.blkioQOS.enable is False

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.keys import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo, strategy_for
 from koordebpf.slo.overlay import DEFAULT_STRATEGY
-from koordebpf.slo.render import THRESHOLD_KEY, strategy_of_configmap
+from koordebpf.slo.render import render_part, strategy_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.slo.threshold_rules import memory_evict_lower_percent, memory_evict_problem
 
@@ -160,26 +161,29 @@ def test_match_expressions(expression, matches):
         ({"clusterStrategy": []}, ".clusterStrategy"),
         ({"clusterStrategy": {"memoryEvictThresholdPercent": "85"}}, ".clusterStrategy.memoryEvictThresholdPercent"),
         ({"nodeStrategies": {"a": 1}}, ".nodeStrategies"),
-        ({"nodeStrategies": [1]}, ".nodeStrategies[0]"),
-        ({"nodeStrategies": [{}, {"enable": "yes"}]}, ".nodeStrategies[1].enable"),
-        (
-            {"nodeStrategies": [{"nodeSelector": {"matchLabels": {"a": 1}}}]},
-            ".nodeStrategies[0].nodeSelector.matchLabels.a",
-        ),
-        (
-            {
-                "nodeStrategies": [
-                    {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": "b"}]}}
-                ]
-            },
-            ".nodeStrategies[0].nodeSelector.matchExpressions[0].values",
-        ),
     ],
 )
 def test_a_wrong_configmap_names_its_place(config, path):
     with pytest.raises(ConfigError) as caught:
         strategy_of_configmap(_configmap(**config), {})
     assert caught.value.path == f"{THRESHOLD_KEY}{path}"
+
+
+@pytest.mark.parametrize(
+    ("entries", "path"),
+    [
+        ([1], "[0]"),
+        ([{}, {"enable": "yes"}], "[1].enable"),
+        ([{"nodeSelector": {"matchLabels": {"a": 1}}}], "[0].nodeSelector.matchLabels.a"),
+        (
+            [{"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": "b"}]}}],
+            "[0].nodeSelector.matchExpressions[0].values",
+        ),
+    ],
+)
+def test_an_entry_that_is_left_out_names_its_place(entries, path):
+    (error,) = render_part(_configmap(nodeStrategies=entries), THRESHOLD_KEY, {}).left_out
+    assert error.path == f"{THRESHOLD_KEY}.nodeStrategies{path}"
 
 
 def test_the_nodeslo_goes_before_the_configmap():
