@@ -103,7 +103,7 @@ class Evictions:
         self.usefulness = self.usefulness.judged(
             [entry.uid for entry in settled.released] + over,
             [entry.uid for entry in late_now if entry.uid not in over],
-            used_bytes=view.used_bytes,
+            used_bytes=view.known_used_bytes,
             now_ns=view.now_ns,
         )
         self.late = frozenset(entry.uid for entry in settled.late)

@@ -59,7 +59,7 @@ class NodeHistory:
     def note(self, now_ns: int, node: NodeMeasure) -> None:
         """Remember how full the node was at a sample in between, for the forecast."""
         if node.scope == "machine" or node.memory is not None:  # else its page cache is in it
-            self._node.push(now_ns, {_USED: node.used_bytes})
+            self._node.push(now_ns, {_USED: node.known_used_bytes})
 
     def measure(
         self, now_ns: int, known: Known, tmpfs_uids: Collection[str] = (), sampled: NodeMeasure | None = None
@@ -185,7 +185,7 @@ class NodeHistory:
         stalled_ratio = line.avg10 / 100 if line else 0.0
 
         def until(mark: int | None) -> TimeTo | None:
-            return None if mark is None else time_to(mark - node.used_bytes, growths, stalled_ratio)
+            return None if mark is None else time_to(mark - node.known_used_bytes, growths, stalled_ratio)
 
         lower = None if lower_percent is None else max(capacity * lower_percent // 100, 0)
         return NodeForecast(until(lower), until(threshold), until(node.total_bytes))

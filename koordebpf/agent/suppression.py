@@ -22,13 +22,13 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.decide.suppress.amount import BeAmount
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import KeptSuppression, adopted
 from koordebpf.decide.suppress.wake import woken
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.slo.cpu_threshold_rules import cpu_window_s
 from koordebpf.state.be_cpu import be_request_millicpu
 from koordebpf.state.cpu import CpuMeasured
+from koordebpf.state.suppression import KeptSuppression, adopted
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 

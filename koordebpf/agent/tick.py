@@ -132,7 +132,7 @@ class Agent:
         self._threshold = threshold
         if self._may_act_ahead(node):
             self._next_full_ns = min(self._next_full_ns, now_ns + _AHEAD_PACE_NS)
-        is_above = threshold is not None and node.used_bytes >= threshold
+        is_above = threshold is not None and node.known_used_bytes >= threshold
         if not is_above:
             self._crossed_ns = None
         elif self._crossed_ns is None:
@@ -152,7 +152,7 @@ class Agent:
         growth = node.growth_bytes_per_s or 0.0
         if self._threshold is None or growth <= 0 or not self._settings.act_ahead_ns:
             return False
-        return (self._threshold - node.used_bytes) / growth * NS_PER_S < 2 * self._settings.act_ahead_ns
+        return (self._threshold - node.known_used_bytes) / growth * NS_PER_S < 2 * self._settings.act_ahead_ns
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
@@ -294,7 +294,7 @@ class Agent:
                 if pod.uid in acting:
                     if self._overdue and executor is self._executor:
                         self._overdue.sent(feature.verdict.feature, victim, view, decided_ns)
-                    self._evictions.sent(pod, decided_ns, view.used_bytes, for_use=is_for_use, for_cpu=for_cpu)
+                    self._evictions.sent(pod, decided_ns, view.known_used_bytes, for_use=is_for_use, for_cpu=for_cpu)
                 elif results[pod.uid] in _IN_VAIN:
                     self._evictions.tried(pod, decided_ns)
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
@@ -348,7 +348,7 @@ class Agent:
         if self._evictions.is_waiting(time.monotonic_ns()):
             return _WAITING_PACE_NS
         return next_sample_ns(
-            threshold - node.used_bytes,
+            threshold - node.known_used_bytes,
             node.growth_bytes_per_s,
             cpus=self._cpus,
             floor_ns=self._config.sample_floor_ns,

@@ -57,8 +57,9 @@ def plan(
     With --diff, --set or --feature-gates the frame is decided twice, as it is and under the settings that are given,
     and what changes stands side by side.
 
-    Beside the evictions it shows what best-effort pods would be left of the CPUs, as the first decision of an agent
-    that has just started: which amount, out of what, and which files would be written.
+    Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
+    files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
+    started.
 
     \b
     Examples:

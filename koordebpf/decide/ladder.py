@@ -198,7 +198,11 @@ def _from_here(view: NodeView, state: LadderState, plan: Plan) -> LadderState:
         default=0,
     )
     return replace(
-        state, since_ns=view.now_ns, used_bytes=view.used_bytes, need_bytes=need, stalled_ns=_stalled_ns(view)
+        state,
+        since_ns=view.now_ns,
+        used_bytes=view.known_used_bytes,
+        need_bytes=need,
+        stalled_ns=_stalled_ns(view),
     )
 
 
@@ -212,7 +216,7 @@ def _overdue_freeze(view: NodeView, state: LadderState, settings: LadderSettings
 
 def _effect(view: NodeView, state: LadderState) -> Effect:
     fall = 1 - _stalled_ns(view) / state.stalled_ns if state.stalled_ns else None
-    return Effect(freed_bytes=state.used_bytes - view.used_bytes, stall_fall_ratio=fall)
+    return Effect(freed_bytes=state.used_bytes - view.known_used_bytes, stall_fall_ratio=fall)
 
 
 def _has_helped(state: LadderState, effect: Effect, settings: LadderSettings) -> bool:

@@ -11,6 +11,7 @@ from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 
 
@@ -23,7 +24,8 @@ class NodePlan(Plan, frozen=True, kw_only=True):
 def decide_node(view: NodeView, eviction: EvictSettings, suppress: SuppressSettings) -> NodePlan:
     """Return both decisions for this view; neither knows of the other, as in the agent."""
     plan = decide(view, eviction)
-    return NodePlan(**msgspec.structs.asdict(plan), suppression=explained_suppression(view, suppress))
+    suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
+    return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression)
 
 
 def node_plan_schema() -> dict[str, Any]:

@@ -38,6 +38,8 @@ def used_memory(
     lower = memory_evict_lower_percent(strategy) if strategy else None
     if threshold is None or lower is None:  # `problem_of` told of it
         return skip(feature, "invalid_config", "memoryEvictThresholdPercent is not set")
+    if used is None:
+        return skip(feature, "unknown_usage", "the node's memory usage is not known")
     used_percent = used * 100 // capacity
     evidence = Evidence(
         capacity_bytes=capacity,

@@ -43,7 +43,7 @@ class KoordletMetrics:
         yield _gauge("koordlet_start_time", "Unix time of the start of this agent.", self._node, self._started_wall_s)
         if node is not None:
             text = "Memory in use as the decision sees it."
-            yield _gauge("koordlet_node_used_memory_bytes", text, self._node, node.used_bytes)
+            yield _gauge("koordlet_node_used_memory_bytes", text, self._node, node.known_used_bytes)
         if suppression and suppression.held_millicpu is not None and suppression.policy in _SUPPRESS_TYPES:
             text = "CPU that best-effort pods may use, by what holds them."
             cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])

@@ -178,8 +178,8 @@ def time_text(left: TimeTo | None) -> str:
 
 def _head(page: TopPage) -> list[str]:
     node, forecast = page.node, page.forecast
-    percent = node.used_bytes * 100 // page.capacity_bytes if page.capacity_bytes else 0
-    first = f"node {format_bytes(node.used_bytes)} of {format_bytes(page.capacity_bytes)} ({percent} %)"
+    percent = node.known_used_bytes * 100 // page.capacity_bytes if page.capacity_bytes else 0
+    first = f"node {format_bytes(node.known_used_bytes)} of {format_bytes(page.capacity_bytes)} ({percent} %)"
     if node.growth_bytes_per_s is not None:
         growth = round(node.growth_bytes_per_s)
         first += f", {'grows' if growth >= 0 else 'shrinks'} {_bytes(abs(growth))}/s"

@@ -13,6 +13,7 @@ from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu_view import cpu_view
 from koordebpf.state.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import (
     ExecutorName,
     Frame,
@@ -45,6 +46,7 @@ def build_view(
     pdbs: Sequence[PodDisruptionBudget] | None = None,
     last_cpu_evict_ns: int | None = None,
     started_ns: int | None = None,
+    suppression: SuppressState | None = None,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
 
@@ -78,6 +80,7 @@ def build_view(
         pdbs=None if pdbs is None else tuple(pdbs),
         last_cpu_evict_ns=last_cpu_evict_ns,
         started_ns=started_ns,
+        suppression=suppression,
     )
 
 
@@ -103,6 +106,7 @@ def view_of_frame(frame: Frame) -> NodeView:
         pdbs=frame.podDisruptionBudgets,
         last_cpu_evict_ns=frame.lastCpuEvictNs,
         started_ns=frame.startedNs,
+        suppression=frame.suppression,
     )
 
 

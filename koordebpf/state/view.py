@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.kube.objects import Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuMeasured, CpuView
+from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # how a victim goes: by an Eviction, by the container runtime, by a kill
@@ -202,7 +203,7 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     scope: Literal["machine", "cgroup"]
     total_bytes: NotNegative
-    used_bytes: NotNegative
+    used_bytes: NotNegative | None  # None: not known; an agent always knows
     growth_bytes_per_s: float | None = None
     memory: MemoryParts | None = None  # cgroup scope: the parts behind used_bytes
     psi_some: PsiLine | None = None
@@ -210,6 +211,14 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall: StallParts | None = None
     shares: StallShares | None = None  # derived, where there is no pressure file; else see psi_some, psi_full
     forecast: NodeForecast | None = None
+
+    @property
+    def known_used_bytes(self) -> int:
+        """`used_bytes` of a node that was measured, as an agent's always is.
+
+        Raises:  ValueError: it is not known.
+        """
+        return _known(self.used_bytes)
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -267,6 +276,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Everything one decision rests on; what `koordebpf plan` reads.
 
     Kubernetes-native: `node`, `pods`, and `nodeSLO` (the object) or `sloControllerConfig` (the ConfigMap's data).
+    `measured.node.used_bytes` null says that the node's usage is not known: no feature that asks for it is judged.
     `executor` is how an eviction would be carried out, which decides what memory comes back. `time` is the wall clock
     at `measured.now_ns`, RFC 3339. Without `podDisruptionBudgets` nothing is known of them; an empty list: there are
     none in the namespaces of these pods.
@@ -290,6 +300,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     podDisruptionBudgets: tuple[PodDisruptionBudget, ...] | None = None
     lastCpuEvictNs: NotNegative | None = None  # by a feature that judges CPU; `lastEvictNs`: by one that judges memory
     startedNs: NotNegative | None = None  # when the agent that was running then had started; None: not known
+    suppression: SuppressState | None = None  # what it remembered of suppression; None: as one that has just started
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
@@ -351,7 +362,7 @@ class NodeView(msgspec.Struct, frozen=True):
 
     now_ns: int
     capacity_bytes: int
-    used_bytes: int
+    used_bytes: int | None  # None: not known
     pods: tuple[PodView, ...]
     strategy: ResourceThresholdStrategy | None  # merged and validated; None: no source has told
     feature_gates: dict[str, bool]
@@ -371,3 +382,18 @@ class NodeView(msgspec.Struct, frozen=True):
     cpu: CpuView | None = None  # None: not measured
     last_cpu_evict_ns: int | None = None  # by one that judges CPU
     started_ns: int | None = None  # when the agent started; None: not known
+    suppression: SuppressState | None = None  # as remembered; None: nothing is
+
+    @property
+    def known_used_bytes(self) -> int:
+        """`used_bytes` of a node that was measured.
+
+        Raises:  ValueError: it is not known.
+        """
+        return _known(self.used_bytes)
+
+
+def _known(used_bytes: int | None) -> int:
+    if used_bytes is None:
+        raise ValueError("the node's memory usage is not known")
+    return used_bytes

@@ -6,7 +6,7 @@ from functools import partial
 
 from koordebpf.decide.suppress.choose_cpus import choose_cpus
 from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.state import SuppressState
+from koordebpf.state.suppression import SuppressState
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.bench.timing import times_ms

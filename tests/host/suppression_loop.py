@@ -12,10 +12,10 @@ from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
 from koordebpf.agent.cpu_collector import CpuCollector
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.cgroupfs import find_controllers
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.build import build_view
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.units import NS_PER_S
 from tests.host.cpu_cgroups import CpuNode

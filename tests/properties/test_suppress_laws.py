@@ -13,10 +13,10 @@ from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import MemoryPressureSettings, SuppressSettings
-from koordebpf.decide.suppress.state import MemoryHold, SuppressState
 from koordebpf.kernel.cgroup_files import CgroupFile, broken_rule, format_cpu_list
 from koordebpf.report.suppression_page import suppression_blocks
 from koordebpf.state.cpu import CpuTopology
+from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import NodeView
 from tests.builders import pod
 from tests.cpu_nodes import (

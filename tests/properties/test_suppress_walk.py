@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
 from koordebpf.state.cpu import CpuTopology
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.builders import NOW_NS, pod

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import KeptSuppression, SuppressState, adopted
 from koordebpf.kernel.cgroup_files import CgroupFile
 from koordebpf.state.cpu import BeCgroup, CpuManager, HostApplicationCpu
+from koordebpf.state.suppression import KeptSuppression, SuppressState, adopted
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.builders import NOW_NS, pod
 from tests.cpu_nodes import (

@@ -9,9 +9,9 @@ import msgspec
 from koordebpf.decide.reconcile.values import CgroupWrite
 from koordebpf.decide.suppress.choose_cpus import choose_cpus
 from koordebpf.decide.suppress.pools import CpuPools
-from koordebpf.decide.suppress.state import Use
 from koordebpf.kernel.cgroup_files import CgroupFile
 from koordebpf.state.cpu import BeCgroup, CpuView
+from koordebpf.state.suppression import Use
 
 MIN_CPUS = 2  # Why: koordlet's least; with one CPU a pod that waits for its own other thread stands still
 _STEPS = 10  # Why: koordlet's growth is a tenth of the node's CPUs at a time, rounded up

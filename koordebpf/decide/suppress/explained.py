@@ -9,9 +9,9 @@ from koordebpf.decide.suppress.pools import withheld_cpus
 from koordebpf.decide.suppress.recovery import be_root
 from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.cgroup_files import CgroupFile, Value
 from koordebpf.state.cpu import CpuView
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from koordebpf.decide.evict.preference import caused_stalls, is_latency_sensitive
 from koordebpf.decide.suppress.settings import MemoryPressureSettings
-from koordebpf.decide.suppress.state import MemoryHold
+from koordebpf.state.suppression import MemoryHold
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu, format_ns
 

@@ -8,9 +8,9 @@ from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.decide.suppress.cpuset import MIN_CPUS, recovered_cpuset
 from koordebpf.decide.suppress.pools import be_pools
 from koordebpf.decide.suppress.quota import quota_write
-from koordebpf.decide.suppress.state import SuppressState, Use
 from koordebpf.kernel.cgroup_files import CgroupFile
 from koordebpf.state.cpu import BeCgroup, CpuView
+from koordebpf.state.suppression import SuppressState, Use
 
 
 def be_root(cpu: CpuView) -> BeCgroup | None:

@@ -13,10 +13,10 @@ from koordebpf.decide.suppress.pools import CpuPools, be_pools
 from koordebpf.decide.suppress.quota import MIN_QUOTA_US, choose_quota, quota_write
 from koordebpf.decide.suppress.recovery import be_root, recovered_idle, recovered_quota, recovered_state, recovery
 from koordebpf.decide.suppress.settings import Policy, SuppressSettings
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuUsage, CpuView
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu
 

@@ -21,7 +21,6 @@ from koordebpf.decide.plan import Plan
 from koordebpf.decide.reconcile.values import DesiredState
 from koordebpf.decide.rounds import decide
 from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditLog, AuditRecord
 from koordebpf.report.events import EventPoster
@@ -30,6 +29,7 @@ from koordebpf.report.http import Health
 from koordebpf.report.in_flight import InFlight
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.state.cpu import CpuWindow
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import frame, plan_of, pod

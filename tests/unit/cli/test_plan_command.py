@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from koordebpf.cli import _group
 from koordebpf.cli.plan import plan
 from koordebpf.errors import ConfigError
 from koordebpf.state.frame import encode_frame
@@ -172,3 +173,54 @@ def test_a_decision_costs_no_cluster_client():
         done = subprocess.run([sys.executable, "-c", heavy, HOG, *more], capture_output=True, text=True, check=True)
         assert done.stderr == "set()\n"
         assert done.stdout
+
+
+def test_a_misspelt_setting_is_answered_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"did you mean memoryEvictThresholdPercent\?"):
+        _run(HOG, "--set", "memoryEvictThreshholdPercent=85")
+
+
+def test_fields_of_the_frame_that_nothing_reads_are_named_and_with_strict_refused(tmp_path):
+    recorded = json.loads(Path(HOG).read_bytes())
+    recorded["nodeSLO"]["spec"]["resourceUsedThresholdWithBE"]["memoryEvictTresholdPercent"] = 85
+    path = tmp_path / "typo.json"
+    path.write_text(json.dumps(recorded))
+    lenient = CliRunner().invoke(plan, [str(path)], catch_exceptions=False)
+    assert lenient.exit_code == 0
+    assert "memoryEvictTresholdPercent: no such field, it has no effect; did you mean" in lenient.stderr
+    strict = CliRunner().invoke(plan, ["--strict", str(path)], catch_exceptions=False)
+    assert strict.exit_code == 2
+    assert "evicting spark/exec-2" in strict.stdout
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest_one():
+    done = CliRunner().invoke(_group, ["plna"])
+    assert done.exit_code == 2
+    assert "No such command 'plna'. Did you mean 'plan'?" in done.stderr
+
+
+def test_a_frame_may_say_that_the_usage_of_the_node_is_not_known():
+    recorded = json.loads(Path(HOG).read_bytes())
+    recorded["measured"]["node"]["used_bytes"] = None
+    decided = json.loads(_run("--json", "-", stdin=json.dumps(recorded).encode()))
+    verdicts = {each["verdict"]["feature"]: each["verdict"] for each in decided["features"]}
+    assert verdicts["BEMemoryEvict"]["skipped"] == "unknown_usage"
+    assert not verdicts["BEMemoryEvict"]["fires"]
+    text = _run("-", stdin=json.dumps(recorded).encode())
+    assert "the node's memory usage is not known" in text
+    del recorded["measured"]["node"]["used_bytes"]
+    with pytest.raises(ConfigError, match="used_bytes"):
+        _run("-", stdin=json.dumps(recorded).encode())
+
+
+def test_a_frame_may_carry_the_state_of_suppression():
+    recorded = json.loads((FRAMES / "best-effort-is-held.json").read_bytes())
+    fresh = json.loads(_run("--json", "-", stdin=json.dumps(recorded).encode()))["suppression"]["decision"]
+    grown_ns = recorded["measured"]["now_ns"] - 1
+    recorded["suppression"] = {"cpuset": "using", "cpuset_grown_ns": grown_ns, "is_ruled": True}
+    carried = json.loads(_run("--json", "-", stdin=json.dumps(recorded).encode()))["suppression"]["decision"]
+    assert fresh["next"]["cpuset_grown_ns"] is None
+    assert carried["next"]["cpuset_grown_ns"] == grown_ns
+    recorded["suppression"] = {"quota": "sometimes"}
+    with pytest.raises(ConfigError, match=r"suppression\.quota"):
+        _run("-", stdin=json.dumps(recorded).encode())

@@ -71,3 +71,29 @@ def test_the_example_that_is_applied_as_a_whole_can_be_checked_and_rendered(file
     assert (done.exit_code, done.output) == (0, f"{example}: nothing wrong in 1 keys\n")
     done = CliRunner().invoke(slo, ["render", "--node", node, example], catch_exceptions=False)
     assert json.loads(done.output)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 80
+
+
+def test_a_field_that_nothing_reads_is_named_and_with_strict_refused(tmp_path: Path) -> None:
+    typo = tmp_path / "typo.yaml"
+    typo.write_text(CONFIGMAP.replace('"enable": true', '"enable": true, "memoryEvictTresholdPercent": 80'))
+    place = "resource-threshold-config.clusterStrategy.memoryEvictTresholdPercent"
+    lenient = CliRunner().invoke(slo, ["check", str(typo)])
+    assert lenient.exit_code == 0
+    assert f"{place}: no such field, it has no effect; did you mean memoryEvictThresholdPercent?" in lenient.stderr
+    strict = CliRunner().invoke(slo, ["check", "--strict", str(typo)])
+    assert strict.exit_code == 2
+    assert place in strict.stdout
+
+
+def test_render_warns_of_what_does_not_mean_what_it_says(files: tuple[str, str]) -> None:
+    configmap, node = files
+    text = CONFIGMAP.replace("90", "180").replace('"enable": true', '"enabel": true')
+    Path(configmap).write_text(text)
+    done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
+    assert json.loads(done.stdout)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 180
+    assert "memoryEvictThresholdPercent: 180: must be 0…100" in done.stderr
+    assert "did you mean enable?" in done.stderr
+    Path(configmap).write_text(CONFIGMAP.replace("90", '"90"'))
+    done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
+    assert json.loads(done.stdout)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 70
+    assert "nodeStrategies[0].memoryEvictThresholdPercent: '90'" in done.stderr

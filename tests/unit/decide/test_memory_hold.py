@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import MemoryPressureSettings, SuppressSettings
-from koordebpf.decide.suppress.state import MemoryHold, SuppressState
+from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_S
 from tests.builders import NOW_NS, ls_pod, pod

@@ -8,7 +8,6 @@ import pytest
 
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.state import SuppressState
 from koordebpf.decide.suppress.wake import (
     MAX_SHIFT,
     TracingPace,
@@ -21,6 +20,7 @@ from koordebpf.decide.suppress.wake import (
     paced,
     woken,
 )
+from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.cpu_nodes import be_tree, node
 from tests.machines import machine

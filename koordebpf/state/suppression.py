@@ -11,7 +11,7 @@ import msgspec
 Use = Literal["unknown", "using", "recovered"]
 
 
-class MemoryHold(msgspec.Struct, frozen=True):
+class MemoryHold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CPU that best-effort pods are kept from because their growth made others stall for memory."""
 
     cap_millicpu: int
@@ -20,7 +20,7 @@ class MemoryHold(msgspec.Struct, frozen=True):
     ratio_at_start: float
 
 
-class SuppressState(msgspec.Struct, frozen=True):
+class SuppressState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of each value, and when it last grew. `is_ruled`: a strategy was known since the start."""
 
     cpuset: Use = "unknown"
