@@ -5,6 +5,7 @@ grpcio and protobuf come with the extra `cri`; they are imported only here and o
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ SOCKETS = (
     Path("/run/k3s/containerd/containerd.sock"),
 )
 
+# Why: gRPC's own is two minutes, in which a runtime that is back would not be asked.
+_RECONNECT_MS = 1000
 _POD_UID = "io.kubernetes.pod.uid"  # labels that the kubelet gives to containers
 _CONTAINER_NAME = "io.kubernetes.container.name"
 _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
@@ -76,6 +79,8 @@ class Cri:
             )
         if not path.is_socket():
             raise ConfigError("--cri-socket", str(path), "must be the socket of a container runtime")
+        # Its C library would print about connections, and a call would wait for whoever reads standard error.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
             import grpc
         except ImportError as error:
@@ -85,7 +90,8 @@ class Cri:
         self._grpc = grpc
         self._messages = _message_classes()
         # A pod has a few containers; its name as the authority is what containerd expects of a Unix socket.
-        self._channel = grpc.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")])
+        options = [("grpc.default_authority", "localhost"), ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS)]
+        self._channel = grpc.insecure_channel(f"unix:{path}", options=options)
         self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
 
@@ -93,6 +99,21 @@ class Cri:
         """Return the runtime's name and version. Raises: KubeError."""
         answer = self._ask("Version", self._messages["VersionRequest"](version="v1"), timeout_s)
         return f"{answer.runtime_name} {answer.runtime_version}"
+
+    def warm(self, timeout_s: float) -> None:
+        """Connect, and have everything ready that a stop needs; what is there already costs one call.
+
+        Raises:  KubeError: the runtime does not answer.
+        """
+        request = self._messages["VersionRequest"](version="v1")
+        # As stops are called: the thread that waits for answers is started by the first of such calls.
+        waiting = self._call("Version").future(request, timeout=timeout_s)
+        try:
+            waiting.result()
+        except self._grpc.RpcError as error:
+            raise self._error("Version", error) from error
+        self._call("ListContainers")
+        self._call("StopContainer")
 
     def running(self, pod_uid: str, timeout_s: float) -> tuple[RunningContainer, ...]:
         """Return every container of the pod that runs. Raises: KubeError."""

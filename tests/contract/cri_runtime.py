@@ -22,6 +22,7 @@ class Runtime:
     def __init__(self, socket: Path) -> None:
         self.messages = _message_classes()
         self.pods: dict[str, dict[str, int]] = {}
+        self.versions = 0  # how often it was asked for
         self.listed: list[str] = []  # pods whose containers were asked for
         self.stopped: list[tuple[str, int]] = []
         self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}
@@ -36,7 +37,7 @@ class Runtime:
 
     def _handler(self) -> grpc.GenericRpcHandler:
         answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
-            "Version": lambda *_: self.messages["VersionResponse"](runtime_name="own", runtime_version="1.0"),
+            "Version": self._version,
             "ListContainers": self._list,
             "StopContainer": self._stop,
         }
@@ -51,6 +52,10 @@ class Runtime:
                 for name, answer in answers.items()
             },
         )
+
+    def _version(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.versions += 1
+        return self.messages["VersionResponse"](runtime_name="own", runtime_version="1.0")
 
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
         wanted = {label.key: label.value for label in request.filter.label_selector}

@@ -132,6 +132,42 @@ def test_dry_run_asks_nothing(cri: Cri, runtime: Runtime) -> None:
     assert runtime.stopped == []
 
 
+def test_the_connection_is_there_before_the_first_victim(cri: Cri, runtime: Runtime) -> None:
+    executor = CriExecutor(cri, OutcomeQueue(lambda: None), enforce=True)
+    until(lambda: runtime.versions, "the runtime is asked without a victim")
+    executor.close()
+    assert (runtime.listed, runtime.stopped) == ([], [])
+
+
+def test_a_runtime_that_was_restarted_is_connected_to_again_without_a_victim(
+    cri: Cri, runtime: Runtime, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = CriLimits(warm_every_s=patience(0.1))
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CriExecutor(cri, outcomes, limits=limits, enforce=True)
+    until(lambda: runtime.versions >= 2, "the runtime is asked again and again")
+    runtime.close()
+    until(lambda: "the container runtime does not answer" in caplog.text, "it is said")
+    again = Runtime(tmp_path / "cri.sock")
+    again.pods = {"a": {"main": RUNNING}}
+    try:
+        # gRPC tries again within a second, not within its own two minutes.
+        until(lambda: again.versions, "the new one is asked", 10)
+        executor.submit(victim("a"), 1)
+        (outcome,) = until(outcomes.drain, "the outcome")
+        assert outcome.result is Result.DONE
+        assert caplog.text.count("does not answer") == 1
+    finally:
+        executor.close()
+        again.close()
+
+
+def test_dry_run_does_not_even_connect(cri: Cri, runtime: Runtime) -> None:
+    executor = CriExecutor(cri, OutcomeQueue(lambda: None))
+    executor.close()
+    assert runtime.versions == 0
+
+
 def test_version(cri: Cri) -> None:
     assert cri.version() == "own 1.0"
 
