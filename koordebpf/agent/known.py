@@ -84,7 +84,7 @@ class Known:
         return self.spec.resourceUsedThresholdWithBE if self.spec else None
 
     def learn(self, state: ClusterState) -> None:
-        """Take over what a source says now. A pod that cannot be understood is left out, with a sentence."""
+        """Take over what a source says now. A pod that cannot be read is never evicted, with a sentence."""
         of_pods: list[str] = []
         of_node: list[str] = []
         self.is_whole = self.is_whole or bool(state.synced_at_ns)
@@ -92,10 +92,10 @@ class Known:
         known = {id(facts.pod): facts for facts in self.facts}
         facts: list[PodFacts] = []
         for pod in state.pods:
-            try:
-                facts.append(known.get(id(pod)) or pod_facts(pod))
-            except ConfigError as error:
-                of_pods.append(f"{error}; the pod is left alone")
+            each = known.get(id(pod)) or pod_facts(pod)
+            facts.append(each)
+            if each.terms.problem is not None:
+                of_pods.append(f"{each.terms.problem}; the pod is left alone")
         self.facts = tuple(facts)
         self.uids = frozenset(each.uid for each in facts)
         try:

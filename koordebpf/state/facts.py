@@ -66,11 +66,17 @@ class PodFacts(msgspec.Struct, frozen=True):
 def pod_facts(pod: Pod) -> PodFacts:
     """Return the facts of one Pod; its Kubernetes QoS class is worked out from the spec where the status lacks it.
 
-    Raises: ConfigError: a quantity of its containers is none.
+    One of which a quantity cannot be read asks for nothing, and `terms.problem` says what is wrong with it.
+
     Cost:   1 µs.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
-    kube_qos = status.qosClass or _kube_qos_from_spec(pod)
+    try:
+        kube_qos = status.qosClass or _kube_qos_from_spec(pod)
+        terms = _terms(pod, kube_qos)
+    except ConfigError as error:
+        kube_qos = status.qosClass or "Burstable"
+        terms = msgspec.structs.replace(_terms(_asking_for_nothing(pod), kube_qos), problem=str(error))
     annotations = meta.annotations or {}
     has_memory_volume, has_host_tmpfs = False, spec.hostIPC
     for volume in spec.volumes or ():
@@ -91,7 +97,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         priority=spec.priority,
         eviction_policy=annotations.get(EVICTION_POLICY_ANNOTATION),
         is_mirror=CONFIG_MIRROR_ANNOTATION in annotations,
-        terms=_terms(pod, kube_qos),
+        terms=terms,
         has_memory_volume=has_memory_volume,
         has_host_tmpfs=has_host_tmpfs,
         cpus=pod_cpus(annotations),
@@ -101,7 +107,6 @@ def pod_facts(pod: Pod) -> PodFacts:
 def facts_of_pods(pods: Iterable[Pod], known: Iterable[PodFacts] = ()) -> tuple[PodFacts, ...]:
     """Return the facts of all pods, those of unchanged objects taken from `known`.
 
-    Raises: ConfigError: a quantity of a container is none.
     Cost:   0.2 µs for each known object.
     """
     by_identity = {id(facts.pod): facts for facts in known}  # `known` holds the objects, so an id is not reused
@@ -145,6 +150,13 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
     )
+
+
+def _asking_for_nothing(pod: Pod) -> Pod:
+    replace = msgspec.structs.replace
+    main = [replace(each, resources=None) for each in pod.spec.containers]
+    init = [replace(each, resources=None) for each in pod.spec.initContainers or ()]
+    return replace(pod, spec=replace(pod.spec, containers=main, initContainers=init, overhead=None))
 
 
 # A static pod is controlled by its Node, which is no workload.

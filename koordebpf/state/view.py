@@ -304,6 +304,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
+LIVE_PHASES = frozenset({"Pending", "Running"})
 
 
 class PodTerms(msgspec.Struct, frozen=True):
@@ -325,6 +326,7 @@ class PodTerms(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
     grace_s: int = 30  # spec.terminationGracePeriodSeconds
     deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: nobody deletes it
+    problem: str | None = None  # what of the object cannot be read: such a pod is never evicted
 
 
 class PodView(msgspec.Struct, frozen=True):

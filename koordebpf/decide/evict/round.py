@@ -12,7 +12,7 @@ from koordebpf.decide.evict.preference import caused_stalls
 from koordebpf.decide.evict.protection import Reason, protected
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate
-from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView, RefusedEviction
+from koordebpf.state.view import FINISHED_PHASES, LIVE_PHASES, NodeView, PodView, RefusedEviction
 
 _LEAVING = ("leaving", "it was told to go and has not given its memory back yet")
 
@@ -36,6 +36,13 @@ class Round:
                 barred[pod.uid] = found
             elif pod.phase in FINISHED_PHASES:
                 barred[pod.uid] = "finished", f"its phase is {pod.phase}: no process is left"
+            elif pod.phase not in LIVE_PHASES:
+                barred[pod.uid] = (
+                    "phase_unknown",
+                    f"its phase is {pod.phase or 'not set'}: it may not run",
+                )
+            elif pod.terms.problem is not None:
+                barred[pod.uid] = "unreadable", pod.terms.problem
             elif pod.is_terminating and not may_be_hurried(pod, self.view, self.settings):
                 barred[pod.uid] = "terminating", "it is already being deleted"
             elif pod.uid in told:

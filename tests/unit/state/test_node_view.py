@@ -83,8 +83,10 @@ def test_the_kubernetes_class_is_worked_out_where_the_status_lacks_it():
     bad = msgspec.structs.replace(
         made, spec=PodSpec(containers=[Container(resources=ResourceRequirements({"cpu": "x"}))])
     )
-    with pytest.raises(ConfigError, match=r"containers\.resources\.cpu: 'x'"):
-        pod_facts(bad)
+    facts = pod_facts(bad)
+    assert facts.terms.problem is not None
+    assert "containers.resources.cpu: 'x'" in facts.terms.problem
+    assert (facts.kube_qos, facts.terms.cpu_request_millicpu) == ("Burstable", 0)
 
 
 def test_facts_of_unchanged_objects_are_kept():
