@@ -17,6 +17,7 @@ from koordebpf.slo.cpu_placement import PodCpus, pod_cpus
 from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
 from koordebpf.slo.priority import koord_priority, priority_or_default
 from koordebpf.slo.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.state.pod_terms import PodTerms
 from koordebpf.state.requests import (
     CPU_OF_BAND,
     MEMORY_OF_BAND,
@@ -25,7 +26,6 @@ from koordebpf.state.requests import (
     cpu_requests,
     memory_requests,
 )
-from koordebpf.state.view import PodTerms
 
 _DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds
 

@@ -6,7 +6,6 @@ the agent, `plan` and later `replay` go the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from koordebpf.kube.objects import Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuMeasured, CpuView
+from koordebpf.state.pod_terms import PodTerms
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
@@ -305,28 +305,6 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
 LIVE_PHASES = frozenset({"Pending", "Running"})
-
-
-class PodTerms(msgspec.Struct, frozen=True):
-    """What the decision reads of a Pod object beside its identity."""
-
-    is_enabled: bool = False  # label koordinator.sh/eviction-enabled
-    own_priority: int = 0  # annotation koordinator.sh/eviction-priority
-    priority: int = 0  # spec.priority, or the default of its band where that is absent or 0
-    sub_priority: int = 0  # label koordinator.sh/priority, else `priority`
-    memory_resource: str = "memory"  # what its band asks for: native, batch or mid memory
-    memory_request_bytes: int = 0  # of that resource
-    cpu_resource: str = "cpu"  # as memory_resource
-    cpu_request_millicpu: int = 0  # of that resource
-    batch_cpu_millicpu: int = 0  # of batch-cpu, whatever its band asks for
-    priority_class: str = ""  # spec.priorityClassName
-    workload: str | None = None  # its controller, as namespace/kind/name
-    started_s: float | None = None  # status.startTime, seconds since the epoch
-    is_ready: bool = False  # condition Ready is True: what a PodDisruptionBudget calls healthy
-    labels: Mapping[str, str] = {}
-    grace_s: int = 30  # spec.terminationGracePeriodSeconds
-    deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: nobody deletes it
-    problem: str | None = None  # what of the object cannot be read: such a pod is never evicted
 
 
 class PodView(msgspec.Struct, frozen=True):

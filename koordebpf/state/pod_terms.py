@@ -1,0 +1,29 @@
+"""What the decision reads of a Pod object beside its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class PodTerms(msgspec.Struct, frozen=True):
+    """What the decision reads of a Pod object beside its identity."""
+
+    is_enabled: bool = False  # label koordinator.sh/eviction-enabled
+    own_priority: int = 0  # annotation koordinator.sh/eviction-priority
+    priority: int = 0  # spec.priority, or the default of its band where that is absent or 0
+    sub_priority: int = 0  # label koordinator.sh/priority, else `priority`
+    memory_resource: str = "memory"  # what its band asks for: native, batch or mid memory
+    memory_request_bytes: int = 0  # of that resource
+    cpu_resource: str = "cpu"  # as memory_resource
+    cpu_request_millicpu: int = 0  # of that resource
+    batch_cpu_millicpu: int = 0  # of batch-cpu, whatever its band asks for
+    priority_class: str = ""  # spec.priorityClassName
+    workload: str | None = None  # its controller, as namespace/kind/name
+    started_s: float | None = None  # status.startTime, seconds since the epoch
+    is_ready: bool = False  # condition Ready is True: what a PodDisruptionBudget calls healthy
+    labels: Mapping[str, str] = {}
+    grace_s: int = 30  # spec.terminationGracePeriodSeconds
+    deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: nobody deletes it
+    problem: str | None = None  # what of the object cannot be read: such a pod is never evicted
