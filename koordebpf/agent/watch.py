@@ -72,7 +72,7 @@ class NodeWatch:
         """Make the index equal to the file system: at start, and after records were lost."""
         was_loss, self._must_rescan = self._must_rescan, False
         self._rescanned_ns = time.monotonic_ns()
-        self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point))
+        self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point, self.index.is_closed))
         if was_loss:
             self._forget_the_dead(self._rescanned_ns)
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from koordebpf.kernel.cgroupfs import MAX_LEVELS, TOO_DEEP
 from koordebpf.kernel.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -30,7 +31,7 @@ from koordebpf.kernel.inotify import (
 Change = Literal["born", "died", "renamed", "modified"]
 
 _DIRECTORY = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR
-_GONE = (errno.ENODEV, errno.ENOENT, errno.ENOTDIR)
+_GONE = (errno.ENODEV, errno.ENOENT, errno.ENOTDIR, *TOO_DEEP)
 _EMPTY_NLINK = 2  # of a kernfs directory: 2 and one for each child directory
 
 
@@ -150,6 +151,8 @@ class CgroupTree:
         stack = [top]
         while stack:
             cgroup = stack.pop()
+            if cgroup.level - self.root.level >= MAX_LEVELS:
+                continue  # neither watched nor looked into
             self._watch(cgroup, "", _DIRECTORY)
             try:
                 with os.scandir(cgroup.path) as entries:
@@ -176,7 +179,8 @@ class CgroupTree:
     def _appear(self, parent: TreeCgroup, name: str, changes: list[tuple[Change, TreeCgroup, str]]) -> None:
         # Watched first, then looked at: whoever is born in between is seen twice and not missed.
         child = TreeCgroup(0, parent, name, parent.level + 1)
-        is_watched = self._watch(child, "", _DIRECTORY)
+        is_last = child.level - self.root.level >= MAX_LEVELS
+        is_watched = is_last or self._watch(child, "", _DIRECTORY)
         try:
             stat = os.stat(child.path)  # noqa: PTH116
         except OSError as error:
@@ -199,16 +203,19 @@ class CgroupTree:
         child.cgroup_id = stat.st_ino
         parent.children[name] = child
         changes.append(("born", child, ""))
-        if stat.st_nlink > _EMPTY_NLINK or not is_watched:
+        if not is_last and (stat.st_nlink > _EMPTY_NLINK or not is_watched):
             self._compare(child, changes)
 
+    # Children first.
     def _drop(self, top: TreeCgroup, changes: list[tuple[Change, TreeCgroup, str]]) -> None:
-        for child in list(top.children.values()):
-            self._drop(child, changes)
-        if top.parent and top.parent.children.get(top.name) is top:
-            del top.parent.children[top.name]
-        self._unwatch(top)
-        changes.append(("died", top, ""))
+        found = [top]
+        for cgroup in found:
+            found.extend(cgroup.children.values())
+        for cgroup in reversed(found):
+            if cgroup.parent and cgroup.parent.children.get(cgroup.name) is cgroup:
+                del cgroup.parent.children[cgroup.name]
+            self._unwatch(cgroup)
+            changes.append(("died", cgroup, ""))
 
     def _watch(self, cgroup: TreeCgroup, file: str, mask: int) -> bool:
         is_watched = file in cgroup.file_wds if file else cgroup.directory_wd is not None

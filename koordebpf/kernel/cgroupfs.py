@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,10 @@ from koordebpf.kernel.kept_file import KeptFiles
 
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB
 _GONE = (errno.ENODEV, errno.ENOENT)
+TOO_DEEP = (errno.ENAMETOOLONG, errno.ELOOP)
+# Why 32: a container of a pod of a nested node is ten levels down. Whoever may write a cgroup file system can make
+# thousands of levels, and nothing is decided by those.
+MAX_LEVELS = 32
 _EMPTY_NLINK = 2  # of a directory: its name and its own dot
 
 
@@ -105,12 +109,18 @@ def cgroup_id(path: Path | int) -> int:
         raise
 
 
-def walk(root: Path, mount_point: Path | None = None) -> Iterator[tuple[int, int, str]]:
+def walk(
+    root: Path, mount_point: Path | None = None, is_closed: Callable[[int], bool] | None = None
+) -> Iterator[tuple[int, int, str]]:
     """Yield (cgroup id, parent's id, path) of `root` and everything below it, parents first.
 
     The path is relative to `mount_point` (default: `root`) and "" for the mount itself, whose parent is 0. What
-    vanishes on the way is left out.
+    vanishes on the way is left out, and so is what is deeper than `MAX_LEVELS` or than a path may be long.
 
+    Args:
+        root: where to begin.
+        mount_point: of its hierarchy.
+        is_closed: tells of a cgroup that was yielded that what is below it is not asked for.
     Raises:  CgroupGone: `root` is gone.
     Cost:    25 µs a cgroup that has others below it, most of it the kernel listing its files; 10 µs one that has none.
     """
@@ -118,18 +128,23 @@ def walk(root: Path, mount_point: Path | None = None) -> Iterator[tuple[int, int
     relative = root.relative_to(mount_point).as_posix()
     top = "" if relative == "." else relative
     stack = [(cgroup_id(root), cgroup_id(root.parent) if top else 0, top)]
+    deepest = top.count("/") + bool(top) + MAX_LEVELS
     base = os.fspath(mount_point)
     while stack:
         own_id, parent_id, path = stack.pop()
+        if is_closed is not None and path != top and is_closed(parent_id):
+            continue
         directory = f"{base}/{path}" if path else base
         try:
             is_leaf = os.stat(directory).st_nlink == _EMPTY_NLINK  # noqa: PTH116 - a Path takes longer than the call
             children = [] if is_leaf else _children(directory)
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in (*_GONE, *TOO_DEEP):
                 raise
             continue
         yield own_id, parent_id, path
+        if path.count("/") + bool(path) >= deepest:
+            continue
         stack.extend((child_id, own_id, f"{path}/{name}" if path else name) for child_id, name in children)
 
 

@@ -41,6 +41,7 @@ class ScanSums:
         slabs: dict[int, int] = {}
         limited: list[tuple[int, str, int, int, int]] = []
         pods: dict[str, list[int]] = {}
+        within: dict[int, str] = {}
         all_inactive_anon = all_active_anon = all_inactive_file = all_active_file = all_unevictable = 0
         usage_of = self.usage_bytes
         for (
@@ -54,10 +55,12 @@ class ScanSums:
                 slabs[cgroup_id] = slab
             leaves.pop(parent_id, None)
             uid = pod_of(cgroup_id)
+            if uid is None and (uid := within.get(parent_id) or pod_of(parent_id)) is not None:
+                within[cgroup_id] = uid  # beyond what is known of the pod: its memory is the pod's all the same
             if uid is None:
                 leaves[cgroup_id] = usage
             else:
-                if limit < NO_LIMIT_PAGES:
+                if limit < NO_LIMIT_PAGES and cgroup_id not in within:
                     limited.append((cgroup_id, uid, usage, limit, inactive_file + active_file))
                 sums = pods.get(uid)
                 if sums is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
+from koordebpf.attribution.tree_nodes import MAX_NESTED, MAX_NESTED_LEVELS
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
@@ -241,3 +242,55 @@ def test_of_two_cgroups_of_one_pod_the_younger_counts() -> None:
     assert index.pod_cgroups() == {"u-1": 71}
     index.died(death(71))
     assert index.pod_cgroups() == {"u-1": POD_ID}
+
+
+def test_a_pods_nested_cgroups_do_not_use_up_the_other_pods() -> None:
+    index = CgroupIndex(max_cgroups=MAX_NESTED + 100)
+    index.replace_all(WALK)
+    first = 1_000
+    for cgroup_id in range(first, first + 65_536):
+        index.born(birth(cgroup_id, APP_ID, f"c{cgroup_id}"))
+    assert index.refused == 65_536 - MAX_NESTED
+    for cgroup_id in range(100_000, 105_000):  # below those that were refused: nobody knows their parents
+        index.born(birth(cgroup_id, first + 60_000, f"c{cgroup_id}"))
+    index = CgroupIndex()
+    index.replace_all(WALK)
+    for cgroup_id in range(first, first + 65_536):
+        index.born(birth(cgroup_id, cgroup_id - 1 if cgroup_id % 100 else APP_ID, "n"))
+    held = len(index)
+    assert held <= len(WALK) + 2 * MAX_NESTED and index.orphans <= MAX_NESTED
+    index.born(birth(200_000, KUBEPODS, "podu-2"))
+    index.born(birth(200_001, 200_000, SIDECAR))
+    index.born(birth(200_002, 200_001, "init.scope"))
+    assert (index.pod_cgroup("u-2"), kind(index, 200_001), kind(index, 200_002)) == (
+        200_000,
+        OwnerKind.CONTAINER,
+        OwnerKind.NESTED,
+    )
+    index.born(birth(200_003, POD_ID, SIDECAR))  # one more container of the same pod is none of its nested ones
+    assert kind(index, 200_003) is OwnerKind.CONTAINER
+
+
+def test_a_walk_of_a_pod_with_too_many_goes_no_further_and_finds_those_that_are_left() -> None:
+    index = CgroupIndex()
+    many = [(cgroup_id, APP_ID, f"kubepods/podu-1/{APP}/c{cgroup_id}") for cgroup_id in range(1_000, 10_000)]
+    other = [(200_000, KUBEPODS, "kubepods/podu-2")]
+    index.replace_all([*WALK, *many, *other])
+    assert len(index) == len(WALK) + MAX_NESTED + 1 and index.pod_cgroup("u-2") == 200_000
+    assert index.is_closed(APP_ID) and not index.is_closed(POD_ID) and not index.is_closed(200_000)
+    assert index.is_closed(9_999)  # it was refused
+    for cgroup_id in range(1_000, 1_100):
+        index.died(death(cgroup_id))
+    assert not index.is_closed(APP_ID)
+    index.replace_all([*WALK, *many[-10:], *other])
+    assert len(index) == len(WALK) + 10 + 1 and not index.is_closed(APP_ID)
+
+
+def test_a_chain_within_a_container_is_held_to_a_depth() -> None:
+    index = walked()
+    parent_id = APP_ID
+    for cgroup_id in range(1_000, 1_100):
+        index.born(birth(cgroup_id, parent_id, "n"))
+        parent_id = cgroup_id
+    assert index.refused == 1 and index.owner(1_000 + MAX_NESTED_LEVELS - 2) is not None
+    assert index.owner(1_000 + MAX_NESTED_LEVELS - 1) is None

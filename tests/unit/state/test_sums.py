@@ -69,3 +69,13 @@ def test_what_has_a_limit_and_how_much_of_it_reclaim_cannot_give_back() -> None:
     ]
     found = ScanSums(rows, {2: "a", 3: "a", 4: "a"}.get, 10).limited({2})
     assert found == [LimitedCgroup(2, "a", (60 - 12) * 10, 900), LimitedCgroup(3, "a", (50 - 11) * 10, 700)]
+
+
+def test_what_is_beyond_the_known_cgroups_of_a_pod_is_the_pods() -> None:
+    deep = [(each, each - 1, 40, 500, *NOT_SUMMED, 100, 0, 0, 0, 0) for each in (50, 51, 52)]
+    rows = [*ROWS, (50, 3, *deep[0][2:]), *deep[1:]]
+    sums = ScanSums(rows, POD_OF, 1)
+    memory = sums.pod("a", 2)
+    assert memory is not None and memory.inactive_anon_bytes == 30 + 300
+    assert sums.outside() == {4: 9}
+    assert sums.limited({2}) == []
