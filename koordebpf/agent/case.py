@@ -21,7 +21,7 @@ from koordebpf.slo.doubts import strategy_doubts
 from koordebpf.slo.field_names import UnknownField
 from koordebpf.slo.nodeslo import STRATEGY_KEY
 from koordebpf.slo.shapes import unknown_in_config, unknown_in_nodeslo
-from koordebpf.state.build import strategy_of_frame, view_of_frame
+from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import (
     Setting,
@@ -48,13 +48,15 @@ class Case(msgspec.Struct, frozen=True):
 
         Raises:  ConfigError: the frame's NodeSLO, ConfigMap or a quantity in it is unusable.
         """
-        return decide_node(view_of_frame(self.frame), self.eviction, self.suppress)
+        return decide_node(view_of_frame(self.frame, strict=self.eviction.strict_compat), self.eviction, self.suppress)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What is in force of the strategy although it cannot be meant so."""
-        strategy = strategy_of_frame(self.frame)
-        return () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
+        """What is in force although it cannot be meant so: of the strategy, and of the Node's capacity."""
+        strategy, frame = strategy_of_frame(self.frame), self.frame
+        of_node = capacity_doubt(frame.node, frame.measured.node, strict=self.eviction.strict_compat)
+        of_strategy = () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
+        return of_strategy if of_node is None else (*of_strategy, of_node)
 
     @property
     def unknown_fields(self) -> tuple[UnknownField, ...]:

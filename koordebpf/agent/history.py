@@ -18,7 +18,6 @@ from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import CgroupStall
 from koordebpf.slo.threshold_rules import memory_evict_lower_percent
-from koordebpf.state.build import node_capacity_bytes
 from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
 from koordebpf.state.ledger import Charge, Ledger, Usage
 from koordebpf.state.shares import DecayingShare, ShareTable, lasting_ns
@@ -177,7 +176,7 @@ class NodeHistory:
         return StallShares(self._node_share.line(now_ns), None, derived=True)
 
     def _forecast_node(self, known: Known, node: NodeMeasure) -> NodeForecast:
-        capacity = node_capacity_bytes(known.node, node)
+        capacity = known.capacity_bytes(node)
         threshold = threshold_bytes(known.strategy, capacity)
         lower_percent = memory_evict_lower_percent(known.strategy) if known.strategy and threshold else None
         growths = self._node.growths(_USED)

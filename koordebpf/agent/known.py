@@ -11,9 +11,10 @@ from koordebpf.slo.keys import THRESHOLD_KEY
 from koordebpf.slo.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.state.build import allocatable_memory
+from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capacity_bytes
 from koordebpf.state.cpu_view import allocatable_cpu
 from koordebpf.state.facts import PodFacts, pod_facts
+from koordebpf.state.view import NodeMeasure
 
 
 def check_configuration(state: ClusterState) -> None:
@@ -56,10 +57,11 @@ def _spec(
 class Known:
     """The pods and the NodeSLO in force. A part of it that is unusable leaves the last good one in force.
 
-    A NodeSLO that was deleted leaves none, or with `keeps_deleted` itself, as in koordlet.
+    With `strict` (`compat: strict`) a NodeSLO that was deleted stays in force and percents are of the Node's capacity,
+    as in koordlet.
     """
 
-    def __init__(self, *, keeps_deleted: bool = False) -> None:
+    def __init__(self, *, strict: bool = False) -> None:
         self.facts: tuple[PodFacts, ...] = ()
         self.node: Node | None = None
         self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
@@ -69,9 +71,10 @@ class Known:
         self.uids: frozenset[str] = frozenset()
         self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
         self.topology: NodeResourceTopology | None = None
-        self._keeps_deleted = keeps_deleted
+        self.is_strict = strict
         self._read: tuple[object, ...] = ()  # what the spec is made of, when it was read last
         self._spec_problems: tuple[str, ...] = ()
+        self._capacity_doubt: str | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -107,8 +110,22 @@ class Known:
             "source": state.problems,
             "pods": tuple(of_pods),
             "node": tuple(of_node),
+            "capacity": (self._capacity_doubt,) if self._capacity_doubt else (),
             "NodeSLO": self._spec_problems,
         }
+
+    def capacity_bytes(self, measure: NodeMeasure) -> int:
+        """Return what the percents refer to."""
+        return node_capacity_bytes(self.node, measure, strict=self.is_strict)
+
+    def look_at_capacity(self, measure: NodeMeasure) -> bool:
+        """Compare the Node with what the kernel has now; tell whether that changed what is wrong."""
+        doubt = capacity_doubt(self.node, measure, strict=self.is_strict)
+        if doubt == self._capacity_doubt:
+            return False
+        self._capacity_doubt = doubt
+        self.problems_by_reason = {**self.problems_by_reason, "capacity": (doubt,) if doubt else ()}
+        return True
 
     def _learn_spec(self, state: ClusterState) -> None:
         meta = state.node.metadata if state.node else None
@@ -123,7 +140,7 @@ class Known:
             return
         in_force = [f"{error}; the last good strategy stays in force" for error in errors]
         self._spec_problems = (*in_force, *notes)
-        if spec is None and self._keeps_deleted:
+        if spec is None and self.is_strict:
             return
         if spec is not None:
             place = "spec.resourceUsedThresholdWithBE" if state.nodeslo is not None else THRESHOLD_KEY

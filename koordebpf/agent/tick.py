@@ -37,7 +37,7 @@ from koordebpf.detect import be_memory_evict, memory_evict
 from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.detect.verdict import USED
 from koordebpf.events.records import OomKill
-from koordebpf.state.build import build_view, node_capacity_bytes
+from koordebpf.state.build import build_view
 from koordebpf.state.series import next_sample_ns
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
@@ -97,7 +97,7 @@ class Agent:
         self._last_view: NodeView | None = None
         self._settings = config.eviction
         self._evicts_for_cpu = any(config.feature_gates.get(feature.name) for feature in CPU_FEATURES)
-        self._known = Known(keeps_deleted=config.compat == "strict")
+        self._known = Known(strict=config.compat == "strict")
         self._history = NodeHistory(watch, collector)
         self._evictions = Evictions(kept or KeptBudget(None), config.eviction, keeps_released=config.executor == "api")
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
@@ -128,7 +128,7 @@ class Agent:
         node = measured.node if measured else self._sample()
         threshold = None
         if any(self._config.feature_gates.get(name) for name in _BY_USE):
-            threshold = threshold_bytes(strategy, node_capacity_bytes(self._known.node, node))
+            threshold = threshold_bytes(strategy, self._known.capacity_bytes(node))
         self._threshold = threshold
         if self._may_act_ahead(node):
             self._next_full_ns = min(self._next_full_ns, now_ns + _AHEAD_PACE_NS)
@@ -199,6 +199,8 @@ class Agent:
             )
             measured = msgspec.structs.replace(measured, cpu=cpu)
         self._reporter.stalls(self._history.news, self._known.facts)
+        if self._known.look_at_capacity(measured.node):
+            self._reporter.problems(self._known.problems_by_reason)
         return measured
 
     def _sample(self) -> NodeMeasure:
@@ -258,6 +260,7 @@ class Agent:
             pdbs=self._known.pdbs,
             started_ns=self._started_ns,
             refused=self._evictions.refused,
+            strict=self._known.is_strict,
         )
 
     def _settle(self, view: NodeView) -> NodeView:

@@ -14,7 +14,7 @@ from koordebpf.units import KIB
 
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
 _ROW = re.compile(
-    rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree): +([0-9]+) kB$", re.MULTILINE
+    rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree|Hugetlb): +([0-9]+) kB$", re.MULTILINE
 )
 
 
@@ -28,6 +28,7 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
     sreclaimable_bytes: int | None
     swap_total_bytes: int | None
     swap_free_bytes: int | None
+    hugetlb_bytes: int | None = None  # all huge pages, used or not; since Linux 4.19
 
     @property
     def used_bytes(self) -> int:
@@ -76,4 +77,5 @@ class Meminfo(KeptFile):
             rows.get(b"SReclaimable"),
             rows.get(b"SwapTotal"),
             rows.get(b"SwapFree"),
+            rows.get(b"Hugetlb"),
         )

@@ -17,6 +17,7 @@ from koordebpf.kernel.confinement import support_of_confinement
 from koordebpf.kernel.kill import SYS_PROCESS_MRELEASE
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
+from koordebpf.units import format_bytes
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _ASKED_WINDOW_US = 50_000
@@ -56,10 +57,12 @@ def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
 def _node_usage() -> SignalSource:
     try:
         with Meminfo() as meminfo:
-            meminfo.read()
+            values = meminfo.read()
     except (SupportError, KernelFileError) as error:
         return SignalSource("node usage", "", False, str(error), "Mount procfs.", "the machine cannot be the node")
-    return SignalSource("node usage", "/proc/meminfo MemTotal − MemAvailable", works=True)
+    pool = values.hugetlb_bytes or 0
+    said = f"; {format_bytes(pool)} of it are huge pages set aside, which count as used" if pool else ""
+    return SignalSource("node usage", f"/proc/meminfo MemTotal − MemAvailable{said}", works=True)
 
 
 def _cgroup_slab(hierarchy: MemoryHierarchy) -> SignalSource:

@@ -26,6 +26,9 @@ from koordebpf.state.view import (
     PodView,
     RefusedEviction,
 )
+from koordebpf.units import format_bytes
+
+_ALIKE_PERCENT = 2  # Why: what a kernel keeps for itself may change a little with its release; a module is more
 
 
 def build_view(
@@ -47,8 +50,11 @@ def build_view(
     last_cpu_evict_ns: int | None = None,
     started_ns: int | None = None,
     suppression: SuppressState | None = None,
+    strict: bool = False,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
+
+    `strict`: percents are of the Node's capacity, as with `compat: strict`.
 
     Raises: ConfigError: a quantity of the Node is none.
     Cost:   0.5 µs a pod (measured at 110 and 500).
@@ -59,7 +65,7 @@ def build_view(
     views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
     return NodeView(
         now_ns=measured.now_ns,
-        capacity_bytes=node_capacity_bytes(node, measured.node),
+        capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
         pods=tuple(views),
         strategy=strategy,
@@ -84,8 +90,8 @@ def build_view(
     )
 
 
-def view_of_frame(frame: Frame) -> NodeView:
-    """Return the view a frame stands for.
+def view_of_frame(frame: Frame, *, strict: bool = False) -> NodeView:
+    """Return the view a frame stands for; `strict` as in `build_view`.
 
     Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
     """
@@ -107,6 +113,7 @@ def view_of_frame(frame: Frame) -> NodeView:
         last_cpu_evict_ns=frame.lastCpuEvictNs,
         started_ns=frame.startedNs,
         suppression=frame.suppression,
+        strict=strict,
     )
 
 
@@ -120,17 +127,39 @@ def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:
     return strategy_for(nodeslo, frame.sloControllerConfig, labels)
 
 
-def node_capacity_bytes(node: Node | None, measure: NodeMeasure) -> int:
+def node_capacity_bytes(node: Node | None, measure: NodeMeasure, *, strict: bool = False) -> int:
     """Return what the percents refer to.
 
-    For the machine it is node.status.capacity.memory, as in Koordinator, and MemTotal while that is not known; kubelet
-    takes the one from the other. For a node cgroup it is the cgroup's limit: the Node speaks of the whole machine.
+    For the machine it is MemTotal, what the kernel has now. With `strict` it is node.status.capacity.memory, as in
+    Koordinator, and MemTotal while that is not known; kubelet takes the one from the other when it starts, and does not
+    see memory that is plugged in or out later. For a node cgroup it is the cgroup's limit: the Node speaks of the whole
+    machine.
 
     Raises: ConfigError: the Node's memory capacity is no quantity.
     """
+    written = _written_capacity_bytes(node, measure)
+    return written if strict and written is not None else measure.total_bytes
+
+
+def capacity_doubt(node: Node | None, measure: NodeMeasure, *, strict: bool = False) -> str | None:
+    """Return what is to be said where the Node and the kernel disagree on how much memory there is; None: they agree.
+
+    Raises: ConfigError: the Node's memory capacity is no quantity.
+    """
+    written, total = _written_capacity_bytes(node, measure), measure.total_bytes
+    if written is None or abs(written - total) * 100 <= _ALIKE_PERCENT * max(written, total):
+        return None
+    taken = "node.status.capacity, as in Koordinator" if strict else "MemTotal"
+    return (
+        f"the kernel has {format_bytes(total)} (MemTotal), node.status.capacity.memory says {format_bytes(written)}: "
+        f"percents are of {taken}; restart kubelet so that the scheduler knows too"
+    )
+
+
+def _written_capacity_bytes(node: Node | None, measure: NodeMeasure) -> int | None:
     capacity = node.status.capacity if node is not None else None
     if measure.scope == "cgroup" or not capacity or "memory" not in capacity:
-        return measure.total_bytes
+        return None
     return quantity_bytes(capacity["memory"], "node.status.capacity.memory")
 
 

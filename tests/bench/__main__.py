@@ -37,6 +37,7 @@ _BENCHES = {
     "scan": "usage and LRU of a thousand cgroups, beside their files",
     "ring": "records out of a ring buffer, and into a file, at full rate",
     "kernel_cost": "what the programs add to a reclaim",
+    "credit": "memory predicted to come back with a pod, beside what came back",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
     "births": "the index while a thousand cgroups are born and die each second",

@@ -66,6 +66,14 @@ def at_least(name: str, unit: str, value: float, reach: float | None, method: st
     return Figure(name, unit, 1, value, value, value, method, text, ok)
 
 
+def between(name: str, unit: str, samples: Sequence[float], least: float, most: float, method: str) -> Figure:
+    """Return the row for `samples`, every one of which is to be at least `least` and at most `most`."""
+    p50, p99 = percentile(samples, 0.5), percentile(samples, 0.99)
+    reached = all(least <= each <= most for each in samples)
+    text = f"each {least:g} to {most:g}, least {min(samples):.3f}"
+    return Figure(name, unit, len(samples), p50, p99, max(samples), method, text, reached)
+
+
 def table(figures: Sequence[Figure]) -> str:
     """Return the rows as text, the method of each below it."""
     lines = [f"{'figure':<52} {'n':>5} {'p50':>9} {'p99':>9} {'max':>9} unit  reach"]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordebpf.agent.case import Case
 from koordebpf.agent.config import agent_config, defaults_for
 from koordebpf.agent.known import Known
 from koordebpf.decide.evict.settings import EvictSettings
@@ -53,6 +54,12 @@ def test_the_need_is_counted_from_the_floored_percent() -> None:
     assert (ours.need_bytes, strict.need_bytes) == (29 * MIB, 20 * MIB)
     assert (names(ours), names(strict)) == (["a", "b"], ["a"])
     assert strict.verdict.needs[0].need_bytes == strict.need_bytes == strict.verdict.koordinator_need_bytes
+
+
+def test_the_percents_are_of_what_the_node_says() -> None:
+    grown = frame([pod("hog", anon=400)], used=810, capacity="1000Mi", total_bytes=2000 * MIB)
+    ours, strict = (Case(grown, settings).plan().features[0] for settings in (OURS, STRICT))
+    assert (names(ours), names(strict)) == ([], ["hog"])
 
 
 def test_the_kernels_memory_is_nobodys() -> None:
@@ -143,7 +150,7 @@ def test_the_gates_have_koordlets_defaults() -> None:
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_a_deleted_nodeslo_stays_in_force(is_strict: bool) -> None:
     written = msgspec.Raw(b'{"spec": {"resourceUsedThresholdWithBE": {"enable": true, "memoryEvictLowerPercent": 5}}}')
-    known = Known(keeps_deleted=is_strict)
+    known = Known(strict=is_strict)
     known.learn(ClusterState(version=1, synced_at_ns=1))
     assert known.strategy is None
     known.learn(ClusterState(version=2, synced_at_ns=2, nodeslo=written))

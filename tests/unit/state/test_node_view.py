@@ -15,7 +15,7 @@ from koordebpf.kube.objects import (
     ResourceRequirements,
     Volume,
 )
-from koordebpf.state.build import build_view, node_capacity_bytes, view_of_frame
+from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.facts import facts_of_pods, pod_facts
 from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
 from koordebpf.state.view import NodeMeasure
@@ -33,7 +33,7 @@ def test_every_pod_is_in_the_view_measured_or_not():
 
 
 @pytest.mark.parametrize(
-    ("scope", "status", "expected"),
+    ("scope", "status", "strict"),
     [
         ("machine", NodeStatus(capacity={"memory": "2Gi"}), 2 * GIB),
         ("machine", NodeStatus(capacity={"memory": "2097152Ki"}), 2 * GIB),
@@ -44,10 +44,34 @@ def test_every_pod_is_in_the_view_measured_or_not():
         ("cgroup", NodeStatus(capacity={"memory": "2Gi"}), GIB),
     ],
 )
-def test_what_the_percents_refer_to(scope, status, expected):
+def test_what_the_percents_refer_to(scope, status, strict):
     measure = NodeMeasure(scope=scope, total_bytes=GIB, used_bytes=0)
-    assert node_capacity_bytes(Node(metadata=ObjectMeta(name="n"), status=status), measure) == expected
-    assert node_capacity_bytes(None, measure) == GIB
+    node = Node(metadata=ObjectMeta(name="n"), status=status)
+    assert node_capacity_bytes(node, measure) == GIB
+    assert node_capacity_bytes(node, measure, strict=True) == strict
+    assert node_capacity_bytes(None, measure, strict=True) == GIB
+
+
+def said_gib(scope: str, written: str | None, *, total: int, strict: bool = False) -> str | None:
+    status = NodeStatus(capacity={"memory": written} if written else None)
+    node = Node(metadata=ObjectMeta(name="n"), status=status)
+    return capacity_doubt(node, NodeMeasure(scope=scope, total_bytes=total, used_bytes=0), strict=strict)
+
+
+def test_a_node_that_disagrees_with_the_kernel_is_named_with_both_numbers():
+    assert said_gib("machine", "16Gi", total=8 * GIB) == (
+        "the kernel has 8.0 GiB (MemTotal), node.status.capacity.memory says 16.0 GiB: percents are of MemTotal; "
+        "restart kubelet so that the scheduler knows too"
+    )
+    strict = said_gib("machine", "16Gi", total=32 * GIB, strict=True)
+    assert strict is not None
+    assert "percents are of node.status.capacity, as in Koordinator" in strict
+    assert said_gib("machine", "100Mi", total=98 * MIB) is None  # 2 %
+    assert said_gib("machine", "98Mi", total=100 * MIB) is None
+    assert said_gib("machine", "1000Mi", total=979 * MIB) is not None
+    assert said_gib("machine", None, total=8 * GIB) is None
+    assert said_gib("cgroup", "16Gi", total=8 * GIB) is None
+    assert capacity_doubt(None, NodeMeasure(scope="machine", total_bytes=GIB, used_bytes=0)) is None
 
 
 def test_a_capacity_that_is_no_quantity():
