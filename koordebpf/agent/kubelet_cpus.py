@@ -71,6 +71,11 @@ class KubeletCpus:
             self._thread = threading.Thread(target=self._run, name="kubelet-cpus", daemon=True)
             self._thread.start()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Tell whether the first question has no answer yet, not even that there is none."""
+        return self._thread is not None and self._bound is None and not self._problem
+
     def read(self) -> CpuManagerState | None:
         """Return kubelet's last answer; None: there is none yet, or nobody to ask."""
         bound, uids = self._bound, self._uids

@@ -80,7 +80,7 @@ class Suppression:
     def measure(
         self, now_ns: int, known: Known, view: NodeView | None, *, each_best_effort: bool = True
     ) -> CpuMeasured | None:
-        """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone.
+        """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone, or not yet.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
@@ -96,6 +96,8 @@ class Suppression:
             self._collector.watch(owners)
             self._guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
         self._kubelet.note(known.facts, self._guaranteed)
+        if self._kubelet.is_awaited:
+            return None  # a first round that takes policy static for none would stand in kubelet's way
         try:
             return self._collector.sample(
                 now_ns,

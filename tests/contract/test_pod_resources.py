@@ -134,10 +134,19 @@ class TestWhenItIsAsked:
 
     def test_until_the_first_answer_nothing_is_known(self, rig: Rig) -> None:
         rig.answers.clear()
+        assert not rig.cpus.is_awaited
         rig.cpus.note([facts("web")], 1)
         assert rig.cpus.read() is None
+        assert rig.cpus.is_awaited
         rig.answers.set()
         until(lambda: rig.cpus.read() == CpuManagerState("static", {"u-web": (2, 3)}), "the answer")
+        assert not rig.cpus.is_awaited
+
+    def test_a_kubelet_that_refuses_is_not_waited_for(self, rig: Rig) -> None:
+        rig.fails = True
+        rig.cpus.note([facts("web")], 1)
+        until(lambda: not rig.cpus.is_awaited, "the refusal")
+        assert rig.cpus.read() is None
 
     def test_where_nothing_changes_nobody_asks(self, rig: Rig) -> None:
         for _ in range(50):

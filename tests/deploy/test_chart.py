@@ -326,3 +326,6 @@ class TestNotes:
         assert "kubectl label node NODE koordebpf.io/mode-" in text
         assert "nodeslo" not in text
         assert "enforce.enabled" not in text
+        assert "koordebpf.io/eviction" not in text
+        bounded = self.notes(tmp_path, {"enforce": {"enabled": True}, "agent": {"ownNodeOnly": True}})
+        assert "kubectl label namespace NAMESPACE koordebpf.io/eviction=own-node" in bounded
