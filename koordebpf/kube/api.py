@@ -63,6 +63,7 @@ class ApiSource:
         self._node_name = node_name
         self._pace = pace or Pace()
         self._may_be_evicted = may_be_evicted
+        self._namespaces: frozenset[str] = frozenset()  # of pods that may
         self._lock = threading.Lock()
         self._is_closed = False
         self._state = ClusterState(version=0, synced_at_ns=0)
@@ -138,7 +139,8 @@ class ApiSource:
                 self._config.start()
             pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view
             if is_news and pods.synced_at_ns:
-                self._pdbs.want(self._namespaces())
+                self._namespaces = frozenset(p.metadata.namespace for p in pods.objects if self._may_be_evicted(p))
+                self._pdbs.want(self._namespaces)
             views = [r.view for r in self._reflectors()]
             beside = (self._pdbs.view, self._topologies.view)
             synced_at_ns = 0
@@ -177,11 +179,7 @@ class ApiSource:
         view = self._pdbs.view
         if not view.synced_at_ns or view.is_absent:
             return None
-        namespaces = self._namespaces()
-        return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in namespaces)
-
-    def _namespaces(self) -> frozenset[str]:
-        return frozenset(pod.metadata.namespace for pod in self._pods.view.objects if self._may_be_evicted(pod))
+        return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in self._namespaces)
 
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._pods, self._nodes, self._nodeslos, *((self._config,) if self._config else ())]

@@ -87,6 +87,10 @@ _NODESLO = msgspec.json.Decoder(NodeSLO)
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
 
 
+def _decode_node(raw: msgspec.Raw) -> NodeMeta:
+    return _NODE.decode(raw).metadata
+
+
 class ControllerSource:
     """The cluster by list and watch. Owns `transport` and closes it.
 
@@ -100,7 +104,10 @@ class ControllerSource:
         self._is_closed = False
         self._state = ControllerState()
         self._wake: Callable[[], None] = lambda: None
-        self._nodes = self._reflect(Resource("nodes", "/api/v1/nodes", ""), lambda raw: _NODE.decode(raw).metadata)
+        nodes = Resource("nodes", "/api/v1/nodes", "", is_proven=True)
+        self._nodes: Reflector[NodeMeta] = Reflector(
+            self._transport, nodes, _decode_node, self._combine, self._pace, restored=self._go_back
+        )
         self._nodeslos = self._reflect(Resource("nodeslos", NODESLOS_PATH, "", may_be_absent=True), _NODESLO.decode)
         path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps"
         mine = f"metadata.name={CONFIG_NAME}"
@@ -147,6 +154,11 @@ class ControllerSource:
                 problems=(*nodes.problems, *nodeslos.problems, *configs.problems),
             )
         self._wake()
+
+    # etcd was restored, as the Nodes' list says; the others may have nothing that tells them for hours.
+    def _go_back(self) -> None:
+        for reflector in (self._nodeslos, self._configs):
+            reflector.relist()
 
     def _reflectors(self) -> tuple[Reflector[NodeMeta], Reflector[NodeSLO], Reflector[ConfigMap]]:
         return self._nodes, self._nodeslos, self._configs
