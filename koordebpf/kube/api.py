@@ -36,7 +36,7 @@ class ApiSource:
     """This node's part of the cluster. Owns `transport` and closes it.
 
     Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on configmaps in koordinator-system
-             only where the cluster does not serve NodeSLO, which is asked again every minute. On
+             only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them.
     Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),

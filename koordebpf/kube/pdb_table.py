@@ -20,10 +20,10 @@ from koordebpf.kube.objects import (
 )
 from koordebpf.kube.table import Identity, Table, identify
 
-# Of text. Why: 1,000 budgets as people write them; a selector of many short values takes twelve times its text.
+# Of text. Why: 800 budgets as people write them, in 1 MiB; a selector of many short values takes twelve times its text.
 MAX_ALL: Final = 256 << 10
 MAX_ONE: Final = 16 << 10  # Why: people's have 50 to 200 bytes
-_OTHER: Final = 128  # what one costs beside names and selector
+_OTHER: Final = 256  # what one costs beside names and selector
 _NAMED: Final = 4  # namespaces in sentences
 
 

@@ -72,7 +72,7 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
         if self._wanted is None:
             return
         before = self._table.objects
-        missing = self._wanted if self._is_stale or self._is_recalled else self._wanted - self._pdbs.namespaces
+        missing = self._wanted if self._is_stale or self._trusts_any else self._wanted - self._pdbs.namespaces
         versions = [self._list_one(namespace) for namespace in sorted(missing)]
         # A watch goes on from where it was: what a new namespace's list has told is passed over. One that has to start
         # anew starts from the first list.

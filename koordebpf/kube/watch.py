@@ -29,6 +29,7 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kube.backoff import Backoff
+from koordebpf.kube.older_lists import OlderLists
 from koordebpf.kube.refusal import refusal
 from koordebpf.kube.table import CHANGES, Identity, ObjectList, Table, decode_list, is_older, version_of
 from koordebpf.kube.transport import MAX_BODY_BYTES, Transport
@@ -37,7 +38,7 @@ from koordebpf.units import NS_PER_MS
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_MIN_LISTS: Final = 3  # older ones, until they are the truth
+_SLOW_TIMES: Final = 10  # Why: a CRD that nobody installs is else a third of all requests
 _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, one request more
 _LIFE_NS = (
     100 * NS_PER_MS
@@ -53,7 +54,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     first_s: float = 0.5  # back-off after the first failure …
     cap_s: float = 30.0  # … and at most
-    slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent
+    slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent; up to ten times
     watch_s: int = 1800  # up to twice as long, by chance: servers that restart are not asked by all nodes at once
     grace_s: float = 15.0
     silence_s: float = 75.0  # of what guards judge by. Why: bookmarks come 60 to 63 s apart
@@ -93,13 +94,6 @@ class ResourceView(msgspec.Struct, Generic[T], frozen=True):
     problems: tuple[str, ...] = ()
 
 
-class _OlderLists(msgspec.Struct, frozen=True):
-    # Lists older than what is known, one after another and none older than the one before.
-    since_s: float
-    version: str
-    count: int = 1
-
-
 class _Event(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
@@ -137,15 +131,17 @@ class Reflector(Generic[T]):
         self._decode_event = decode_event
         self._pace = pace
         self._backoff = Backoff(pace.first_s, pace.cap_s)
+        self._slow = Backoff(pace.slow_s, pace.slow_s * _SLOW_TIMES)
         self._must_list = True
         self._was_gone = False  # 410 with no sign of health since
         self._restored = restored
-        self._older: _OlderLists | None = None
+        self._older = OlderLists(pace.restored_s)
         self._silences = 0  # watches in a row that said nothing, since the last one that broke
         self._has_bookmark = False  # the watch that is open
         self._open: OpenExchange | None = None
         self._is_open = False
-        self._is_recalled = False  # the next list is true, whatever its version
+        self._is_restored = False  # the next list is true, whatever its version …
+        self._trusts_any = False  # … as of when the thread took note
         self._recall = threading.Event()  # list anew; the watch that is open is to end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kube-{resource.name}", daemon=True)
@@ -160,7 +156,7 @@ class Reflector(Generic[T]):
 
     def relist(self) -> None:
         """List anew and take what comes, though it be older: the server has gone back in time."""
-        self._is_recalled = True
+        self._is_restored = True
         self.recall()
 
     def recall(self) -> None:
@@ -184,9 +180,11 @@ class Reflector(Generic[T]):
             if self._recall.is_set():
                 self._recall.clear()
                 self._must_list = True
+                self._trusts_any, self._is_restored = self._trusts_any or self._is_restored, False
             if self._must_list:
                 self._list()
-                self._is_recalled = False
+                self._trusts_any = False
+                self._slow.reset()
             is_healthy = self._watch()
         except KubeError as e:
             self._silences = 0
@@ -203,7 +201,6 @@ class Reflector(Generic[T]):
         return self._backoff.next_s()
 
     def _after(self, error: KubeError) -> float:
-        pace = self._pace
         match error:
             case KubeGone(status=410):
                 self._must_list = True
@@ -215,12 +212,12 @@ class Reflector(Generic[T]):
                 self._must_list = True
                 is_news = self._table.clear() or not self.view.is_absent
                 self._show(is_news=is_news, is_alive=True, is_absent=True, problem=self._resource.absence)
-                return pace.slow_s * random.uniform(1.0, 1.1)
+                return self._slow.next_s()
             # What was allowed once: an API server that has just started says 403 until it has read its roles.
             case KubeDenied() if self.view.synced_at_ns:
                 wait_s = self._backoff.next_s()
             case KubeDenied():
-                wait_s = pace.slow_s * random.uniform(1.0, 1.1)
+                wait_s = self._slow.next_s()
             case KubeBusy():
                 wait_s = max(error.retry_after_s or 0.0, self._backoff.next_s())
             case _:
@@ -246,29 +243,22 @@ class Reflector(Generic[T]):
 
     # Raises KubeError: the list is of a server that lags, as far as can be known yet.
     def _refuse_older(self, version: str) -> None:
-        known = self._table.version
-        if self._is_recalled or not is_older(version, known):
-            self._older = None
+        known, name = self._table.version, self._resource.name
+        if self._trusts_any or not is_older(version, known):
+            self._older.forget()
             return
-        older, now_s = self._older, time.monotonic()
-        if older is None or is_older(version, older.version):
-            older = _OlderLists(now_s, version)
-        else:
-            older = _OlderLists(older.since_s, version, older.count + 1)
-        if older.count < _MIN_LISTS or now_s - older.since_s < self._pace.restored_s:
-            self._older = older
+        if not self._older.are_true(version, time.monotonic()):
             # The next one may reach another server.
             self._transport.forget_connections()
             raise KubeError(
-                f"list {self._resource.name}: resourceVersion {version} is older than the known {known}; the answer is "
-                f"ignored"
+                f"list {name}: resourceVersion {version} is older than the known {known}; the answer is ignored"
             )
-        self._older = None
         _LOG.warning(
-            "list %s: all of %d lists in %.0f s, each on a connection of its own, are older (resourceVersion %s) than "
-            "the known %s: etcd was restored from a backup, and what it has is taken",
-            *(self._resource.name, older.count, now_s - older.since_s, version, known),
+            "list %s: %d lists in %.0f s or more, each on a connection of its own, were older (resourceVersion %s) "
+            "than the known %s: etcd was restored from a backup, and what it has is taken",
+            *(name, self._older.count, self._pace.restored_s, version, known),
         )
+        self._older.forget()
         self._restored()
 
     # And how many bytes it had.

@@ -130,6 +130,23 @@ def test_a_peer_that_is_gone_is_found_by_tcp(open_source: Open, cluster: Cluster
             assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
 
 
+@pytest.mark.parametrize("code", [404, 403])
+def test_what_is_not_served_or_not_allowed_is_asked_for_ever_more_rarely(
+    code: int, open_source: Open, cluster: Cluster
+) -> None:
+    at_s: list[float] = []
+
+    def refuses(exchange: Exchange) -> None:
+        at_s.append(time.monotonic())
+        exchange.answer(code, status(code, "", "no"))
+
+    cluster.topologies.lists += [refuses] * 1000
+    open_source(msgspec.structs.replace(PACE, slow_s=0.04))
+    until(lambda: len(at_s) >= 7, "seven questions")
+    # Waits double up to ten times, each at least half of itself.
+    assert at_s[6] - at_s[5] >= 0.2
+
+
 class TestARestoredEtcd:
     # Serves what a backup had: fewer pods, an older version.
     def restore(self, cluster: Cluster) -> None:
