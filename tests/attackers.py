@@ -10,17 +10,15 @@ import contextlib
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 from tests.patience import patience
 
 SOURCE = "127.0.0.2"  # not the address that probes come from
 
 _RAISE = """
-import resource, socket, sys, time
+import os, resource, socket, sys, time
+os.setpriority(os.PRIO_PROCESS, 0, 0)  # not as high as that of a benchmark's loop
 port, count, source = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 wanted = min(hard, 4096) if hard != resource.RLIM_INFINITY else 4096
@@ -42,11 +40,11 @@ time.sleep(600)
 """
 _FLOOD = f"""{_RAISE}
 print(0, flush=True)
-for _ in range(count):
+for n in range(count):
     client = socket.socket()
     client.settimeout(1)
     try:
-        client.bind((source, 0))
+        client.bind((source.replace("*", str(n % 250 + 2)), 0))
         client.connect(("127.0.0.1", port))
         client.send(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
     except OSError:
@@ -54,46 +52,35 @@ for _ in range(count):
     client.close()
 """
 
+_DRIP = f"""{_RAISE}
+every_s = float(sys.argv[4])
+def opened():
+    client = socket.socket()
+    client.settimeout(5)
+    client.bind((source, 0))
+    client.connect(("127.0.0.1", port))
+    client.send(b"GET /healthz HTTP/1.1\\r\\nX: ")
+    return client
+held = [None] * count
+for turn in range(100_000):
+    for n, client in enumerate(held):
+        try:
+            if client is None:
+                held[n] = opened()
+            else:
+                client.send(b"a")
+        except OSError:
+            if client is not None:
+                client.close()
+            held[n] = None
+    if turn == 0:
+        print(sum(client is not None for client in held), flush=True)
+    time.sleep(every_s)
+"""
+
 
 def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=patience(10), source_address=(source, 0))
-
-
-class Slow:
-    """So many connections, each of which sends one byte of a header at a time; a closed one is opened anew."""
-
-    def __init__(self, port: int, clients: int, *, every_s: float, source: str = SOURCE) -> None:
-        self._port = port
-        self._every_s = every_s
-        self._source = source
-        self._clients = [connected(port, source) for _ in range(clients)]
-        for client in self._clients:
-            with contextlib.suppress(OSError):
-                client.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        while not self._is_over.wait(self._every_s):
-            for n, client in enumerate(self._clients):
-                try:
-                    client.sendall(b"a")
-                except OSError:
-                    client.close()
-                    with contextlib.suppress(OSError):
-                        self._clients[n] = connected(self._port, self._source)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-        for client in self._clients:
-            client.close()
 
 
 @contextlib.contextmanager
@@ -113,6 +100,16 @@ def holds(port: int, count: int, source: str = SOURCE) -> contextlib.AbstractCon
     return _process(_HOLD, port, count, source)
 
 
+def drips(
+    port: int, count: int, every_s: float, source: str = SOURCE
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """Hold so many connections, each of which sends one byte of a header at a time; a closed one is opened anew."""
+    return _process(_DRIP, port, count, source, every_s)
+
+
 def floods(port: int, count: int, source: str = SOURCE) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-    """Open and close so many connections, one after the other, with a request each; the process ends then."""
+    """Open and close so many connections, one after the other, with a request each; the process ends then.
+
+    A `*` in `source` is another number for each of 250 connections.
+    """
     return _process(_FLOOD, port, count, source)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.report.printable import printable
 from koordebpf.state.ledger import Charge
 from koordebpf.state.view import NodeForecast, Party, PodView, TimeTo
 from koordebpf.units import NS_PER_S
@@ -90,4 +91,4 @@ def _is_known_pod(party: Party) -> bool:
 
 
 def _label(party: Party) -> str:
-    return UNKNOWN_POD if party.kind == "pod" and not _is_known_pod(party) else _UID.sub("_", party.name)
+    return UNKNOWN_POD if party.kind == "pod" and not _is_known_pod(party) else _UID.sub("_", printable(party.name))

@@ -119,7 +119,8 @@ def oom_sentence(record: OomKill, owner: Owner | None) -> str:
     """Return whom the kernel's OOM killer took, and for what."""
     scope = "the node's memory" if record.is_global else "its own limit"
     whose = owner_text(owner, record.cgroup_id)
-    return f"the kernel's OOM killer took {record.comm} ({record.tgid}) of {whose} for {scope}"
+    victim = f"{record.comm} ({record.tgid})" if record.tgid else "a process"  # the kernel's counters name none
+    return f"the kernel's OOM killer took {victim} of {whose} for {scope}"
 
 
 def pod_text(owner: Owner | None, cgroup_id: int) -> str:

@@ -33,6 +33,7 @@ _BENCHES = {
     "start": "process start to first event received",
     "backends": "each backend: until its first event, and in memory",
     "tick": "one tick under pressure",
+    "http_clients": "how late the loop is, and probes are, while HTTP clients do their worst",
     "forecast": "time to threshold against what then happened",
     "scan": "usage and LRU of a thousand cgroups, beside their files",
     "ring": "records out of a ring buffer, and into a file, at full rate",

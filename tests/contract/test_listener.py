@@ -19,7 +19,7 @@ from koordebpf.report.http import Health, ReportServer
 from koordebpf.report.listener import HttpListener, Limits, Reply, Request, bound_to, parse_head
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.report.metrics_page import MetricsPage
-from tests.attackers import Slow, connected, floods, holds
+from tests.attackers import connected, drips, floods, holds
 from tests.patience import patience
 
 WITHIN_S = patience(1)
@@ -47,7 +47,7 @@ def probe(port: int, path: str = "/healthz") -> tuple[int, float]:
     return answer.status, time.monotonic() - begin_s
 
 
-def is_answered_throughout(port: int, seconds: float) -> None:
+def is_answered_throughout(port: int, seconds: float, within_s: float = WITHIN_S) -> None:
     took: list[float] = []
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -56,14 +56,14 @@ def is_answered_throughout(port: int, seconds: float) -> None:
         took.append(each_s)
         time.sleep(0.1)
     print(f"{len(took)} probes, the slowest took {max(took) * 1000:.1f} ms")
-    assert max(took) < WITHIN_S
+    assert max(took) < within_s
 
 
 @pytest.mark.parametrize("clients", [8, 200])
 @pytest.mark.parametrize("attacked", ["metrics", "probes"])
 def test_clients_that_send_a_byte_now_and_then(server: ReportServer, clients: int, attacked: str) -> None:
     port = server.port if attacked == "metrics" else server.probe_port
-    with Slow(port, clients, every_s=0.5):
+    with drips(port, clients, 0.5):
         is_answered_throughout(server.probe_port, 6)  # longer than a connection's deadline
         assert probe(server.port, "/metrics")[0] == 200
 
@@ -82,10 +82,12 @@ def test_a_thousand_connections_that_say_nothing(server: ReportServer, attacked:
 @pytest.mark.parametrize("attacked", ["metrics", "probes"])
 def test_ten_thousand_short_connections(server: ReportServer, attacked: str) -> None:
     port = server.port if attacked == "metrics" else server.probe_port
+    # Where the probes' own listener is flooded, a client may have to knock twice; the kubelet waits 5 s.
+    within_s = WITHIN_S if attacked == "metrics" else patience(5)
     cpu_s, begin_s = time.process_time(), time.monotonic()
     with floods(port, 10_000) as process:
         while process.poll() is None:
-            is_answered_throughout(server.probe_port, 0.5)
+            is_answered_throughout(server.probe_port, 0.5, within_s)
     share = (time.process_time() - cpu_s) / (time.monotonic() - begin_s)
     print(f"{share:.1%} of a CPU for {time.monotonic() - begin_s:.1f} s")
     assert probe(server.port, "/metrics")[0] == 200

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from tests.attackers import Slow, floods, holds
+from tests.attackers import drips, floods, holds
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.nodes import MIB, NodeCgroup
@@ -59,7 +59,7 @@ def descriptors(agent: LiveAgent) -> int:
 @pytest.mark.parametrize("clients", [8, 200])
 def test_clients_that_send_a_byte_now_and_then_starve_no_probe(agent: LiveAgent, clients: int) -> None:
     before = agent.metric(_TICKS)
-    with Slow(agent.port, clients, every_s=1), Slow(agent.probe_port, clients, every_s=1):
+    with drips(agent.port, clients, 1), drips(agent.probe_port, clients, 1):
         probes(agent, 8)
         assert agent.metric(_TICKS) > before
     assert agent.stop() == 0

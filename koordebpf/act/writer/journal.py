@@ -40,10 +40,11 @@ class _Header(msgspec.Struct, frozen=True):
     boot_id: str
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     file: str
     original: Original | None
+    path_bytes: str | None = None  # in hexadecimal, of a path that is no UTF-8; `path` is for people then
 
 
 def read_journal(path: Path) -> tuple[dict[FileKey, Original], int]:
@@ -186,8 +187,20 @@ class Journal:
 
 def _encode(originals: Mapping[FileKey, Original | None]) -> bytes:
     return b"".join(
-        msgspec.json.encode(_Line(path, file.value, original)) + b"\n" for (path, file), original in originals.items()
+        msgspec.json.encode(_line(path, file.value, original)) + b"\n" for (path, file), original in originals.items()
     )
+
+
+# A container with a writable cgroup file system names its cgroups as it likes.
+def _line(path: str, file: str, original: Original | None) -> _Line:
+    if path.isascii():
+        return _Line(path, file, original)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(path)
+        return _Line(raw.decode(errors="backslashreplace"), file, original, raw.hex())
+    return _Line(path, file, original)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -232,11 +245,12 @@ def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
     for raw in lines:
         try:
             line = msgspec.json.decode(raw, type=_Line)
-            key = (line.path, _file(line.file))
+            path_text = line.path if line.path_bytes is None else os.fsdecode(bytes.fromhex(line.path_bytes))
+            key = (path_text, _file(line.file))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             parsed.lost.append(raw)
             continue
-        if not is_below_mount(line.path):
+        if not is_below_mount(path_text):
             parsed.lost.append(raw)
         elif line.original is None:
             parsed.originals.pop(key, None)

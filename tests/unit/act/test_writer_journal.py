@@ -36,6 +36,17 @@ def test_what_is_on_record_is_read_back_to_the_byte(path: Path) -> None:
         assert again.originals == originals
 
 
+def test_a_path_that_is_no_text_is_read_back_to_the_byte(path: Path) -> None:
+    # As a container with a writable cgroup file system may name its cgroups.
+    names = [os.fsdecode(name) for name in (b"a\xff\xfe", b"\x1b[2J", "\u202e".encode(), "名".encode())]
+    originals = {(f"kubepods/besteffort/{name}", CgroupFile.CPUSET_CPUS): Original("0-3\n", 7) for name in names}
+    with Journal(path) as journal:
+        journal.record(originals)
+        assert read_journal(path) == (originals, 0)
+        journal.forget([next(iter(originals))])
+        assert len(read_journal(path)[0]) == 3
+
+
 def test_the_last_word_on_a_file_counts(path: Path) -> None:
     with Journal(path) as journal:
         journal.record({BE: Original("0-3\n", 7), POD: Original("-1\n", 8)})
