@@ -32,6 +32,7 @@ class LastResort(Actuator):
         self._kill_after_ns = None if kill_after_s is None or cgroup is None else int(kill_after_s * NS_PER_S)
         self._failing_since_ns: dict[str, int] = {}
         self._spared: set[str] = set()  # those who were asked for last for something else than memory in use
+        self._hasty: set[str] = set()  # those whose PodDisruptionBudgets are not honoured
         self._waited_ns: dict[str, int] = {}  # of those that are killed: how long for the API server
 
     @property
@@ -52,7 +53,7 @@ class LastResort(Actuator):
         since_ns = self._failing_since_ns.setdefault(outcome.uid, outcome.decided_ns)
         if self._kill_after_ns is None or outcome.uid in self._spared:
             return outcome
-        kill_at_ns = since_ns + self._kill_after_ns
+        kill_at_ns = since_ns if outcome.uid in self._hasty else since_ns + self._kill_after_ns
         if outcome.retry_at_ns is None or kill_at_ns < outcome.retry_at_ns:
             return msgspec.structs.replace(outcome, retry_at_ns=kill_at_ns)
         return outcome
@@ -63,6 +64,7 @@ class LastResort(Actuator):
         self._failing_since_ns = {uid: ns for uid, ns in self._failing_since_ns.items() if uid in known_uids}
         self._waited_ns = {uid: ns for uid, ns in self._waited_ns.items() if uid in known_uids}
         self._spared &= known_uids
+        self._hasty &= known_uids
 
     def close(self) -> None:
         """Stop both executors."""
@@ -76,9 +78,11 @@ class LastResort(Actuator):
             self._spared.add(victim.candidate.uid)
             return self._api.submit(victim, decided_ns)
         self._spared.discard(victim.candidate.uid)
+        if victim.passes_budgets:
+            self._hasty.add(victim.candidate.uid)
         if self._cgroup is not None and self._kill_after_ns is not None and since_ns is not None:
             waited_ns = time.monotonic_ns() - since_ns
-            if waited_ns >= self._kill_after_ns:
+            if victim.passes_budgets or waited_ns >= self._kill_after_ns:
                 self._waited_ns[victim.candidate.uid] = waited_ns
                 outcome = self._cgroup.submit(victim, decided_ns)
                 return _as_last_resort(outcome, waited_ns) if outcome.result is Result.SENT else outcome

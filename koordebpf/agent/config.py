@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -194,6 +195,7 @@ def _check(config: AgentConfig) -> None:
     ):
         if is_on and eviction.strict_compat:
             raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
+    _check_exemptions(config)
     if emergency.action == "nothing":
         return
     if config.source != "api":
@@ -207,6 +209,23 @@ def _check(config: AgentConfig) -> None:
     if emergency.max_age_ns <= emergency.after_ns:
         rule = f"must be more than emergency.after ({format_ns(emergency.after_ns)})"
         raise ConfigError("emergency.maxAge", format_ns(emergency.max_age_ns), rule)
+
+
+def _check_exemptions(config: AgentConfig) -> None:
+    exemptions = config.eviction.exemptions
+    for name, place in (
+        ("budgets", "budgets"),
+        ("policies", "policies"),
+        ("grace_periods", "gracePeriods"),
+        ("qos_labels", "qosLabels"),
+    ):
+        for pattern in getattr(exemptions, name):
+            if not re.fullmatch(r"[a-z0-9*?-]{1,63}", pattern):
+                rule = "must be a namespace, or a pattern of one with * and ?"
+                raise ConfigError(f"eviction.exemptions.{place}", pattern, rule)
+    if "*" not in exemptions.budgets and config.executor == "api" and config.kill_after_s is None:
+        rule = "needs executor.killAfter with executor.type api: the API server honours every PodDisruptionBudget"
+        raise ConfigError("eviction.exemptions.budgets", sorted(exemptions.budgets), rule)
 
 
 def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:

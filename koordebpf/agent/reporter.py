@@ -303,6 +303,10 @@ class Reporter:
         fires = {each.feature for each in verdicts if each.fires}
         self._short = (self._short - {each.feature for each in over}) | fires
 
+    def exempt(self, held_bytes: Mapping[str, int]) -> None:
+        """Bring the metrics up to date with the memory of pods that their owners' own words spare, by reason."""
+        self._metrics.exempt_bytes = held_bytes
+
     def flush(self) -> None:
         """Write the audit lines whose story is told, and publish what other threads read."""
         self._metrics.ticks += 1

@@ -31,6 +31,7 @@ from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.wake import SuppressionWake
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
+from koordebpf.decide.evict.exemptions import exempt_bytes
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.detect import be_memory_evict, memory_evict
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 _BY_USE = (be_memory_evict.FEATURE, memory_evict.FEATURE)  # what a crossing of the threshold concerns
 
 _FULL_EVERY_NS = NS_PER_S  # all pods, for growth, metrics and `top`
+_EXEMPT_EVERY_NS = 10 * NS_PER_S  # for a metric alone, and PodDisruptionBudgets cost
 _CPU_EVERY_NS = 9 * NS_PER_S // 10  # with every full measurement that comes by its own pace
 _CPU_REST_NS = NS_PER_S  # so much later at most while memory comes back: 1 ms of 330 containers is a tenth of that pace
 _WAITING_PACE_NS = 10 * NS_PER_MS  # while memory of the evicted comes back
@@ -108,6 +110,7 @@ class Agent:
         self._next_round_ns = 0
         self._was_for_cpu = False  # the last round, which set it, was for want of CPU alone
         self._next_cpu_ns = 0
+        self._next_exempt_ns = 0
         self._records = 0
         self._lost_seen = 0
         self._loss_since_ns = 0
@@ -239,6 +242,9 @@ class Agent:
             self._marking.look(plan, self._evictions.pending, self._evictions.late, view.now_ns)
         if self._ladder:
             self._reporter.ladder(self._ladder.counts)
+        if view.now_ns >= self._next_exempt_ns:
+            self._next_exempt_ns = view.now_ns + _EXEMPT_EVERY_NS
+            self._reporter.exempt(exempt_bytes(view, self._settings))
         self._reporter.view(view, plan, guards, self._watch, holding=holding)
         return view.measure, is_above
 

@@ -61,6 +61,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     reason: str  # `evicted`
     message: str  # `trigger by koordlet feature BEMemoryEvict, kill pod: <name>`
     for_use: bool = True  # for memory that it holds; False: for what it asks for, or for CPU
+    passes_budgets: bool = False  # PodDisruptionBudgets are not honoured in its namespace
     grace_s: int | None = None  # to be asked for in place of its own grace period; None: its own
 
 
@@ -88,6 +89,7 @@ class FeaturePlan(msgspec.Struct, frozen=True):
     missing_bytes: int = 0  # need that no candidate can cover
     reason: str = ""  # why nothing, or why no more
     cpu: CpuAmounts | None = None
+    not_honoured: tuple[Excluded, ...] = ()  # what would have spared a candidate, if the operator honoured it there
 
 
 class RungAction(msgspec.Struct, frozen=True, gc=False):

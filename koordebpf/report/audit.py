@@ -49,6 +49,7 @@ class AuditedFeature(msgspec.Struct, frozen=True):
     reason: str
     shared_bytes: int = 0  # credit of the victims of features before this one
     cpu: CpuAmounts | None = None  # of a feature that judges CPU, in place of the bytes
+    not_honoured: tuple[Excluded, ...] = ()  # what would have spared one of the ranking
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -175,6 +176,7 @@ class OpenPlan:
                     reason=feature.reason,
                     shared_bytes=feature.shared_bytes,
                     cpu=feature.cpu,
+                    not_honoured=feature.not_honoured[:_BEST],
                 )
                 for feature in self.plan.features
             ),

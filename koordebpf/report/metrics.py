@@ -83,6 +83,7 @@ class AgentMetrics(Collector):
         self.lost_signals = 0
         self.is_dry_run = True
         self.pending_bytes = 0
+        self.exempt_bytes: Mapping[str, int] = {}  # by reason
         self.barred_pods: Mapping[str | None, int] = {}  # by problem
         self.ticks = 0
         self.failed_ticks = 0
@@ -178,6 +179,12 @@ class AgentMetrics(Collector):
         for problem, count in self.barred_pods.items():
             barred.add_metric([problem or ""], count)
         yield barred
+        exempt = GaugeMetricFamily(
+            "koordebpf_exempt_bytes", "Memory of pods that their owners' own words spare.", labels=["reason"]
+        )
+        for reason, held_bytes in self.exempt_bytes.items():
+            exempt.add_metric([reason], held_bytes)
+        yield exempt
         yield CounterMetricFamily("koordebpf_released_bytes", "Memory given back by victims.", self.released_bytes)
         evictions = CounterMetricFamily(
             "koordebpf_evictions",

@@ -137,6 +137,10 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
     for each in shown:
         if each.disruption not in (None, ALLOWED):
             lines += filled(f"rank {each.rank}: {each.disruption}", "  ")
+    rank_of = {each.uid: each.rank for each in shown}
+    for found in feature.not_honoured:
+        if found.uid in rank_of:
+            lines += filled(f"rank {rank_of[found.uid]}: {found.why}", "  ")
     for victim in feature.victims:
         if victim.grace_s is not None and victim.candidate.rank <= len(shown):
             lines += filled(f"rank {victim.candidate.rank}: its grace period is cut to {victim.grace_s} s", "  ")

@@ -39,6 +39,7 @@ CONTRACT = {
     "koordebpf_need_cpu_cores": {"feature"},
     "koordebpf_pending_release_bytes": set(),
     "koordebpf_barred_pods": {"reason"},
+    "koordebpf_exempt_bytes": {"reason"},
     "koordebpf_released_bytes_total": set(),
     "koordebpf_evictions_total": {"reason", "executor", "result"},
     "koordebpf_skipped_rounds_total": {"feature", "reason"},
@@ -107,6 +108,7 @@ def metrics() -> AgentMetrics:
     metrics.need_millicpu = {"BECPUEvict": 1500}
     metrics.closed_guards = ("pods_stale",)
     metrics.barred_pods = {"gone": 1}
+    metrics.exempt_bytes = {"policy": 1}
     metrics.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
     metrics.pods_by_attribution = {"attributed": 3}
     metrics.pods_synced_age_s = 0.5

@@ -7,6 +7,7 @@ from copy import copy
 from typing import Self
 
 from koordebpf.decide.evict.disruption import Disruption, Disruptions
+from koordebpf.decide.evict.exemptions import is_honoured
 from koordebpf.decide.evict.protection import Reason
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate
@@ -23,6 +24,7 @@ class Allowance:
         # Plain dicts: a Counter looks a missing key up by a call.
         self._gone_of_workload = dict(Counter(each.workload for each in recent))
         self._gone_of_namespace = dict(Counter(each.namespace for each in recent))
+        self._honoured = settings.exemptions.budgets
         self._obeys_pdbs = settings.obey_pdbs and view.executor == "api"
         self._disruptions = Disruptions(view.pdbs)
         self._allowed = dict(self._disruptions.allowed)
@@ -51,9 +53,9 @@ class Allowance:
         pod = self._pods.get(candidate.uid)
         return self._disruptions.foretell(pod) if pod is not None else None
 
-    def is_blocked(self, answer: Disruption | None) -> bool:
-        """Tell whether it will refuse after what was taken already."""
-        if answer is None or not self._obeys_pdbs:
+    def is_blocked(self, answer: Disruption | None, namespace: str) -> bool:
+        """Tell whether it will refuse after what was taken already, and that is honoured in this namespace."""
+        if answer is None or not self._obeys_pdbs or not is_honoured(self._honoured, namespace):
             return False
         return not answer.is_allowed or (answer.pdb is not None and self._allowed[answer.pdb] <= 0)
 

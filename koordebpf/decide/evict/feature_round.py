@@ -5,12 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from koordebpf.decide.evict.credit import amount_text, credit_of
+from koordebpf.decide.evict.exemptions import is_honoured, not_honoured
 from koordebpf.decide.evict.features import Feature
 from koordebpf.decide.evict.grace import capped_grace_s
 from koordebpf.decide.evict.pending import is_cooling, is_cooling_cpu, is_starting_cpu, pending_credit
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.evict.selection import Selection, select
-from koordebpf.decide.plan import CpuAmounts, FeaturePlan, Victim
+from koordebpf.decide.evict.settings import ExemptionSettings
+from koordebpf.decide.plan import CpuAmounts, Excluded, FeaturePlan, Victim
 from koordebpf.detect.verdict import USED, Verdict
 from koordebpf.units import format_ns
 
@@ -75,6 +77,7 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
                     EVICT_REASON,
                     evict_message(feature.name, each.name),
                     is_for_use,
+                    not is_honoured(settings.exemptions.budgets, each.namespace),
                     capped_grace_s(current.pods[each.uid], view, settings) if is_for_use else None,
                 )
                 for each in victims
@@ -83,6 +86,7 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),
         reason=_why_no_more(feature, selection, missing, verdict),
+        not_honoured=_not_honoured(current, feature, selection),
     )
 
 
@@ -92,6 +96,17 @@ def _sized(plan: FeaturePlan, verdict: Verdict, **amounts: int) -> FeaturePlan:
         cpu = replace(plan.cpu or CpuAmounts(), **{f"{name}_millicpu": amount for name, amount in amounts.items()})
         return replace(plan, cpu=cpu)
     return replace(plan, **{f"{name}_bytes": amount for name, amount in amounts.items()})
+
+
+def _not_honoured(current: Round, feature: Feature, selection: Selection) -> tuple[Excluded, ...]:
+    exemptions = current.settings.exemptions
+    if exemptions == ExemptionSettings():
+        return ()
+    return tuple(
+        found
+        for each in selection.ranking
+        for found in not_honoured(current.pods[each.uid], each, feature.name, exemptions)
+    )
 
 
 def _is_short(still_open: dict[str, int]) -> bool:

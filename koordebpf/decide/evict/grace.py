@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from koordebpf.decide.evict.exemptions import is_honoured
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.state.view import NodeView, PodView
+
+_HARD_S = 1  # k8s.io/kubernetes pkg/kubelet/eviction, immediateEvictionGracePeriodSeconds
 
 
 def capped_grace_s(pod: PodView, view: NodeView, settings: EvictSettings) -> int | None:
@@ -12,6 +15,8 @@ def capped_grace_s(pod: PodView, view: NodeView, settings: EvictSettings) -> int
     Only the API server knows grace periods: the other executors give none.
     """
     cap_s = settings.max_grace_seconds
+    if not is_honoured(settings.exemptions.grace_periods, pod.namespace):
+        cap_s = _HARD_S
     if cap_s is None or view.executor != "api":
         return None
     return cap_s if own_grace_s(pod) > cap_s else None

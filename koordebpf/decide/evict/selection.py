@@ -109,6 +109,6 @@ class _Trial:
         answer = self._allowance.answer(candidate)
         if answer is None:
             return candidate, False
-        is_blocked = self._allowance.is_blocked(answer)
+        is_blocked = self._allowance.is_blocked(answer, candidate.namespace)
         text = blocked_by(answer.pdb) if is_blocked and answer.pdb is not None else answer.text
         return candidate if text == candidate.disruption else replace(candidate, disruption=text), is_blocked

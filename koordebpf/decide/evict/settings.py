@@ -51,6 +51,26 @@ class LadderSettings(msgspec.Struct, frozen=True):
     quota_percent: int = 10
 
 
+class ExemptionSettings(msgspec.Struct, frozen=True):
+    """In which namespaces it counts what the owners of pods wrote to be spared; names, with * and ? as patterns.
+
+    `budgets`        their PodDisruptionBudgets. Elsewhere a pod goes in its turn, and where the API server refuses
+                     that, executor.killAfter kills it at once. Why everywhere: as in Kubernetes.
+    `policies`       annotation koordinator.sh/eviction-policy. Elsewhere it is not read. Why everywhere: as in
+                     Koordinator.
+    `grace_periods`  terminationGracePeriodSeconds, up to maxGraceSeconds. Elsewhere a pod that goes for the memory it
+                     holds has 1 s, as in a hard eviction by the kubelet. Why everywhere: as in Kubernetes.
+    `qos_labels`     label koordinator.sh/qosClass. Elsewhere a pod with a spec.priority of the bands koord-batch or
+                     koord-free may go as a best-effort one, whatever its label says; with another priority nothing
+                     changes. Why everywhere: as in Koordinator.
+    """
+
+    budgets: frozenset[str] = frozenset({"*"})
+    policies: frozenset[str] = frozenset({"*"})
+    grace_periods: frozenset[str] = frozenset({"*"})
+    qos_labels: frozenset[str] = frozenset({"*"})
+
+
 class EvictSettings(msgspec.Struct, frozen=True):
     """Times, order and protections of eviction rounds.
 
@@ -83,6 +103,7 @@ class EvictSettings(msgspec.Struct, frozen=True):
     `evictions_per_namespace` the same of one namespace. Why None: one team's pods may be the whole shortage.
     `obey_pdbs`      with executor api, pass over pods that a PodDisruptionBudget blocks while others cover the need.
                      Why on: the API server refuses them, and the round would have waited for its answer.
+    `exemptions`     whose wish to be spared counts.
     `ladder`         what is tried before an eviction.
     `strict_compat`  count, rank and choose as Koordinator does where that is safe: deploy/koordinator.md. Why: off,
                      because each of those choices is one that its users complain of.
@@ -104,5 +125,6 @@ class EvictSettings(msgspec.Struct, frozen=True):
     evictions_per_workload: int | None = None
     evictions_per_namespace: int | None = None
     obey_pdbs: bool = True
+    exemptions: ExemptionSettings = ExemptionSettings()
     ladder: LadderSettings = LadderSettings()
     strict_compat: bool = False

@@ -90,7 +90,8 @@ def another(setting: Setting, now: Any) -> Any:
     of = get_args(setting.type)[0] if hasattr(setting.type, "__metadata__") else setting.type
     if get_origin(of) in (tuple, frozenset):
         item = get_args(of)[0]
-        return [next(iter(item)).value if isinstance(item, enum.EnumMeta) else "/some/thing"]
+        text = "prod-*" if "exemptions" in setting.field else "/some/thing"
+        return [next(iter(item)).value if isinstance(item, enum.EnumMeta) else text]
     if of is bool:
         return not now
     if of in (int, float):
@@ -260,6 +261,15 @@ def test_no_file_says_whether_to_enforce(enforce: bool | None) -> None:
         (
             {"source": {"type": "api"}, "emergency": {"action": "kill-be", "maxAge": "2m"}},
             "emergency.maxAge: '120 s': must be more than emergency.after (120 s)",
+        ),
+        (
+            {"eviction": {"exemptions": {"qosLabels": ["Team A"]}}},
+            "eviction.exemptions.qosLabels: 'Team A': must be a namespace, or a pattern of one with * and ?",
+        ),
+        (
+            {"source": {"type": "api"}, "eviction": {"exemptions": {"budgets": ["prod-*"]}}},
+            "eviction.exemptions.budgets: ['prod-*']: needs executor.killAfter with executor.type api:"
+            " the API server honours every PodDisruptionBudget",
         ),
     ],
 )

@@ -1,0 +1,146 @@
+"""Whose wish to be spared counts: everybody's, or only that of namespaces which the operator names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from koordebpf.act.last_resort import LastResort
+from koordebpf.act.outcome import Result
+from koordebpf.decide.evict.exemptions import exempt_bytes
+from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
+from koordebpf.report.plan_page import plan_page
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.view import Frame
+from koordebpf.units import MIB, NS_PER_S
+from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, node_plan_of, plan_of, pod, why_not
+from tests.scenarios.test_who_may_go import APP, pdb
+from tests.unit.act.test_executors import Recorder
+
+DAY_S = 86400
+KINDS = ("qos_labels", "policies", "budgets", "grace_periods")
+OURS = frozenset({"prod-*", "infra"})
+
+
+def only_ours(*which: str) -> EvictSettings:
+    """Return settings by which these exemptions count in the namespaces infra and prod-* alone."""
+    return EvictSettings(exemptions=ExemptionSettings(**dict.fromkeys(which, OURS)))
+
+
+def hog(namespace: str = "tenant", **more: Any) -> PodAndMeasure:
+    return pod("hog", anon=400, namespace=namespace, **more)
+
+
+def beside(each: PodAndMeasure, **more: Any) -> Frame:
+    """Return a node that needs one of two pods to go, the second of them with the better priority."""
+    return frame([each, pod("other", anon=300, priority=5999, namespace="infra")], used=900, **more)
+
+
+def patient(namespace: str) -> PodAndMeasure:
+    made = hog(namespace)
+    spec = replace(made.pod.spec, terminationGracePeriodSeconds=DAY_S)
+    return replace(made, pod=replace(made.pod, spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "counts"), [("tenant", False), ("prod-1", True), ("prod-", True), ("infra", True), ("infra-2", False)]
+)
+class TestNamespaces:
+    def test_a_policy(self, namespace: str, counts: bool) -> None:
+        feature = feature_of(beside(hog(namespace, policy="[]")), only_ours("policies"))
+        assert names(feature) == (["other"] if counts else ["hog"])
+        assert why_not(feature) == ({"hog": "policy"} if counts else {})
+
+    def test_a_grace_period(self, namespace: str, counts: bool) -> None:
+        (victim,) = plan_of(beside(patient(namespace)), only_ours("grace_periods")).victims
+        assert victim.grace_s == (30 if counts else 1)
+
+    def test_a_label(self, namespace: str, counts: bool) -> None:
+        feature = feature_of(beside(hog(namespace, qos="LS", kube_qos="Burstable")), only_ours("qos_labels"))
+        assert names(feature) == (["other"] if counts else ["hog"])
+
+    def test_a_disruption_budget(self, namespace: str, counts: bool) -> None:
+        budget = (pdb(namespace=namespace),)
+        recorded = replace(beside(hog(namespace, labels=APP)), podDisruptionBudgets=budget)
+        plan = plan_of(recorded, only_ours("budgets"))
+        assert [victim.candidate.name for victim in plan.victims] == (["other"] if counts else ["hog"])
+        assert [victim.passes_budgets for victim in plan.victims] == [not counts]
+
+
+def test_by_default_all_of_them_count() -> None:
+    for each in (hog(policy="[]"), hog(qos="LS", kube_qos="Burstable")):
+        assert names(feature_of(beside(each))) == ["other"]
+    feature = feature_of(replace(beside(hog(labels=APP)), podDisruptionBudgets=(pdb(namespace="tenant"),)))
+    assert (names(feature), feature.not_honoured) == (["other"], ())
+
+
+def test_a_label_that_does_not_count_is_replaced_by_the_priority_alone() -> None:
+    settings = only_ours("qos_labels")
+    for priority, goes in ((5999, True), (3000, True), (6000, False), (7500, False), (9500, False), (None, False)):
+        odd = hog(qos="LSR", kube_qos="Guaranteed", priority=priority)
+        assert names(feature_of(frame([odd], used=900), settings)) == (["hog"] if goes else []), priority
+    # A label about the priority is no priority, and one without any label is judged the same way.
+    lifted = hog(qos="LS", priority=5000, labels={"koordinator.sh/priority-class": "koord-prod"})
+    lowered = hog(qos="LS", priority=9500, labels={"koordinator.sh/priority-class": "koord-batch"})
+    assert names(feature_of(frame([lifted], used=900), settings)) == ["hog"]
+    assert names(feature_of(frame([lowered], used=900), settings)) == []
+    assert names(feature_of(frame([hog(qos=None)], used=900), settings)) == ["hog"]
+
+
+def test_what_always_protects_still_does() -> None:
+    settings = only_ours(*KINDS)
+    system = hog("kube-system", policy="[]", qos="LS")
+    critical = hog(priority=2_000_000_000, qos="LS")
+    assert names(feature_of(frame([system, critical], used=900), settings)) == []
+
+
+def test_the_plan_names_each_one_that_was_not_honoured() -> None:
+    made = patient("tenant")
+    meta = replace(
+        made.pod.metadata,
+        labels={"koordinator.sh/qosClass": "LS", **APP},
+        annotations={"koordinator.sh/eviction-policy": "[]"},
+    )
+    made = replace(made, pod=replace(made.pod, metadata=meta))
+    recorded = replace(beside(made), podDisruptionBudgets=(pdb(namespace="tenant"),))
+    plan = plan_of(recorded, only_ours(*KINDS))
+    (feature,) = plan.features
+    end = "is not honoured in namespace tenant"
+    assert [(each.code, each.why) for each in feature.not_honoured] == [
+        ("qos_label", f"its label (koordinator.sh/qosClass=LS): by its priority 5000 it is best-effort, {end}"),
+        ("policy", f"its annotation koordinator.sh/eviction-policy, which does not list BEMemoryEvict, {end}"),
+        ("grace_period", f"its grace period of 86400 s, {end}"),
+        ("budget", f"its PodDisruptionBudget (blocked by tenant/exec), {end}"),
+    ]
+    page = " ".join(plan_page(node_plan_of(recorded, only_ours(*KINDS)), 10).split())
+    for each in feature.not_honoured:
+        assert f"rank 1: {each.why}" in page
+
+
+def test_the_memory_that_is_spared_is_counted_by_reason() -> None:
+    pods = [
+        hog("a", policy="[]"), hog("b", qos="LS"), hog("c", labels=APP), patient("d"), hog("e"),
+        hog("f", qos="LS", priority=9500),
+    ]  # fmt: skip
+    view = view_of_frame(replace(frame(pods, used=900), podDisruptionBudgets=(pdb(namespace="c"),)))
+    counted = {"policy": 400 * MIB, "budget": 400 * MIB, "grace_period": 0, "qos_label": 400 * MIB}
+    assert exempt_bytes(view, EvictSettings()) == counted
+    uncapped = EvictSettings(max_grace_seconds=None)
+    assert exempt_bytes(view, uncapped) == counted | {"grace_period": 400 * MIB}
+    none_count = only_ours(*KINDS)
+    assert exempt_bytes(view, none_count) == dict.fromkeys(counted, 0)
+
+
+def test_a_budget_that_does_not_count_is_passed_over_by_the_kill_at_once() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup, kill_after_s=3600)
+    (victim,) = plan_of(beside(hog()), only_ours("budgets")).victims
+    refused = both.observe(both.submit(victim, NOW_NS))
+    assert refused.retry_at_ns == NOW_NS  # at once
+    assert both.submit(victim, NOW_NS + NS_PER_S).executor == "cgroup"
+    # Where it counts, the API server has its time.
+    other = replace(victim, passes_budgets=False)
+    again = LastResort(Recorder("api", Result.REFUSED), cgroup, kill_after_s=3600)
+    assert again.observe(again.submit(other, NOW_NS)).retry_at_ns == NOW_NS + 3600 * NS_PER_S
