@@ -75,9 +75,19 @@ class Watched:
         with subprocess.Popen(command, cwd=cwd, env=os.environ | self.environment, group=self._group) as process:
             try:
                 return process.wait()
-            except KeyboardInterrupt:
-                process.wait()  # it was interrupted too, and takes away what it made
+            except KeyboardInterrupt:  # from the terminal: it was interrupted too, and takes away what it made
+                process.wait()
                 raise
+            except SystemExit:
+                self._interrupt(process.pid)
+                process.wait()
+                raise
+
+    # pytest, which may be the shell's child.
+    def _interrupt(self, pid: int) -> None:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if _can_unshare() else [pid]
+        for child in map(int, children):
+            os.kill(child, signal.SIGINT)
 
     def left(self) -> list[str]:
         """Return what is still there, each by its kind and name, once what is ending has had its time.

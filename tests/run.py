@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -262,6 +263,7 @@ def main(arguments: list[str]) -> int:
         print(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}", file=sys.stderr)
         return 2
     REPORTS.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.

@@ -7,12 +7,16 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.contract.apiserver import until
+from tests.patience import patience
 
 TESTS = Path(__file__).parents[1]
 
@@ -82,6 +86,19 @@ program, cgroup = bpf(5, asked), os.open("{path}", os.O_RDONLY)
 bpf(8, struct.pack("IIII", cgroup, program, 0, 0))
 os.close(program)
 os.close(cgroup)
+"""
+
+
+TAKES_LONG = """
+import time
+from pathlib import Path
+def test_it():
+    Path("{begun}").touch()
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(1)
+        Path("{cleaned}").touch()
 """
 
 
@@ -304,6 +321,22 @@ def is_running(pid: str) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_lets_its_tests_clean_up(folders, tmp_path, number):
+    begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
+    (folders / "unit" / "test_long.py").write_text(TAKES_LONG.format(begun=begun, cleaned=cleaned))
+    settings = {"KOORDEBPF_ENDS_WITHIN_S": "0.5", "XDG_CACHE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(folders / "run.py"), "unit"],
+        env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    ) as running:  # fmt: skip
+        until(begun.exists, "the test")
+        os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
+        running.communicate(timeout=patience(30))
+    assert running.returncode
+    assert cleaned.exists()
 
 
 def test_an_unknown_folder_is_refused_by_name(folders):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_a_sample_workload_runs_a_script_of_the_checkout(path: Path) -> None:
 
 @pytest.mark.parametrize(("given", "taken"), [("512", "512"), ("65536", "6144")])
 def test_no_script_takes_more_than_its_programs_do(given: str, taken: str) -> None:
-    command = f'. {FOLDER}/node.sh; echo "$NODE_MIB"'
+    command = f'. {shlex.quote(str(FOLDER))}/node.sh; echo "$NODE_MIB"'
     done = subprocess.run(
         ["sh", "-euc", command], env={"NODE_MIB": given, "PATH": "/usr/bin:/bin"}, capture_output=True, check=True
     )
