@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.vm import kernels
 from tests.vm.__main__ import failures, unsteady
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
@@ -184,3 +187,21 @@ def file_of(test: str) -> str:
 def test_a_machine_that_is_none_is_refused(word):
     with pytest.raises(CannotHave, match="there are: first"):
         chosen([word])
+
+
+def test_of_two_that_want_a_kernel_at_once_one_downloads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    downloads: list[str] = []
+
+    def download(series: kernels.Series, home: Path, _say: kernels.Say) -> kernels.Kernel:
+        downloads.append(series.name)
+        time.sleep(0.3)
+        home.mkdir()
+        (home / "release").write_text("6.1.0\n")
+        return kernels.Kernel(series.name, "6.1.0", home)
+
+    monkeypatch.setattr(kernels, "_download_kernel", download)
+    with ThreadPoolExecutor(2) as clones:
+        had = list(clones.map(lambda _: kernels.obtain(kernels.SERIES["6.1"], lambda _: None), range(2)))
+    assert had[0] == had[1]
+    assert downloads == ["6.1"]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.cluster.binaries import alone
+
 Say = Callable[[str], None]
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -73,16 +75,18 @@ def obtain(series: Series, say: Say, *, with_headers: bool = False, renew: bool 
     Raises:  CannotHave: and why.
     """
     home = cache_folder() / series.name
-    if renew and home.exists():
-        shutil.rmtree(home)
-    stamp = home / "release"
-    if stamp.exists():
-        kernel = Kernel(series.name, stamp.read_text().strip(), home)
-        say(f"{series.name}: {kernel.release}, from the cache")
-    else:
-        kernel = _download_kernel(series, home, say)
-    if with_headers and not kernel.headers.exists():
-        _download_headers(series, kernel, say)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with alone(home.with_name(f"{series.name}.lock"), say):
+        if renew and home.exists():
+            shutil.rmtree(home)
+        stamp = home / "release"
+        if stamp.exists():
+            kernel = Kernel(series.name, stamp.read_text().strip(), home)
+            say(f"{series.name}: {kernel.release}, from the cache")
+        else:
+            kernel = _download_kernel(series, home, say)
+        if with_headers and not kernel.headers.exists():
+            _download_headers(series, kernel, say)
     return kernel
 
 
