@@ -30,7 +30,7 @@ _USER = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
 
 def api_load(report: Report) -> None:
     """Run three agents beside kube-apiserver: in a cluster where pods change, and in one where nothing does."""
-    seconds = 90 if report.quick else 150
+    seconds = 60 if report.quick else 120
     try:
         kubernetes = obtain(report.say).kubernetes
     except CannotHave as error:
@@ -47,7 +47,7 @@ def api_load(report: Report) -> None:
             method = f"audit log of kube-apiserver: {_AGENTS} agents, {seconds} s; a watch counts when it ends"
             report.add(at_most(f"requests of an agent, {where}", "/s", rate, 0.02, method))
         watches = max(_connections(pid, plane.port) for pid in agents)
-        method = "connections to it, one each: urllib3 has no watches over HTTP/2"
+        method = "connections to it, one each: urllib3 has no watches over HTTP/2; with NodeResourceTopologies one more"
         report.add(at_most("watches of an agent", "", watches, 5, method))
 
 
