@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Usage, swap, events and LRU sizes of every memory cgroup below one, in one pass into maps that user space has mapped. CO-RE only:
- * bcc cannot build an iterator, whose context is a BTF type; there the files are read.
+ * Usage, swap, events, LRU sizes and reclaimable slab of every memory cgroup below one, in one pass into maps that user
+ * space has mapped. CO-RE only: bcc cannot build an iterator, whose context is a BTF type; there the files are read.
  */
 #include "koord_maps.h"
 
