@@ -117,6 +117,8 @@ def what_vm_lacks() -> str | None:
         return "needs a Debian, whose archive the kernels come from"
     if os.geteuid() != 0 and not shutil.which("qemu-system-x86_64"):
         return "needs QEMU; install it once with: sudo .ci/setup vm"
+    if " " in str(TESTS.parent):
+        return "needs a checkout without a space in its path, which virtme-ng splits; move it"
     return None
 
 

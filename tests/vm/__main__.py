@@ -40,6 +40,10 @@ def say(text: str) -> None:
 
 def prepared(variants: Sequence[Variant], *, renew: bool) -> dict[str, Kernel]:
     """Obtain the kernels, by series, and copy the checkout."""
+    if " " in str(ROOT):
+        raise CannotHave(
+            f"a machine cannot be started from {ROOT}: virtme-ng splits a path at its space; move the checkout"
+        )
     wanted = {variant.series for variant in variants}
     with_headers = {variant.series for variant in variants if variant.needs_headers}
     kernels = {

@@ -16,7 +16,7 @@ static const char text[] =
 	"Prints `ready NS` when it holds all of it.\n";
 
 #define CHUNK (64UL << 10)
-#define PMD_BYTES (2 * MIB)	/* what one page table of x86-64 and of arm64 with 4 KiB pages maps */
+#define PMD_BYTES (2 * MIB) /* what one page table of x86-64 and of arm64 with 4 KiB pages maps */
 #define DENTRY_BYTES 192
 #define MAX_FDS (1 << 20)
 
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 	}
 	if (!kind || !mib)
 		usage();
-	setrlimit(RLIMIT_NOFILE, &fds);	/* refused, the sockets run out and that is said */
+	setrlimit(RLIMIT_NOFILE, &fds); /* refused, the sockets run out and that is said */
 	for (int i = 1; i < argc; i += 2)
 		if (!strcmp(argv[i], "--cgroup"))
 			join(argv[i + 1]);
