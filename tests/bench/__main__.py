@@ -45,6 +45,7 @@ _BENCHES = {
     "storm": "the agent while reclaim is at its worst",
     "controller": "the controller with 500 nodes: until all are written, and steady",
     "steady": "what the agent costs when nothing happens",
+    "steady_deployed": "the same as it is deployed: each source and executor, suppression on",
     "steady_held": "the same while best-effort pods are held",
 }
 _DEFAULT_JSON = Path(__file__).parents[2] / "build" / "bench.json"

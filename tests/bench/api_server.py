@@ -146,6 +146,7 @@ class _Served:
         self.listed: list[tuple[str, int]] = []  # selector, how many
         cluster = Cluster(server)
         server.on(cluster.pods.path, self._pods)
+        server.on("/pods", lambda exchange: exchange.answer(200, listing(self._mine, 0)))  # as the node's kubelet
         cluster.nodes.items, cluster.nodeslos.items = [node(5)], [nodeslo(7, 90)]
         for number in range(1_000):
             path = f"/api/v1/namespaces/be/pods/worker-{number}/eviction"

@@ -23,7 +23,7 @@ from tests.ports import free_port
 
 PODS, CONTAINERS, CLUSTER_PODS = 500, 1_000, 5_000
 # The ServiceAccount where every pod has it, in a mount namespace of the agent's own. $0 has the token and the CA.
-_AS_A_POD = """
+AS_A_POD = """
 mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount &&
 cp "$0/token" "$0/ca.crt" /run/secrets/kubernetes.io/serviceaccount && exec "$@"
 """
@@ -37,7 +37,7 @@ def start_api(report: Report) -> None:
         tls = certificate(folder)
         (folder / "token").write_text("sesame")
         (folder / "ca.crt").write_bytes(tls[0].read_bytes())
-        with ApiServer(folder, _pods(full), others=CLUSTER_PODS - PODS, tls=tls) as server:
+        with ApiServer(folder, pods_of(full), others=CLUSTER_PODS - PODS, tls=tls) as server:
             samples = [_start_s(server, folder, full) for _ in range(n)]
             listed = server.ask(do="listed")["listed"]
     method = (
@@ -51,8 +51,8 @@ def start_api(report: Report) -> None:
     report.add(at_most("  pods in the answer to its list", "pods", most, PODS, "counted by the server"))
 
 
-# The node's own pods, as large as an API server's.
-def _pods(full: FullNode) -> list[dict[str, Any]]:
+def pods_of(full: FullNode) -> list[dict[str, Any]]:
+    """Return the node's own pods, as large as an API server's."""
     pods = []
     for number, mine in enumerate(full.cgroup.pods):
         pod = api_pod(number, uid=mine["metadata"]["uid"])
@@ -63,7 +63,7 @@ def _pods(full: FullNode) -> list[dict[str, Any]]:
 
 def _start_s(server: ApiServer, account: Path, full: FullNode) -> tuple[float, float]:
     port, address = free_port(), urlsplit(server.url)
-    command = ["unshare", "--mount", "sh", "-c", _AS_A_POD, str(account), sys.executable, "-m", "koordebpf", "run"]
+    command = ["unshare", "--mount", "sh", "-c", AS_A_POD, str(account), sys.executable, "-m", "koordebpf", "run"]
     command += ["--source", "api", "--node-name", NODE, "--node-cgroup", str(full.cgroup.path)]
     cluster = {"KUBERNETES_SERVICE_HOST": str(address.hostname), "KUBERNETES_SERVICE_PORT": str(address.port)}
     begun = time.monotonic()
@@ -72,7 +72,7 @@ def _start_s(server: ApiServer, account: Path, full: FullNode) -> tuple[float, f
     )
     try:
         while time.monotonic() - begun < 60:
-            if _is_ready(port):
+            if is_ready(port):
                 return time.monotonic() - begun, cpu_s(agent.pid)
             if agent.poll() is not None:
                 raise RuntimeError("the agent ended")
@@ -83,7 +83,8 @@ def _start_s(server: ApiServer, account: Path, full: FullNode) -> tuple[float, f
         agent.wait()
 
 
-def _is_ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
+    """Tell whether the agent says that it is ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
             return bool(json.loads(answer.read())["ready"])

@@ -33,7 +33,15 @@ def steady(report: Report) -> None:
                 watch_cost(report, agent.pid, size, seconds, cpu_percent, rss_mib)
 
 
-def watch_cost(report: Report, pid: int, size: str, seconds: int, cpu_percent: float, rss_mib: float) -> None:
+def watch_cost(
+    report: Report,
+    pid: int,
+    size: str,
+    seconds: int,
+    cpu_percent: float,
+    rss_mib: float,
+    calls_per_s: float | None = None,
+) -> None:
     """Watch a process for some seconds."""
     cpu, waits, begun = cpu_s(pid), _voluntary_switches(pid), time.monotonic()
     time.sleep(seconds)
@@ -50,7 +58,7 @@ def watch_cost(report: Report, pid: int, size: str, seconds: int, cpu_percent: f
     if (calls := _syscalls_per_s(pid)) is None:
         report.cannot("syscalls a second: perf stat -e raw_syscalls:sys_enter does not work here")
     else:
-        report.add(at_most(f"syscalls, {size}", "/s", calls, None, f"perf stat over {PERF_S} s after the rest"))
+        report.add(at_most(f"syscalls, {size}", "/s", calls, calls_per_s, f"perf stat over {PERF_S} s after the rest"))
 
 
 def cpu_s(pid: int) -> float:
