@@ -36,7 +36,12 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $pod "hostPID" true -}}
   {{- $capabilities := $container.securityContext.capabilities -}}
   {{- $_ := set $capabilities "add" (append $capabilities.add "KILL") -}}
-  {{- $_ := set $container.securityContext "appArmorProfile" (dict "type" "Unconfined") -}}
+  {{- if semverCompare ">=1.30-0" .root.Capabilities.KubeVersion.Version -}}
+    {{- $_ := set $container.securityContext "appArmorProfile" (dict "type" "Unconfined") -}}
+  {{- else -}}
+    {{- $annotation := "container.apparmor.security.beta.kubernetes.io/agent" -}}
+    {{- $_ := set $daemonset.spec.template.metadata.annotations $annotation "unconfined" -}}
+  {{- end -}}
 {{- end -}}
 {{- if $values.agent.privileged -}}
   {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}

@@ -285,6 +285,17 @@ class TestValues:
         assert policy["egress"][0]["ports"][-1] == {"port": 7443}
         assert ("NetworkPolicy", "koordebpf") not in by_name(templated({"networkPolicy": {"enabled": False}}))
 
+    def test_an_older_cluster_has_the_annotation_in_place_of_the_field_and_no_policies(self) -> None:
+        given = {"agent": {"hostProcesses": True, "privileged": False}}
+        template = by_name(templated(given, "--kube-version", "1.29.0"))["DaemonSet", "koordebpf-agent"]["spec"][
+            "template"
+        ]
+        profile = {"container.apparmor.security.beta.kubernetes.io/agent": "unconfined"}
+        assert profile.items() <= template["metadata"]["annotations"].items()
+        assert "appArmorProfile" not in template["spec"]["containers"][0]["securityContext"]
+        with pytest.raises(CannotRender, match=r"agent\.ownNodeOnly needs Kubernetes 1\.30"):
+            templated({"agent": {"ownNodeOnly": True}}, "--kube-version", "1.29.0")
+
     def test_labels_by_which_the_operator_chooses(self) -> None:
         given = {"prometheusOperator": {"enabled": True, "labels": {"release": "prometheus"}}}
         for kind in ("PodMonitor", "PrometheusRule"):
