@@ -89,8 +89,15 @@ class CgroupExecutor(Actuator):
                 outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
             else:
                 result, detail = how_it_ended(report, kill.target)
+                # Where nobody was found nothing was sent: such a kill is not in the budget.
+                found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
                 outcome = self._outcome(
-                    victim, decided_ns, result, detail, sent_ns=kill.signalled_ns, killed_tasks=report.killed_tasks
+                    victim,
+                    decided_ns,
+                    result,
+                    detail,
+                    sent_ns=kill.signalled_ns if found else None,
+                    killed_tasks=report.killed_tasks,
                 )
             self._outcomes.put(outcome)
 

@@ -58,6 +58,8 @@ def note_outcome(pending: Iterable[PendingRelease], outcome: Outcome, now_ns: in
         return _changed(pending, outcome, due_ns=now_ns + GONE_DUE_NS, problem="gone", why=why)
     if is_fruitless(outcome):
         problem: Problem = "gone" if result is Result.GONE else "failed"
+        if outcome.killed_tasks == 0 and not outcome.was_sent:
+            problem = "no_process"
         return _changed(pending, outcome, failed_ns=now_ns, problem=problem, why=outcome.detail)
     if result in (Result.DONE, Result.SENT):
         return tuple(pending)

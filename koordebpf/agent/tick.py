@@ -183,7 +183,8 @@ class Agent:
         if self._overdue:
             self._overdue.note(outcome)
         if self._evictions.note(outcome, time.monotonic_ns()):
-            self._next_round_ns = 0  # another candidate may serve meanwhile
+            # Another candidate may serve meanwhile; and what is back must be seen before it is used again.
+            self._next_round_ns = self._next_full_ns = 0
         self._reporter.outcome(outcome)
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:

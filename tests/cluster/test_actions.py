@@ -71,6 +71,20 @@ def test_an_eviction_begins_the_deletion_of_exactly_this_pod(cluster, actions, n
     evict(actions, one)  # it terminates: said again, and no harm done
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_grace_period_of_a_day_is_cut_also_while_it_runs(cluster, actions, namespace, is_deleted):
+    made = cluster.api.create(pod("patient", NODE, namespace=namespace, grace_s=86400))
+    made = cluster.api.patch(made, {"status": running(made, secrets.token_hex(32))}, "status")
+    if is_deleted:
+        cluster.api.delete(made)
+    metadata = made["metadata"]
+    actions.evict(namespace, metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S, grace_s=30)
+    assert cluster.api.get(made)["metadata"]["deletionGracePeriodSeconds"] == 30
+    # AND nobody can make it longer again
+    actions.evict(namespace, metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S, grace_s=600)
+    assert cluster.api.get(made)["metadata"]["deletionGracePeriodSeconds"] == 30
+
+
 def test_a_budget_that_is_spent_refuses_without_saying_when_to_come_back(cluster, actions, namespace):
     first, second = (running_pod(cluster, namespace, name) for name in ("first", "second"))
     add_budget(cluster, namespace, "budget", "app", min_available=1, allowed=1)

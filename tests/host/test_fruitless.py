@@ -126,9 +126,11 @@ def test_alone_it_is_not_evicted_again_and_again(shortage: Shortage, tmp_path: P
         shortage.grow(shortage.hog_path, 290).wait_for("done")
         agent.has_plan()
         seconds_pass(agent)
-        assert runtime.listed == [shortage.uid("hog")]
-        assert victims(agent) == [shortage.uid("hog")]
-        agent.said("no candidate would give memory back; passed over default/hog (its eviction brought nothing: no")
+        # `other` holds a few pages of the kernel's at most, and may be asked for those.
+        assert runtime.listed[0] == shortage.uid("hog")
+        assert len(runtime.listed) == len(set(runtime.listed))
+        assert len(victims(agent)) == len(set(victims(agent)))
+        agent.said("passed over default/hog (its eviction brought nothing: no container of it runs")
     finally:
         runtime.close()
 

@@ -60,6 +60,7 @@ def test_while_its_memory_comes_back_nobody_else_goes() -> None:
         outcome("cri", Result.FAILED, sent_ns=SENT_NS, retry_at_ns=NOW_NS + 5 * NS_PER_S),
         outcome("cgroup", Result.FAILED, sent_ns=SENT_NS),
         outcome("cgroup", Result.FAILED),
+        outcome("cgroup", Result.FAILED, killed_tasks=0),
         outcome("cgroup", Result.DONE, sent_ns=SENT_NS, killed_tasks=0),
     ],
 )

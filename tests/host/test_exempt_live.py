@@ -1,0 +1,50 @@
+"""A PodDisruptionBudget in a namespace where the operator does not honour it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from tests.contract.apiserver import until
+from tests.host.live_cluster import busy
+from tests.host.test_agent_api import Story
+from tests.patience import patience
+
+CONFIG = """
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+source: {type: api}
+executor: {killAfter: 10m}
+eviction: {exemptions: {budgets: [%s]}}
+"""
+
+
+@pytest.fixture
+def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
+    story = Story(hierarchy, tmp_path)
+    yield story
+    story.close()
+
+
+@pytest.mark.parametrize(("honoured_in", "goes"), [("prod-*", "hog"), ("defaul?", "other")])
+def test_whoever_is_refused_for_it_is_killed_at_once(story: Story, honoured_in: str, goes: str) -> None:
+    config = story.folder / "config.yaml"
+    config.write_text(CONFIG % honoured_in)
+    cluster = story.cluster()
+    cluster.answers["hog"].extend([busy(600)] * 3)
+    agent = story.agent(cluster.server.url, "--config", config).becomes_ready()
+    ended = dict(zip(("hog", "other"), story.grow(), strict=True))
+    assert ended.pop(goes).process.wait(patience(20)) != 0
+    (lives,) = ended.values()
+    assert lives.process.poll() is None
+    assert cluster.asked()[0] == "hog"
+    assert len(cluster.evictions) == (1 if goes == "hog" else 2)
+    until(lambda: len(agent.plans()) == 2, "both plans")
+    _, second = agent.plans()
+    (outcome,) = second["outcomes"]
+    assert outcome["executor"] == ("cgroup" if goes == "hog" else "api")
+    if goes == "hog":
+        assert outcome["detail"].startswith("last resort, ")
