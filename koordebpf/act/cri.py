@@ -15,6 +15,7 @@ from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
+from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kube.cri import RunningContainer, StopResult
 from koordebpf.units import NS_PER_S, format_ns
 
@@ -103,6 +104,8 @@ class CriExecutor(Actuator):
 
     # One of the workers keeps the connection warm, at its start and whenever it has had nothing to do.
     def _stop_all(self, warms: bool) -> None:
+        if (problem := hurry_this_thread()) is not None:  # the hog competes for the processor too
+            _log.warning("containers are stopped later while the node is busy: %s", problem)
         if warms:
             self._warm()
         while True:

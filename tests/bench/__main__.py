@@ -41,6 +41,8 @@ _BENCHES = {
     "credit": "memory predicted to come back with a pod, beside what came back",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
+    "faults": "the same to the kill, while something else hangs",
+    "cri_stop": "threshold crossed to StopContainer at a real containerd",
     "births": "the index while a thousand cgroups are born and die each second",
     "storm": "the agent while reclaim is at its worst",
     "controller": "the controller with 500 nodes: until all are written, and steady",

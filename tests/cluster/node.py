@@ -111,6 +111,10 @@ class RealNode:
         """Return what is /var/lib/kubelet in the node."""
         return self._folder / "kubelet"
 
+    def log(self, program: str) -> Path:
+        """Return where containerd or kubelet writes its log."""
+        return self._folder / f"{program}.log"
+
     def is_ready(self) -> bool:
         """Tell whether the kubelet says so of the node."""
         found = self._cluster.api.get(self.object)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koordebpf.kube.cri import Cri
 from tests.cluster.story import Story
+from tests.patience import patience
 
 
 def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Story) -> None:
@@ -27,6 +28,23 @@ def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Stor
     story.still_run("high")
     assert (story.api.get(story.pods["low"].pod) or {})["metadata"].get("deletionTimestamp") is None
     agent.said("back below the threshold")
+
+
+def test_the_first_stop_of_an_agent_and_a_later_one(story: Story) -> None:
+    story.hold("first", 300)
+    story.hold("later", 300, priority="koord-batch-high")
+    agent = story.agent("--executor", "cri", "--cri-socket", story.node.socket)
+    took_ms = []
+    for number, name in enumerate(("first", "later"), start=1):
+        used = story.used_percent()
+        story.threshold(memoryEvictThresholdPercent=used - 2, memoryEvictLowerPercent=used - 4)
+        took_ms.append(story.evicted(name, number)["latencies"]["decided_to_sent_ns"] / 1e6)
+        story.threshold(memoryEvictThresholdPercent=95)
+        agent.said("back below the threshold")
+        story.api.delete(story.pods[name].pod, gracePeriodSeconds=0)
+        story.pods[name].wait_for("removed")
+    print(f"decided to StopContainer: first {took_ms[0]:.1f} ms, later {took_ms[1]:.1f} ms")
+    assert took_ms[0] < patience(100)
 
 
 def test_what_runs_is_what_the_runtime_says(story: Story) -> None:

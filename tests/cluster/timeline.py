@@ -53,6 +53,13 @@ class Follower:
             time.sleep(_STEP_S)
         return self.seen_ns[word]
 
+    def cgroup(self) -> Path:
+        """Return the pod's memory cgroup once it is there."""
+        self.wait_for("cgroup")
+        found = self._node.pod_cgroup(self.pod)
+        assert found is not None
+        return found
+
     def wait_for_bytes(self, size_bytes: int, timeout_s: float = 40) -> None:
         """Wait until the pod has held this much."""
         deadline = time.monotonic() + patience(timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
@@ -24,6 +25,7 @@ class Runtime:
         self.pods: dict[str, dict[str, int]] = {}
         self.versions = 0  # how often it was asked for
         self.listed: list[str] = []  # pods whose containers were asked for
+        self.asked_ns: list[int] = []  # when a stop was asked for, answered or not
         self.stopped: list[tuple[str, int]] = []
         self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.filters = True
@@ -77,6 +79,7 @@ class Runtime:
         return self.messages["ListContainersResponse"](containers=containers)
 
     def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.asked_ns.append(time.monotonic_ns())
         self.hold.wait(patience(30))
         if failure := self.fails.get(request.container_id):
             context.abort(*failure)
