@@ -514,7 +514,7 @@ class TestDoctor:
             "doctor", "--json", "--backend", "auto", prefix=("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
         )
         report = json.loads(done.stdout)
-        assert (done.returncode, report["health"]) == (1, "degraded")
+        assert (done.returncode, report["health"]) == (1, "degraded"), report["backends"]
         backends = {each["name"]: each for each in report["backends"]}
         assert backends["files"]["taken"]
         assert backends["co-re"]["failed"]
