@@ -131,8 +131,8 @@ class _Bench:
         sent_ns = int(outcome["sent_ns"])
         self.sent.append((sent_ns - story["mark"]) / 1e6)
         self.of_sent.append((sent_ns - int(line["decided_ns"])) / 1e6)
-        stops = [at_ns for at_ns in _stops_ns(log, begun) if at_ns > story["mark"] + offset_ns]
-        self.arrived.append((stops[0] - offset_ns - story["mark"]) / 1e6)
+        arrived_ns = until(lambda: _stops_ns(log, begun), "containerd's log line")[0]
+        self.arrived.append((arrived_ns - offset_ns - story["mark"]) / 1e6)
         self._story.api.delete(follower.pod, gracePeriodSeconds=0)
         follower.wait_for("removed")
         follower.close()
