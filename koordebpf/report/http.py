@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from prometheus_client.registry import Collector
 
 from koordebpf.kernel.quality import SignalQuality
 from koordebpf.report.audit import AuditRecord
-from koordebpf.report.listener import HttpListener, Reply, Request, bound_to, probes_beside
+from koordebpf.report.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.local_socket import LocalSocket
 from koordebpf.report.metrics_page import MetricsPage
 from koordebpf.report.printable import json_bytes, printable
@@ -66,10 +66,22 @@ class Health:
         return not reasons, reasons
 
 
+# Why more than metrics get: nothing but the kubelet is to reach them, and it must be answered.
+_PROBES: Final = Limits(share=0.1)
+
+
 class ReportServer:
     """Serves metrics and probes from background threads until `close`."""
 
-    def __init__(self, listen: str, collector: Collector, health: Health, *, probe_listen: str | None = "") -> None:
+    def __init__(
+        self,
+        listen: str,
+        collector: Collector,
+        health: Health,
+        *,
+        probe_listen: str | None = "",
+        begin: Callable[[], object] | None = None,
+    ) -> None:
         """Bind now, so that an address in use ends the start.
 
         Args:
@@ -77,6 +89,7 @@ class ReportServer:
             collector: called from the server's thread.
             health: what the probes answer.
             probe_listen: host:port of the probes alone; empty for none, None: the host of `listen`, its port + 2.
+            begin: what each of the threads does first.
         Raises: ConfigError: an address is not `host:port` or cannot be bound.
         """
         if probe_listen is None:
@@ -84,14 +97,14 @@ class ReportServer:
         page = MetricsPage(collector)
         with contextlib.ExitStack() as stack:
             self._ports: list[int] = []
-            for name, address, option, answer in (
-                ("metrics", listen, "--listen", lambda request: _report(request, page, health)),
-                ("probes", probe_listen, "--probe-listen", lambda request: _probe(request, health)),
+            for name, address, option, limits, answer in (
+                ("metrics", listen, "--listen", LIMITS, lambda request: _report(request, page, health)),
+                ("probes", probe_listen, "--probe-listen", _PROBES, lambda request: _probe(request, health)),
             ):
                 sock = stack.enter_context(bound_to(address, option)) if address else None
                 self._ports.append(sock.getsockname()[1] if sock else 0)
                 if sock:
-                    stack.callback(HttpListener(sock, answer, name=name).close)
+                    stack.callback(HttpListener(sock, answer, limits, name, begin).close)
             self._stack = stack.pop_all()
 
     @property
@@ -117,6 +130,7 @@ class DecisionServer:
         local: LocalSocket,
         decisions: Callable[[], Sequence[AuditRecord]],
         writes: Callable[[], Sequence[AuditedWrite]],
+        begin: Callable[[], object] | None = None,
     ) -> None:
         remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {"/decisions": decisions, "/writes": writes}
 
@@ -126,7 +140,7 @@ class DecisionServer:
             return _json("200 OK", list(remembered[request.path]()))
 
         self._local = local
-        self._listener = HttpListener(local.sock, answer, name="decisions")
+        self._listener = HttpListener(local.sock, answer, name="decisions", begin=begin)
         local.publish()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from koordebpf.report.listener import Reply
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
 # The loop waits for the interpreter while a page is rendered: 110 pods take some 10 ms.
-_SHARE: Final = 0.02  # of one CPU. Why: a fresh page each half second, for one in 50 of the loop's moments
+_SHARE: Final = 0.01  # of one CPU. Why: a fresh page each second, for one in 100 of the loop's moments
 _MOST_S: Final = 0.25  # kept for bursts. Why: several scrapers that come at once all get a fresh page
 _LEVEL: Final = 1  # of gzip. Why: a tenth of the text already, for a tenth of a millisecond
 

@@ -46,8 +46,9 @@ def http_clients(report: Report) -> None:
     seconds = 5.0 if report.quick else 20.0
     health = Health(max_silence_ns=10**15)
     health.ticked(time.monotonic_ns(), ())
-    with closing(ReportServer("127.0.0.1:0", _metrics(), health, probe_listen="127.0.0.1:0")) as server:
-        if problem := hurry_this_thread():  # after the server has its threads, as in the agent
+    server = ReportServer("127.0.0.1:0", _metrics(), health, probe_listen="127.0.0.1:0", begin=hurry_this_thread)
+    with closing(server):
+        if problem := hurry_this_thread():
             report.say(problem)
         port, probes = server.port, server.probe_port
         loads: dict[str, Load] = {

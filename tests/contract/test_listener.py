@@ -138,10 +138,10 @@ def test_the_deadline_is_of_the_whole_request(listener: tuple[HttpListener, int]
     with connected(listener[1]) as client:
         begin_s = time.monotonic()
         with contextlib.suppress(OSError):
-            while time.monotonic() - begin_s < patience(5):
+            while time.monotonic() - begin_s < patience(30):
                 client.sendall(b"G")
                 time.sleep(0.1)
-        assert 0.4 < time.monotonic() - begin_s < patience(2)
+        assert 0.4 < time.monotonic() - begin_s < patience(20)  # a byte each 0.1 s would never let it go
 
 
 def test_the_deadline_is_of_the_reply_too() -> None:
