@@ -13,7 +13,8 @@ Lists that are older than what is known come from a server that lags, and are ig
 from a backup. After `Pace.restored_s` of nothing else, each on a connection of its own, they are the truth.
 
 Each watch is an HTTP/1.1 connection. HTTP/2 would carry all of them on one, but urllib3 reads an HTTP/2 answer to its
-end before it gives any of it, and speaks one request at a time (urllib3/http2/connection.py): no watch works by it.
+end before it gives any of it, and speaks one request at a time (urllib3/http2/connection.py): no watch works by it. A
+client that does (httpx with h2) is 9 MiB more.
 """
 
 from __future__ import annotations
