@@ -378,9 +378,9 @@ class TestTop:
         rows = {row["name"]: row for row in shown["rows"]}
         assert 64 * MIB <= rows["default/hog"]["used_bytes"] < 100 * MIB
         assert (rows["default/hog"]["qos"], rows["default/idle"]["qos"]) == ("BE", "LS")
-        assert rows["default/idle"]["used_bytes"] == 0
+        assert rows["default/idle"]["used_bytes"] < MIB
         stray = next(name for name in rows if name.startswith("? pod"))
-        assert rows[stray]["used_bytes"] == 0
+        assert rows[stray]["used_bytes"] < MIB
         assert shown["node"]["total_bytes"] == 512 * MIB
         assert shown["node"]["used_bytes"] >= 64 * MIB
         assert shown["threshold_bytes"] == pytest.approx(512 * MIB * 0.8, abs=1)
@@ -396,7 +396,7 @@ class TestTop:
         by_cgroup = {row["name"]: row for row in lines_of(cgroups)[0]["rows"]}
         assert by_cgroup["the node"]["limit_bytes"] == 512 * MIB
         assert by_cgroup["kubepods/besteffort"]["used_bytes"] >= 64 * MIB
-        assert by_cgroup["kubepods/burstable"]["used_bytes"] == 0
+        assert by_cgroup["kubepods/burstable"]["used_bytes"] < MIB
 
     def test_its_json_is_what_its_schema_says(self, tight: Path, node: NodeCgroup) -> None:
         validator = Draft202012Validator(json.loads(koordebpf("top", "--schema").stdout))
