@@ -6,6 +6,7 @@ itself killed meanwhile leaves a pod that neither runs nor ends.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import msgspec
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroupfs import held_bytes
-from koordebpf.kernel.freezer import is_frozen, thaw
+from koordebpf.kernel.freezer import is_frozen, thaw, thaw_at
 from koordebpf.kernel.kill import KillReport, KillTarget, kill_cgroup
+from koordebpf.kernel.pod_directory import open_pod_directory
 from koordebpf.units import MIB, NS_PER_S, format_bytes, format_ns
 
 # Why: a task in uninterruptible sleep may need its disk; pending release counts it meanwhile
@@ -64,6 +66,22 @@ def frozen_by(kill: BegunKill) -> Path | None:
     target = kill.target
     path = target.memory_path if target.version == 2 else target.freezer_path
     return path if path is not None and is_frozen(path, target.version) else None
+
+
+def thaw_left(kill: BegunKill) -> bool:
+    """End the freeze that this kill has left, and nothing else; tell whether it had left one that could be ended."""
+    target = kill.target
+    frozen = frozen_by(kill)
+    if frozen is None:
+        return False
+    try:
+        fd = open_pod_directory(frozen, target.cgroup_id if target.version == 2 else None, target.pod_names)
+    except (ActuationError, CgroupGone, OSError):
+        return False
+    try:
+        return thaw_at(fd, target.version)
+    finally:
+        os.close(fd)
 
 
 def finish_kill(kill: BegunKill) -> Outcome | None:

@@ -1,10 +1,14 @@
-"""What an agent that ended has left in force, for one that only watches: it tells, and touches nothing."""
+"""What an agent that ended has left in force, for one that only watches: it says so, and ends one thing only.
+
+A pod that was frozen in the middle of a kill neither runs nor dies: it is thawed, by the record that the agent before
+made of its own kills. That evicts nobody. Everything else is left to an agent that may write.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from koordebpf.act.begun_kill import frozen_by
+from koordebpf.act.begun_kill import frozen_by, thaw_left
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
 from koordebpf.act.writer.places import Original
@@ -14,7 +18,10 @@ from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
 
 
 def left_behind(folder: Path) -> tuple[str, ...]:
-    """Return sentences that say what is left and what ends it: none where nothing is, or an agent acts there now."""
+    """Thaw who was left frozen by a kill; return sentences that say what is left and what ends it.
+
+    None where nothing is, or where an agent acts now.
+    """
     journal, old = folder / JOURNAL_PATH.name, folder / OLD_LADDER_JOURNAL
     in_flight = folder / IN_FLIGHT_PATH.name
     try:
@@ -24,10 +31,15 @@ def left_behind(folder: Path) -> tuple[str, ...]:
         kills = read_left(in_flight.read_bytes()).kills if in_flight.exists() else ()
     except (ActuationError, OSError) as error:
         return (f"what an agent before this one may have left in force cannot be read: {error}",)
-    frozen = sum(frozen_by(kill) is not None for kill in kills)
-    if not (climbed or frozen or held) or is_held(folder):
+    if is_held(folder):
         return ()
-    sentences = []
+    sentences = [
+        f"an agent that was killed has left pod {kill.namespace}/{kill.name} frozen in the middle of a kill:"
+        " it is thawed"
+        for kill in kills
+        if thaw_left(kill)
+    ]
+    frozen = sum(frozen_by(kill) is not None for kill in kills)
     if climbed or frozen:
         sentences.append(
             f"an agent that was killed has left {climbed} files of its ladder written and {frozen} pods frozen; one"

@@ -41,6 +41,11 @@ def thaw(path: Path, version: Literal[1, 2]) -> bool:
     return write_state(path / _V1_STATE, b"THAWED") if version == 1 else write_state(path / _V2_STATE, b"0")
 
 
+def thaw_at(directory_fd: int, version: Literal[1, 2]) -> bool:
+    """End the freeze of the cgroup behind a descriptor, and no other one's; tell whether that was possible."""
+    return write_state(*((_V1_STATE, b"THAWED") if version == 1 else (_V2_STATE, b"0")), directory_fd)
+
+
 def write_state(state: Path | str, value: bytes, directory_fd: int | None = None) -> bool:
     """Write a cgroup's file, of an open directory by its name; tell whether the kernel took it."""
     try:

@@ -108,14 +108,21 @@ def test_another_cgroup_in_its_place_is_thawed_and_nobody_in_it_dies(frozen: Fro
         assert agent.stop() == 0
 
 
-def test_the_command_thaws_it_where_no_agent_follows_and_one_that_only_watches_does_not(frozen: Frozen) -> None:
+def test_an_agent_that_only_watches_thaws_it_and_nobody_dies(frozen: Frozen) -> None:
+    hog = frozen.hog(700)
+    frozen.kill_agent("frozen")
+    with frozen.successor() as agent:
+        agent.said("has left pod default/be frozen in the middle of a kill: it is thawed")
+        assert not frozen.is_frozen
+        agent.becomes_ready()
+        assert "files of its ladder" not in agent.log
+        assert agent.stop() == 0
+    assert hog.process.poll() is None  # it had no signal, and gets none
+
+
+def test_the_command_thaws_it_where_no_agent_follows(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("signalled")
-    with frozen.successor() as agent:
-        agent.said("an agent that was killed has left 0 files of its ladder written and 1 pods frozen; ")
-        agent.becomes_ready()
-        assert agent.stop() == 0
-    assert frozen.is_frozen
     (file,) = (frozen.folder / "run").glob("*/in-flight.jsonl")
     journal = frozen.folder / "none.journal"
     command = [sys.executable, "-m", "koordebpf", "restore", "--journal", str(journal), "--in-flight", str(file)]
