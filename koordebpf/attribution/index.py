@@ -6,7 +6,7 @@ names missing here reads them and tells `add` or `replace_all`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -68,6 +68,7 @@ class CgroupIndex:
         self._subtree_pod: dict[int, str] = {}
         self._owners: dict[int, Owner] = {}  # what `owner` worked out
         self._pod_cgroups: dict[str, int] | None = None  # None: to be worked out again
+        self._twins: set[int] | None = None  # cgroups that bear the name of a pod that is measured by another one
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -224,13 +225,35 @@ class CgroupIndex:
         return owner
 
     def subtree_pod(self, cgroup_id: int) -> str | None:
-        """Return the uid of the pod at or above a cgroup: metadata.uid of a known pod, else what the path says."""
+        """Return the uid of the pod at or above a cgroup: metadata.uid of a known pod, else what the path says.
+
+        None too where it is not the cgroup by which that pod is measured, `pod_cgroup`.
+        """
+        if self._twins is None:
+            self._twins = {each for ids in self._pod_levels.values() for each in ids if each != self._chosen(ids)}
+        if self._twins and (node := self._nodes.get(cgroup_id)) is not None and node.pod_id in self._twins:
+            return None
         return self._subtree_pod.get(cgroup_id)
 
     def pod_cgroup(self, uid: str) -> int | None:
         """Return the cgroup of the pod's own level, by metadata.uid or by what the path says."""
-        ids = self._pod_levels.get(self._names.hashes.get(uid, uid), ())
-        return max(ids, default=None)  # of two, the one that was made last
+        return self._chosen(self._pod_levels.get(self._names.hashes.get(uid, uid), ()))
+
+    # Of two, the one whose kubepods is higher up: the kubelet's root is at most a few levels down, and whoever has a
+    # tree of its own to make cgroups in has it below systemd's or a container's. Else the one that was made last, as by
+    # a kubelet with another driver.
+    def _chosen(self, ids: Collection[int]) -> int | None:
+        if len(ids) < 2:
+            return next(iter(ids), None)
+        return min(ids, key=lambda each: (self._kubepods_level(each), -each))
+
+    def _kubepods_level(self, cgroup_id: int) -> int:
+        top = cgroup_id
+        while (parent := self._nodes.get(self._nodes[top].parent_id)) is not None and parent.place is not None:
+            if not parent.place.is_kubepods:
+                break
+            top = self._nodes[top].parent_id
+        return (self.path(top) or "").count("/")
 
     def pod_cgroups(self) -> Mapping[str, int]:
         """Return metadata.uid → cgroup of the pod's own level, for the known pods that have one."""
@@ -285,7 +308,7 @@ class CgroupIndex:
                 self._subtree_pod[cgroup_id] = self._names.uids.get(place.pod_uid, place.pod_uid)
                 if place.kind is OwnerKind.POD:
                     self._pod_levels.setdefault(place.pod_uid, set()).add(cgroup_id)
-                    self._pod_cgroups = None
+                    self._pod_cgroups = self._twins = None
         self._forget_siblings(self._nodes[top].parent_id)
 
     def _work_out_place(self, cgroup_id: int, node: TreeNode) -> Place | None:
@@ -311,7 +334,7 @@ class CgroupIndex:
             ids.discard(cgroup_id)
             if not ids:
                 del self._pod_levels[place.pod_uid]
-            self._pod_cgroups = None
+            self._pod_cgroups = self._twins = None
 
     def _drop(self, top: int) -> None:
         self.version += 1

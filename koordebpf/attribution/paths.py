@@ -27,6 +27,9 @@ _SLICE = re.compile(r"(?:[^:]+-)?kubepods(?:-(?P<qos>burstable|besteffort))?(?:-
 # runc without SystemdCgroup under a kubelet with the systemd driver: the whole path in one name, anywhere in the tree.
 _COLON_NAME = re.compile(r"(?P<slice>[^:]+\.slice):(?P<runtime>[^:]+):(?P<id>[^:]+)")
 
+# systemd gives each login a tree of its own in there, in which `systemd-run --user --slice=` makes any slice.
+_USERS = "user.slice"
+
 # `conmon` watches a container of CRI-O or podman from a cgroup of its own beside it.
 _CONTAINER = re.compile(r"(?:cri-containerd|crio|docker|pouch|libpod)-(?P<id>[0-9a-f]{12,64})(?:\.scope)?")
 _NOT_CONTAINER = re.compile(r"(?:crio|libpod)-conmon-.*|.*\.(?:slice|scope|service)")
@@ -45,10 +48,12 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     host_application: str | None = None
     is_kubepods: bool = False  # kubepods or a QoS level: pods are its children
     is_host_application_dir: bool = False
+    is_of_users: bool = False  # where every login may make cgroups of any name
 
 
 TREE_ROOT = Place(OwnerKind.ROOT)
 _SYSTEM = Place(OwnerKind.SYSTEM)
+_OF_USERS = Place(OwnerKind.SYSTEM, is_of_users=True)
 _KUBEPODS = Place(OwnerKind.ROOT, is_kubepods=True)
 _QOS_PLACES = {
     name: Place(OwnerKind.ROOT, kube_qos=kube_qos, is_kubepods=True) for name, kube_qos in _QOS_LEVELS.items()
@@ -75,7 +80,7 @@ def child_place(parent: Place, name: str) -> Place:
         case OwnerKind.ROOT if name in _HOST_APPLICATION_DIRS:
             return _HOST_APPLICATION_DIR
         case _:
-            return _outside(name)
+            return parent if parent.is_of_users else _outside(name)
 
 
 def place_of_path(path: str, host_applications: Mapping[str, str] | None = None) -> Place:
@@ -106,6 +111,8 @@ def host_application_place(name: str) -> Place:
 def _outside(name: str) -> Place:
     if name == "kubepods":
         return _KUBEPODS
+    if name == _USERS:
+        return _OF_USERS
     if ":" in name:
         return _colon_place(name)
     if name.endswith(".slice") and "kubepods" in name:

@@ -168,6 +168,40 @@ def test_a_pid_that_is_another_ones_by_now_keeps_its_nice_level(
     assert sleeper.poll() is None
 
 
+# A container's monitor in a cgroup of its own within the pod, as CRI-O's with conmon_cgroup=pod: it is the container's
+# parent, and writes down how that ended.
+MONITOR = """
+import os, signal, sys
+signal.alarm(60)
+pid = os.fork()
+if not pid:
+    for procs in sys.argv[2:]:
+        open(procs, "w").write("0")
+    signal.alarm(60)
+    signal.pause()
+open(sys.argv[1], "w").write(str(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_tells_nobody_how_the_container_ended(
+    site: Site, tmp_path: Path
+) -> None:
+    # Both are signalled at once: whoever asks the runtime gets an exit code that it does not know, and kubelet an error
+    # that ends the pod all the same.
+    exit_file, container = tmp_path / "exit", "crio-" + "a" * 64
+    bases = [base for base in (site.path, site.freezer) if base is not None]
+    for base in bases:
+        (base / container).mkdir()
+    monitor = site.spawn(
+        MONITOR, str(exit_file), *(str(base / container / "cgroup.procs") for base in bases), below="crio-conmon-a"
+    )
+    wait_until(lambda: (site.path / container / "cgroup.procs").read_text() != "")
+    report = kill(site)
+    assert (report.killed_tasks, report.left_tasks) == (2, 0)
+    assert monitor.wait(patience(5)) == -signal.SIGKILL
+    assert not exit_file.exists()
+
+
 def test_a_kill_of_nobody_whose_memory_stays_is_not_done(memory_cgroup: Path, tmp_path: Path) -> None:
     kind = "v2" if (memory_cgroup / "cgroup.controllers").exists() else "v1-bare"
     site = Site(memory_cgroup, 2 if kind == "v2" else 1, None)
