@@ -179,7 +179,8 @@ if not pid:
         open(procs, "w").write("0")
     signal.alarm(60)
     signal.pause()
-open(sys.argv[1], "w").write(str(os.waitpid(pid, 0)[1]))
+ended = os.waitpid(pid, 0)[1]
+open(sys.argv[1], "w").write(str(ended))
 """
 
 
