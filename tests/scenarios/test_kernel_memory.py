@@ -82,3 +82,17 @@ def test_the_page_shows_it_where_it_is_the_larger_part() -> None:
     assert all(len(line) <= 80 for line in page.splitlines())
     plain = plan_page(node_plan_of(frame(INNOCENTS, used=900)), 10)
     assert "kernel" not in plain
+
+
+def test_a_pod_that_holds_nothing_but_its_cgroups_is_not_evicted_for_them() -> None:
+    empty = pod("empty", anon=0, kernel=0)
+    assert empty.measure is not None
+    assert empty.measure.memory is not None
+    memory = msgspec.structs.replace(empty.measure.memory, usage_bytes=300 << 10, kernel_bytes=300 << 10)
+    empty = msgspec.structs.replace(empty, measure=msgspec.structs.replace(empty.measure, memory=memory))
+    feature = feature_of(frame([empty], used=900))
+    assert [each.credit_bytes for each in feature.candidates] == [0]
+    assert names(feature) == []
+    more = msgspec.structs.replace(memory, usage_bytes=2 * MIB, kernel_bytes=2 * MIB)
+    holder = msgspec.structs.replace(empty, measure=msgspec.structs.replace(empty.measure, memory=more))
+    assert names(feature_of(frame([holder], used=900))) == ["empty"]

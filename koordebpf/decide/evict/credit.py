@@ -9,8 +9,9 @@ from koordebpf.decide.plan import Candidate, CandidateCpu
 from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU
 from koordebpf.state.requests import CPU_RESOURCES
 from koordebpf.state.view import PodView
-from koordebpf.units import format_bytes, format_millicpu
+from koordebpf.units import MIB, format_bytes, format_millicpu
 
+_EMPTY_BYTES = MIB  # Why: an empty pod of three containers is charged 10 to 300 KiB, more on more CPUs
 _CPU = frozenset({USED_CPU, BE_REQUESTED_CPU, *CPU_RESOURCES})
 
 
@@ -23,9 +24,14 @@ def credit_bytes(pod: PodView) -> int:
 
     Shmem of such a pod that was not measured counts as given back. Too high a credit costs one more round, a few
     milliseconds later, on true numbers; too low a credit costs an innocent pod in this one.
+
+    A pod without a page of its own has a few KiB of kernel memory for its cgroups alone, and no eviction relieves a
+    node by that: it counts from 1 MiB on.
     """
     memory = pod.memory
     if memory is None:
+        return 0
+    if not memory.koordinator_used_bytes and (memory.kernel_bytes or 0) < _EMPTY_BYTES:
         return 0
     kept = (memory.shmem_bytes or 0) if pod.keeps_tmpfs else 0
     return max(memory.held_bytes - kept, 0)

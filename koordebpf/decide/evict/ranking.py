@@ -78,7 +78,7 @@ def as_candidates(
                 pod.cgroup_id,
                 pod.priority,
                 held if memory is not None else None,
-                held if as_koordinator or not pod.keeps_tmpfs else credit_bytes(pod),
+                held if as_koordinator or (theirs and not pod.keeps_tmpfs) else credit_bytes(pod),
                 theirs,
                 pod.growth_bytes_per_s,
                 terms.memory_resource,
