@@ -266,6 +266,8 @@ def main(arguments: list[str]) -> int:
         return 2
     REPORTS.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.

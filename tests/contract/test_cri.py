@@ -118,6 +118,7 @@ def test_a_runtime_that_hangs_fails_the_victim_and_not_the_executor(
 
 
 def test_a_runtime_that_is_away_is_said(evict: Callable[[str], Outcome], runtime: Runtime) -> None:
+    until(lambda: runtime.versions, "the connection: one that is being made meanwhile would wait for an answer")
     runtime.close()
     outcome = evict("a")
     assert outcome.result is Result.FAILED
