@@ -58,7 +58,7 @@ def hung_filesystem(folder: Path) -> Iterator[Path]:
     libc = ctypes.CDLL(None, use_errno=True)
     fuse = os.open(_FUSE, os.O_RDWR | os.O_CLOEXEC)
     try:
-        options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0".encode()
+        options = f"fd={fuse},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}".encode()
         if libc.mount(b"hung", bytes(folder), b"fuse", 0, options):
             raise CannotHang(f"FUSE cannot be mounted: {os.strerror(ctypes.get_errno())}")
         try:
