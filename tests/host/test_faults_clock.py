@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +20,10 @@ from tests.contract.apiserver import Server, until
 from tests.contract.objectstore import LEASES, NODES, NODESLOS, Store, node
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
-from tests.loads import BUILD, Hog
+from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup
 from tests.patience import patience
+from tests.stepped_clock import SteppedClock
 
 HOUR_S = 3600
 STEPS_S = (HOUR_S, -HOUR_S, 24 * HOUR_S)
@@ -31,28 +31,14 @@ SLACK_S = 900  # far less than a step, and more than any test takes
 NODE_MIB, HOG_MIB = 400, 300
 
 
-class WallClock:
-    """A wall clock for processes that are started with `environ`; `step` sets it, so many seconds from the real one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.ahead_s = 0
-        path.write_bytes(struct.pack("q", 0))
-        self.environ = {"LD_PRELOAD": str(BUILD / "stepped_clock.so"), "STEPPED_CLOCK": str(path)}
-
-    def step(self, ahead_s: int) -> None:
-        self.ahead_s = ahead_s
-        with self._path.open("r+b") as file:
-            file.write(struct.pack("q", ahead_s))
-
-    def is_of(self, moment: datetime) -> bool:
-        """Tell whether a moment was read from this clock just now."""
-        return abs((moment - datetime.now(UTC)).total_seconds() - self.ahead_s) < SLACK_S
+def is_of(clock: SteppedClock, moment: datetime) -> bool:
+    """Tell whether a moment was read from this clock just now."""
+    return abs((moment - datetime.now(UTC)).total_seconds() - clock.realtime_s) < SLACK_S
 
 
 @pytest.fixture
-def clock(tmp_path: Path) -> WallClock:
-    return WallClock(tmp_path / "clock")
+def clock(tmp_path: Path) -> SteppedClock:
+    return SteppedClock(tmp_path / "clock")
 
 
 @pytest.fixture
@@ -78,7 +64,9 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def test_an_agent_evicts_whatever_the_wall_clock_says(cluster: LiveCluster, clock: WallClock, tmp_path: Path) -> None:
+def test_an_agent_evicts_whatever_the_wall_clock_says(
+    cluster: LiveCluster, clock: SteppedClock, tmp_path: Path
+) -> None:
     node = cluster.node_cgroup
     given = ["--source", "api", "--executor", "api", "--node-name", "n1", "--enforce", "--node-cgroup", node.path]
     given += ["--kubeconfig", kubeconfig(tmp_path / "kubeconfig", cluster.server.url)]
@@ -86,7 +74,7 @@ def test_an_agent_evicts_whatever_the_wall_clock_says(cluster: LiveCluster, cloc
     with LiveAgent(tmp_path, *given, before=before) as agent:
         agent.becomes_ready()
         for number, ahead_s in enumerate(STEPS_S):
-            clock.step(ahead_s)
+            clock.step(realtime_s=ahead_s)
             (container,) = [each for each in node.pod_paths[f"hog-{number}"].iterdir() if each.is_dir()]
             hog = Hog(container, HOG_MIB, rate_mib_s=400, hold_s=600)
             try:
@@ -94,11 +82,11 @@ def test_an_agent_evicts_whatever_the_wall_clock_says(cluster: LiveCluster, cloc
             finally:
                 hog.stop()
             line = agent.has_plan(number + 1)
-            assert clock.is_of(moment(line["time"])), line["time"]
+            assert is_of(clock, moment(line["time"])), line["time"]
             assert [(each["name"], each["result"]) for each in line["outcomes"]] == [(f"hog-{number}", "done")]
             assert min(ns for ns in line["latencies"].values() if ns is not None) >= 0
             until(lambda n=number: len(cluster.events) > n, "the Event")
-            assert clock.is_of(moment(cluster.events[number]["firstTimestamp"]))
+            assert is_of(clock, moment(cluster.events[number]["firstTimestamp"]))
             until(lambda: agent.readiness() == (200, []), f"ready, but {agent.readiness()}")
         assert cluster.asked() == [f"hog-{number}" for number in range(len(STEPS_S))]
         assert agent.metric('koordebpf_skipped_rounds_total{feature="act",reason="clock_jump"}') == 0
@@ -117,7 +105,7 @@ def controller(config: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]
 
 
 def test_a_controller_keeps_its_lease_whatever_the_wall_clock_says(
-    server: Server, clock: WallClock, tmp_path: Path
+    server: Server, clock: SteppedClock, tmp_path: Path
 ) -> None:
     store = Store(server)
     store.put(NODES, node("n1"))
@@ -132,11 +120,11 @@ def test_a_controller_keeps_its_lease_whatever_the_wall_clock_says(
         holder = lease()["holderIdentity"]
         processes.append(controller(config, {}))  # on another machine, where the clock is right
         for number, ahead_s in enumerate(STEPS_S):
-            clock.step(ahead_s)
+            clock.step(realtime_s=ahead_s)
             for _ in range(2):  # it goes on to renew, by its new time
                 old = lease()["renewTime"]
                 until(lambda old=old: lease()["renewTime"] != old, "a renewal")
-            assert clock.is_of(moment(lease()["renewTime"]))
+            assert is_of(clock, moment(lease()["renewTime"]))
             store.put(NODES, node(f"m{number}"))
             until(lambda n=number: f"m{n}" in store.objects[NODESLOS], "its write")
             assert (lease()["holderIdentity"], lease()["leaseTransitions"]) == (holder, 0)

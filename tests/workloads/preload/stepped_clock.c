@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A wall clock that somebody sets, for one process: LD_PRELOAD=stepped_clock.so STEPPED_CLOCK=FILE.
+ * Clocks that somebody sets, for one process: LD_PRELOAD=stepped_clock.so STEPPED_CLOCK=FILE.
  *
- * FILE holds an int64_t, the seconds that CLOCK_REALTIME is ahead; it may change at any moment. No namespace has a wall
- * clock of its own, and that of the machine is not ours to set.
+ * FILE holds two int64_t, the seconds that CLOCK_REALTIME and CLOCK_BOOTTIME are ahead; they may change at any moment.
+ * No namespace has a wall clock of its own, a process of several threads cannot move to another time namespace, and the
+ * machine's clocks are not ours to set.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,28 +17,32 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t *ahead_s;
+static const volatile struct {
+	int64_t realtime_s, boottime_s;
+} *ahead;
 
 __attribute__((constructor)) static void map_offset(void)
 {
 	const char *path = getenv("STEPPED_CLOCK");
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*ahead_s), PROT_READ, MAP_SHARED, fd, 0);
+	void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*ahead), PROT_READ, MAP_SHARED, fd, 0);
 
 	if (map == MAP_FAILED) {
 		perror("STEPPED_CLOCK");
 		_exit(1);
 	}
 	close(fd);
-	ahead_s = map;
+	ahead = map;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
 	int result = syscall(SYS_clock_gettime, clock, now);
 
-	if (!result && clock == CLOCK_REALTIME && ahead_s)
-		now->tv_sec += *ahead_s;
+	if (!result && clock == CLOCK_REALTIME && ahead)
+		now->tv_sec += ahead->realtime_s;
+	if (!result && clock == CLOCK_BOOTTIME && ahead)
+		now->tv_sec += ahead->boottime_s;
 	return result;
 }
 
