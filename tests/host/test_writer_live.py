@@ -338,6 +338,43 @@ class TestVanishing:
         assert not journal.originals
 
 
+class TestKeptOpen:
+    def test_what_is_looked_at_again_is_kept_open_until_it_is_restored(
+        self, cgroups: Cgroups, journal: Journal
+    ) -> None:
+        cgroups.make("be")
+        writer = writer_of(cgroups, journal)
+        before = open_files(cgroups)
+        for look in range(3):
+            writer.apply(desired(cgroups, ("be", SHARES, 2)), look * REFRESH_NS)
+        assert open_files(cgroups) == before + 1
+        cgroups.put("be", SHARES, "50")
+        report = writer.apply(desired(cgroups, ("be", SHARES, 2)), 3 * REFRESH_NS)
+        assert [change.is_correction for change in report.changes] == [True]
+        writer.give_back(3 * REFRESH_NS)
+        assert open_files(cgroups) == before
+
+    def test_a_cgroup_that_is_made_again_is_opened_again(self, cgroups: Cgroups, journal: Journal) -> None:
+        cgroups.make("be")
+        writer = writer_of(cgroups, journal)
+        for look in range(3):
+            writer.apply(desired(cgroups, ("be", SHARES, 2)), look * REFRESH_NS)
+        cgroups.remove("be")
+        cgroups.make("be")
+        assert cgroups.text("be", SHARES) != text_of_two_shares(cgroups)
+        writer.apply(desired(cgroups, ("be", SHARES, 2)), 3 * REFRESH_NS)
+        assert cgroups.text("be", SHARES) == text_of_two_shares(cgroups)
+
+
+def open_files(cgroups: Cgroups) -> int:
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum(f"/{cgroups.name}/" in str(link.readlink()) for link in links if link.is_symlink())
+
+
+def text_of_two_shares(cgroups: Cgroups) -> str:
+    return "2\n" if cgroups.version == 1 else "1\n"
+
+
 class TestOthers:
     def test_a_file_that_is_reset_each_time_is_corrected_so_often_and_then_left(
         self, cgroups: Cgroups, journal: Journal

@@ -22,7 +22,7 @@ from koordebpf.kernel.cgroup_files import (
     settled,
 )
 from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.kernel.kernel_file import read_kernel_file, write_kernel_file
+from koordebpf.kernel.kernel_file import OpenKernelFiles, read_kernel_file, write_kernel_file
 
 _RESULTS = {
     errno.EBUSY: WriteResult.BUSY,
@@ -55,6 +55,7 @@ class Places:
         if "freezer" not in mounts and "memory" in mounts and mounts["memory"].version == 2:
             self._mounts["freezer"] = mounts["memory"]  # v2 freezes without a controller
         self._proc_sys = proc_sys
+        self.kept = OpenKernelFiles()  # of those that are looked at again and again
         self.versions: dict[str, Version] = {name: mount.version for name, mount in self._mounts.items()}
 
     def locate(self, key: FileKey) -> Path | None:
@@ -99,6 +100,10 @@ class Places:
             return held == wanted
         return held == settled(file, self.versions[file.controller], wanted)
 
+    def keep_open(self, held: Mapping[FileKey, Held]) -> None:
+        """Close the files that were kept open to be looked at again, but for these."""
+        self.kept.close_all_but({each.path for each in held.values()})
+
     def is_there(self, key: FileKey, original: Original) -> bool:
         """Tell whether the file is still the one whose content is on record."""
         path = self.locate(key)
@@ -133,13 +138,15 @@ def look(places: Places, key: FileKey, now_ns: int, before: Held | None = None) 
     """Return what the file holds now; `before` is what it held when it was last looked at.
 
     Raises: Unusable: it is gone, not there on this kernel, or not readable.
-    Cost:    14 µs, with `before` 8 µs.
+    Cost:    14 µs, with `before` 3 µs from the second time on.
     """
     path = before.path if before else places.locate(key)
     if path is None:
         raise Unusable(WriteResult.UNSUPPORTED, "this host has no such file")
     try:
-        read = read_kernel_file(path)
+        # What is looked at again will be looked at once more.
+        is_kept = before is not None and not isinstance(key[1], Sysctl)
+        read = places.kept.read(path) if is_kept else read_kernel_file(path)
         value = before.value if before and before.text == read.text else places.parse(key, read.text)
         return Held(path, read.text, _inode(key, read.inode), value, now_ns)
     except (CgroupGone, OSError, KernelFileError) as error:

@@ -158,6 +158,7 @@ class CgroupWriter:
         for key in (*ended.restored, *ended.shared):
             self._held.pop(key, None)
             self._failures.pop(key, None)
+        self._places.keep_open(self._held)
         capped = self._cut.restore_capped(ended.restored, now_ns) if self._cut is not None else CappedQuotas()
         originals = {key: each for key, each in ended.restored.items() if key not in capped.originals}
         report = restore(self._places, originals, now_ns, enforce=True, last=self.seen.last)
@@ -179,6 +180,7 @@ class CgroupWriter:
         for known in (self._held, self._failures):
             for key in [key for key in known if key not in self._wanted.values]:
                 del known[key]
+        self._places.keep_open(self._held)
 
     # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
     def _drop_gone(self, now_ns: int) -> None:
