@@ -90,13 +90,10 @@ def render_part(
 
     Raises: ConfigError: as `render_spec`, of this key alone.
     """
+    made = _made(data, key, labels)
     if key == HOST_APPLICATION_KEY:
-        made = _chosen(*_applications(data), labels)
         value = [msgspec.to_builtins(application) for application in made.value]
         return msgspec.structs.replace(made, value=value or None)
-    made = Rendered(STRATEGY_KEYS[key].default)
-    if key in data:
-        made = _chosen(*strategies_of(decode_config(data[key], key), key), labels)
     part = msgspec.to_builtins(made.value)
     left_out, is_own = made.left_out, made.is_own_left_out
     bandwidth = (annotations or {}).get(BANDWIDTH_ANNOTATION)
@@ -114,10 +111,7 @@ def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) ->
 
     Raises: ConfigError: not JSON, or a value of the cluster's strategy has the wrong type.
     """
-    if THRESHOLD_KEY not in data:
-        return DEFAULT_STRATEGY
-    cluster, entries = strategies_of(decode_config(data[THRESHOLD_KEY], THRESHOLD_KEY), THRESHOLD_KEY)
-    strategy: ResourceThresholdStrategy = _chosen(cluster, entries, labels).value
+    strategy: ResourceThresholdStrategy = _made(data, THRESHOLD_KEY, labels).value
     return strategy
 
 
@@ -131,11 +125,15 @@ def strategies_of(config: Mapping[str, Any], key: str) -> tuple[Any, tuple[Entry
     return cluster, _entries(config, "nodeStrategies", key, lambda entry, path: of.lay_over(cluster, entry, path))
 
 
-def applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]:
-    """Return the cluster's host applications, and the entries for some nodes.
+# The value of a key for a node with these labels, before it is put into an object's words.
+def _made(data: Mapping[str, str], key: str, labels: Mapping[str, str]) -> Rendered:
+    if key not in data:
+        return Rendered(() if key == HOST_APPLICATION_KEY else STRATEGY_KEYS[key].default)
+    config = decode_config(data[key], key)
+    return _chosen(*(_applications_of(config) if key == HOST_APPLICATION_KEY else strategies_of(config, key)), labels)
 
-    Raises: ConfigError: as `strategies_of`.
-    """
+
+def _applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]:
     key = HOST_APPLICATION_KEY
     cluster = host_applications(config.get("applications") or [], f"{key}.applications")
 
@@ -143,11 +141,6 @@ def applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]:
         return host_applications(entry.get("applications") or [], f"{path}.applications")
 
     return cluster, _entries(config, "nodeConfigs", key, own)
-
-
-def _applications(data: Mapping[str, str]) -> tuple[Any, tuple[Entry, ...]]:
-    key = HOST_APPLICATION_KEY
-    return applications_of(decode_config(data[key], key)) if key in data else ((), ())
 
 
 def _entries(

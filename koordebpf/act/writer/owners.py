@@ -10,7 +10,7 @@ from koordebpf.act.writer.places import Original
 from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.kernel.cgroup_files import CgroupFile
 
-SUPPRESS = "suppress"  # also of records without an owner: release 0.1 kept the ladder's in another journal
+SUPPRESS = "suppress"  # also of records without an owner: the ladder had a journal of its own then
 LADDER = "ladder"
 
 

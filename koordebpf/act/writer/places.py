@@ -38,8 +38,8 @@ _SYSCTL_INODE = 0
 class Original(msgspec.Struct, frozen=True, gc=False):
     """What a file held, to the byte, and the inode of the file that held it; of a sysctl 0.
 
-    `owners` are the strategies that have it written, in the order they came. None: a record of release 0.1, where each
-    strategy had a journal of its own.
+    `owners` are the strategies that have it written, in the order they came. Empty: a record from before owners were
+    kept.
     """
 
     text: str
