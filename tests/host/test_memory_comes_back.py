@@ -64,6 +64,14 @@ class Watched:
         cache = stat.inactive_file_bytes + stat.active_file_bytes
         return stat.usage_bytes - cache - (stat.slab_reclaimable_bytes or 0)
 
+    def compared(self, holder: Holder) -> tuple[int, int]:
+        """End a load; return what was predicted to come back, and what came back."""
+        try:
+            predicted, before = self.credit_bytes(), self.settled_bytes()
+        finally:
+            holder.stop()
+        return predicted, before - self.settled_bytes()
+
     def settled_bytes(self) -> int:
         """Return the same once it has not changed for half a second: sockets are freed a moment later."""
         deadline = time.monotonic() + patience(10)
@@ -103,12 +111,7 @@ def is_near(predicted: int, came_back: int) -> bool:
 def test_as_much_comes_back_as_was_predicted(node: NodeCgroup, tmp_path: Path, kind: str, scans: bool) -> None:
     (container,) = node.add_pod("hog")
     with watched(node, tmp_path, scans=scans) as its:
-        holder = Holder(container, kind, HELD_MIB)
-        try:
-            predicted, before = its.credit_bytes(), its.settled_bytes()
-        finally:
-            holder.stop()
-        came_back = before - its.settled_bytes()
+        predicted, came_back = its.compared(Holder(container, kind, HELD_MIB))
     print(f"{kind}: {predicted / MIB:.1f} MiB predicted, {came_back / MIB:.1f} MiB came back")
     assert came_back >= 0.9 * HELD_MIB * MIB
     assert is_near(predicted, came_back), (predicted, came_back)
@@ -141,12 +144,7 @@ def test_files_on_a_tmpfs_of_the_host_stay_and_are_not_credited(node: NodeCgroup
     folder.mkdir()
     try:
         with watched(node, tmp_path) as its:
-            holder = Holder(container, "tmpfs", HELD_MIB, "--folder", folder)
-            try:
-                predicted, before = its.credit_bytes(), its.settled_bytes()
-            finally:
-                holder.stop()
-            came_back = before - its.settled_bytes()
+            predicted, came_back = its.compared(Holder(container, "tmpfs", HELD_MIB, "--folder", folder))
     finally:
         (folder / "held").unlink(missing_ok=True)
         folder.rmdir()
@@ -228,12 +226,7 @@ def test_huge_pages_of_a_pool_are_not_credited(node: NodeCgroup, tmp_path: Path)
         if int(pool.read_text()) < had + held_mib // 2:
             pytest.skip(f"{OTHER_MACHINE}it has no room for {held_mib} MiB of huge pages")
         with watched(node, tmp_path) as its:
-            holder = Holder(container, "hugetlb", held_mib)
-            try:
-                predicted, before = its.credit_bytes(), its.settled_bytes()
-            finally:
-                holder.stop()
-            came_back = before - its.settled_bytes()
+            predicted, came_back = its.compared(Holder(container, "hugetlb", held_mib))
     finally:
         pool.write_text(str(had))
     assert is_near(predicted, came_back), (predicted, came_back)
