@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -10,6 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from koordebpf.demo.screen import Screen
+from koordebpf.demo.stories import LIMIT_BYTES, STORIES
+from tests.transcript import of_readme
 
 ROOT = Path(__file__).parents[2]
 READMES = sorted(path for path in (ROOT / name / "README.md" for name in (".", "bpf", "deploy", "tests", "vagrant")))
@@ -51,6 +56,13 @@ def test_a_transcript_is_what_the_program_prints(transcript):
     first, expected = transcript.split("\n", 1)
     assert first.startswith("$ ")
     assert koordebpf(first.removeprefix("$ ")).stdout == expected
+
+
+def test_the_transcript_of_the_demo_begins_as_the_demo_does():
+    """The whole of it is compared where the demo runs: tests/host/test_demo.py."""
+    out = io.StringIO()
+    Screen(out).begin(STORIES["hog"], LIMIT_BYTES)
+    assert of_readme()[1].head == out.getvalue()
 
 
 def test_every_command_of_a_readme_is_known():

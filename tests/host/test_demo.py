@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -24,8 +25,11 @@ from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.units import GIB
 from tests.patience import patience
+from tests.transcript import Transcript, of_readme, transcript
 
 pytestmark = pytest.mark.usefixtures("require_root")
+
+README_IS_OLD = "the README's transcript is of an older program: run `make demo` and copy what it prints"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -165,6 +169,19 @@ def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
     assert told == ["crossed", "seen", "decided", "killed", "back"]
     assert max(map(len, out.splitlines())) <= 80
     assert running.left() == []
+    machine, expected = of_readme()
+    printed = transcript(out)
+    assert (printed.head, printed.frame) == (expected.head, expected.frame), README_IS_OLD
+    # What the agent says depends on the kernel, the cgroup version and what root may do here.
+    release = ".".join(platform.release().split(".")[:2])
+    if f"Linux {release} and cgroup v{find_memory_hierarchy().version}:" in machine:
+        assert set(printed.sentences) <= set(expected.sentences), README_IS_OLD
+        assert after_the_threshold(printed) == after_the_threshold(expected), README_IS_OLD
+
+
+def after_the_threshold(printed: Transcript) -> set[str]:
+    sentences = printed.sentences
+    return set(sentences[[sentence.split()[1] for sentence in sentences].index("evicting") :])
 
 
 def test_nobody_goes_for_page_cache() -> None:
