@@ -58,7 +58,7 @@ class KernelFileError(KoordebpfError):
 
 
 class DecodeError(KoordebpfError):
-    """A record from the kernel does not have its layout."""
+    """A record, from the kernel or of a service, does not have its layout."""
 
 
 class ActuationError(KoordebpfError):

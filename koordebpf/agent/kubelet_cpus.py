@@ -16,14 +16,14 @@ from pathlib import Path
 
 from koordebpf.errors import KubeError
 from koordebpf.kube.cpu_manager import CpuManagerState
-from koordebpf.kube.pod_resources import SOCKET, BoundCpus, bound_cpus_by_child
+from koordebpf.kube.pod_resources import SOCKET, BoundCpus, bound_cpus
 from koordebpf.state.facts import PodFacts
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 300.0  # Why: what nobody saw change; 0.04 % of a CPU
+_AGAIN_S = 300.0  # Why: what nobody saw change
 _RETRY_S = 10.0  # Why: a kubelet that is updated is back within it
-_APART_S = 5.0  # Why: many pods that start at once are one question; each costs 0.12 s of a CPU
+_APART_S = 5.0  # Why: many pods that start at once are one question
 
 
 class KubeletCpus:
@@ -32,7 +32,7 @@ class KubeletCpus:
     def __init__(
         self,
         socket: Path = SOCKET,
-        ask: Callable[[Path], BoundCpus] = bound_cpus_by_child,
+        ask: Callable[[Path], BoundCpus] = bound_cpus,
         apart_s: float = _APART_S,
     ) -> None:
         """Remember where it is.
@@ -90,7 +90,7 @@ class KubeletCpus:
         return CpuManagerState("static" if bound.allocatable else "none", pinned)
 
     def close(self) -> None:
-        """Ask no more. A child that asks ends by its own time-out."""
+        """Ask no more. A question that waits for its answer ends by its own time-out."""
         self._closing.set()
         self._due.set()
 

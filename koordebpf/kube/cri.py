@@ -1,23 +1,21 @@
 """The container runtime's own socket: the few calls of CRI v1 that stopping a pod's containers takes.
 
-grpcio and protobuf come with the extra `cri`; they are imported only here and only when this is opened.
+h2 comes with the extra `cri`; it is imported only when this is opened.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from koordebpf.errors import ConfigError, KubeError, KubeGone, SupportError
-from koordebpf.kube.protobuf import message_classes
+from koordebpf.errors import ConfigError, DecodeError, KubeError, KubeGone, SupportError
+from koordebpf.kube.protobuf import Fields, decode, encode
 
 if TYPE_CHECKING:
-    import grpc
+    from koordebpf.kube.grpc import GrpcError
 
 # Where the runtimes listen, first found first taken.
 SOCKETS = (
@@ -26,16 +24,14 @@ SOCKETS = (
     Path("/run/k3s/containerd/containerd.sock"),
 )
 
-# Why: gRPC's own is two minutes, in which a runtime that is back would not be asked.
-_RECONNECT_MS = 1000
 _POD_UID = "io.kubernetes.pod.uid"  # labels that the kubelet gives to containers
 _CONTAINER_NAME = "io.kubernetes.container.name"
 _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
-_PACKAGE = "runtime.v1"
-_SERVICE = f"/{_PACKAGE}.RuntimeService"
+PACKAGE = "runtime.v1"
+_SERVICE = f"/{PACKAGE}.RuntimeService"
 
 # Only what is read or sent. Source: k8s.io/cri-api pkg/apis/runtime/v1/api.proto.
-_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+MESSAGES: dict[str, Fields] = {
     "Label": {"key": (1, "string"), "value": (2, "string")},
     "VersionRequest": {"version": (1, "string")},
     "VersionResponse": {"runtime_name": (2, "string"), "runtime_version": (3, "string")},
@@ -79,56 +75,35 @@ class Cri:
             )
         if not path.is_socket():
             raise ConfigError("--cri-socket", str(path), "must be the socket of a container runtime")
-        # Its C library would print about connections, and a call would wait for whoever reads standard error.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
-            import grpc
+            from koordebpf.kube.grpc import GrpcSocket
         except ImportError as error:
             raise SupportError(
                 "executor cri", str(error), "Install koordebpf with its extra: koordebpf[cri]."
             ) from error
-        self._grpc = grpc
-        self._messages = _message_classes()
-        # A pod has a few containers; its name as the authority is what containerd expects of a Unix socket.
-        options = [("grpc.default_authority", "localhost"), ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS)]
-        self._channel = grpc.insecure_channel(f"unix:{path}", options=options)
-        self._lock = threading.Lock()
-        self._calls: dict[str, Any] = {}
+        self._socket = GrpcSocket(path)
 
     def version(self, timeout_s: float = 5.0) -> str:
         """Return the runtime's name and version. Raises: KubeError."""
-        answer = self._ask("Version", self._messages["VersionRequest"](version="v1"), timeout_s)
-        return f"{answer.runtime_name} {answer.runtime_version}"
+        answer = self._ask("Version", {"version": "v1"}, timeout_s)
+        return f"{answer['runtime_name']} {answer['runtime_version']}"
 
     def warm(self, timeout_s: float) -> None:
-        """Connect, and have everything ready that a stop needs; what is there already costs one call.
+        """Connect, where there is no connection; what is there already costs one call.
 
         Raises:  KubeError: the runtime does not answer.
         """
-        request = self._messages["VersionRequest"](version="v1")
-        # As stops are called: the thread that waits for answers is started by the first of such calls.
-        waiting = self._call("Version").future(request, timeout=timeout_s)
-        try:
-            waiting.result()
-        except self._grpc.RpcError as error:
-            raise self._error("Version", error) from error
-        self._call("ListContainers")
-        self._call("StopContainer")
+        self.version(timeout_s)
 
     def running(self, pod_uid: str, timeout_s: float) -> tuple[RunningContainer, ...]:
         """Return every container of the pod that runs. Raises: KubeError."""
-        messages = self._messages
-        wanted = messages["ContainerFilter"](
-            state=messages["StateValue"](state=_RUNNING),
-            label_selector=[messages["Label"](key=_POD_UID, value=pod_uid)],
-        )
-        answer = self._ask("ListContainers", messages["ListContainersRequest"](filter=wanted), timeout_s)
+        wanted = {"state": {"state": _RUNNING}, "label_selector": [{"key": _POD_UID, "value": pod_uid}]}
         found = []
-        for each in answer.containers:
-            labels = {label.key: label.value for label in each.labels}
+        for each in self._ask("ListContainers", {"filter": wanted}, timeout_s)["containers"]:
+            labels = {label["key"]: label["value"] for label in each["labels"]}
             # A runtime that does not know a filter must not make other pods' containers ours.
-            if labels.get(_POD_UID) == pod_uid and each.state == _RUNNING:
-                found.append(RunningContainer(each.id, labels.get(_CONTAINER_NAME, each.id)))
+            if labels.get(_POD_UID) == pod_uid and each["state"] == _RUNNING:
+                found.append(RunningContainer(each["id"], labels.get(_CONTAINER_NAME, each["id"])))
         return tuple(found)
 
     def stop(self, containers: Sequence[RunningContainer], *, grace_s: int, timeout_s: float) -> tuple[StopResult, ...]:
@@ -139,56 +114,33 @@ class Cri:
             grace_s: between SIGTERM and SIGKILL; 0: SIGKILL at once.
             timeout_s: how long the runtime may take beyond the grace.
         """
-        call = self._call("StopContainer")
-        waiting = [
-            (
-                each,
-                call.future(
-                    self._messages["StopContainerRequest"](container_id=each.id, timeout=grace_s),
-                    timeout=grace_s + timeout_s,
-                    wait_for_ready=False,
-                ),
-            )
-            for each in containers
-        ]
+        method = "StopContainer"
+        requests = [{"container_id": each.id, "timeout": grace_s} for each in containers]
         results = []
-        for container, answer in waiting:
-            try:
-                answer.result()
-            except self._grpc.RpcError as error:
-                failed = self._error("StopContainer", error)
-                results.append(StopResult(container, None if isinstance(failed, KubeGone) else str(failed)))
-            else:
-                results.append(StopResult(container, None))
+        for container, answer in zip(containers, self._call(method, requests, grace_s + timeout_s), strict=True):
+            failed = None if isinstance(answer, bytes) else _error(method, answer)
+            is_stopped = failed is None or isinstance(failed, KubeGone)
+            results.append(StopResult(container, None if is_stopped else str(failed)))
         return tuple(results)
 
     def close(self) -> None:
         """Cut every call short; twice is harmless."""
-        self._channel.close()
+        self._socket.close()
 
-    def _ask(self, method: str, request: Any, timeout_s: float) -> Any:
+    def _ask(self, method: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        (answer,) = self._call(method, [request], timeout_s)
+        if not isinstance(answer, bytes):
+            raise _error(method, answer)
         try:
-            return self._call(method)(request, timeout=timeout_s)
-        except self._grpc.RpcError as error:
-            raise self._error(method, error) from error
+            return decode(MESSAGES, f"{method}Response", answer)
+        except DecodeError as error:
+            raise KubeError(f"{method}: the container runtime's answer makes no sense: {error}") from error
 
-    def _call(self, method: str) -> Any:
-        with self._lock:
-            if method not in self._calls:
-                self._calls[method] = self._channel.unary_unary(
-                    f"{_SERVICE}/{method}",
-                    request_serializer=lambda message: message.SerializeToString(),
-                    response_deserializer=self._messages[f"{method}Response"].FromString,
-                )
-            return self._calls[method]
-
-    def _error(self, method: str, error: grpc.RpcError) -> KubeError:
-        code, detail = error.code(), error.details()
-        sentence = f"{method}: the container runtime says {code.name}: {detail}"
-        if code is self._grpc.StatusCode.NOT_FOUND:
-            return KubeGone(sentence, 404)
-        return KubeError(sentence, retry=code is not self._grpc.StatusCode.UNIMPLEMENTED)
+    def _call(self, method: str, requests: Sequence[Mapping[str, Any]], timeout_s: float) -> list[bytes | GrpcError]:
+        encoded = [encode(MESSAGES, f"{method}Request", each) for each in requests]
+        return self._socket.call(f"{_SERVICE}/{method}", encoded, timeout_s)
 
 
-def _message_classes() -> dict[str, Any]:
-    return message_classes(_PACKAGE, _MESSAGES)
+def _error(method: str, error: GrpcError) -> KubeError:
+    sentence = f"{method}: the container runtime says {error}"
+    return KubeGone(sentence, 404) if error.code == "NOT_FOUND" else KubeError(sentence, retry=error.retry)

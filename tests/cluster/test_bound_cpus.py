@@ -11,7 +11,7 @@ import pytest
 from koordebpf.agent.kubelet_cpus import KubeletCpus
 from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
 from koordebpf.kube.objects import Pod
-from koordebpf.kube.pod_resources import BoundCpus, bound_cpus_by_child
+from koordebpf.kube.pod_resources import BoundCpus, bound_cpus
 from koordebpf.state.facts import PodFacts, pod_facts
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
@@ -56,7 +56,7 @@ def facts(cluster: ControlPlane, one: Object) -> PodFacts:
 def test_the_socket_says_what_the_file_says(cluster: ControlPlane, binding: RealNode) -> None:
     socket = binding.kubelet_folder / "pod-resources/kubelet.sock"
     file = CpuManagerFile(binding.kubelet_folder / "cpu_manager_state")
-    said = bound_cpus_by_child(socket)
+    said = bound_cpus(socket)
     assert said == BoundCpus(tuple(range(1, os.cpu_count() or 1)))
     cpus = KubeletCpus(socket)
     try:

@@ -11,7 +11,8 @@ from typing import Any
 
 import grpc
 
-from koordebpf.kube.cri import _SERVICE, _message_classes
+from koordebpf.kube.cri import MESSAGES, PACKAGE
+from tests.contract.protobuf_classes import message_classes
 from tests.patience import patience
 
 RUNNING, EXITED = 1, 2
@@ -21,7 +22,7 @@ class Runtime:
     """A container runtime: what it was asked, and what it holds, pod uid → name → state."""
 
     def __init__(self, socket: Path) -> None:
-        self.messages = _message_classes()
+        self.messages = message_classes(PACKAGE, MESSAGES)
         self.pods: dict[str, dict[str, int]] = {}
         self.versions = 0  # how often it was asked for
         self.listed: list[str] = []  # pods whose containers were asked for
@@ -44,7 +45,7 @@ class Runtime:
             "StopContainer": self._stop,
         }
         return grpc.method_handlers_generic_handler(
-            _SERVICE.lstrip("/"),
+            f"{PACKAGE}.RuntimeService",
             {
                 name: grpc.unary_unary_rpc_method_handler(
                     answer,

@@ -15,7 +15,6 @@ DOORS = {
     "cli/echo.py": "escapes all that commands print",
     "demo/screen.py": "escapes all but its own colours",
     "demo/workers.py": "JSON for the demo's own pipe",
-    "kube/pod_resources.py": "JSON for the pipe of the agent that started it",
     "report/audit.py": "lines of json_bytes",
     "report/logs.py": "the handlers whose formatters escape",
     "report/screen.py": "rich, given Text of page_lines: no markup, no controls",

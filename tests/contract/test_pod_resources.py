@@ -17,18 +17,21 @@ from koordebpf.agent.kubelet_cpus import KubeletCpus
 from koordebpf.errors import KubeError
 from koordebpf.kube.cpu_manager import CpuManagerState
 from koordebpf.kube.objects import Pod
-from koordebpf.kube.pod_resources import BoundCpus, PodCpus, bound_cpus, bound_cpus_by_child, classes
+from koordebpf.kube.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
 from koordebpf.state.facts import PodFacts, pod_facts
+from tests.contract.protobuf_classes import message_classes
 
 
 class Kubelet:
     """Answers what it is told to: allocatable CPUs, and (namespace, name) → CPUs of each container."""
 
     def __init__(self, socket: Path) -> None:
-        self.messages = classes()
+        self.messages = message_classes(PACKAGE, MESSAGES)
         self.allocatable: tuple[int, ...] = ()
         self.pods: dict[tuple[str, str], list[tuple[int, ...]]] = {}
         self.fails = False
+        self.answers = threading.Event()
+        self.answers.set()
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         answers = {
             "GetAllocatableResources": ("AllocatableResources", self._allocatable),
@@ -54,6 +57,7 @@ class Kubelet:
         return self.messages["AllocatableResourcesResponse"](cpu_ids=self.allocatable)
 
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.answers.wait(10)
         container = self.messages["ContainerResources"]
         pods = [
             self.messages["PodResources"](
@@ -66,6 +70,7 @@ class Kubelet:
         return self.messages["ListPodResourcesResponse"](pod_resources=pods)
 
     def close(self) -> None:
+        self.answers.set()
         self._server.stop(None).wait()
 
 
@@ -81,33 +86,32 @@ def kubelet(socket: Path) -> Iterator[Kubelet]:
     kubelet.close()
 
 
-@pytest.mark.parametrize("ask", [bound_cpus, bound_cpus_by_child])
-def test_the_cpus_of_all_containers_of_a_pod_are_its_own(ask: Any, kubelet: Kubelet, socket: Path) -> None:
+def test_the_cpus_of_all_containers_of_a_pod_are_its_own(kubelet: Kubelet, socket: Path) -> None:
     kubelet.allocatable = (1, 2, 3, 700)
     kubelet.pods = {("ls", "web"): [(3, 2), (), (700,)], ("be", "job"): [()]}
-    assert ask(socket) == BoundCpus((1, 2, 3, 700), (PodCpus("ls", "web", (2, 3, 700)),))
+    assert bound_cpus(socket) == BoundCpus((1, 2, 3, 700), (PodCpus("ls", "web", (2, 3, 700)),))
 
 
-@pytest.mark.parametrize("ask", [bound_cpus, bound_cpus_by_child])
-def test_policy_none_binds_nothing(ask: Any, kubelet: Kubelet, socket: Path) -> None:
+def test_policy_none_binds_nothing(kubelet: Kubelet, socket: Path) -> None:
     kubelet.pods = {("ls", "web"): [()]}
-    assert ask(socket) == BoundCpus()
+    assert bound_cpus(socket) == BoundCpus()
 
 
 def test_a_refusal_is_told_in_kubelets_words(kubelet: Kubelet, socket: Path) -> None:
     kubelet.fails = True
     with pytest.raises(KubeError, match="kubelet says RESOURCE_EXHAUSTED: rejected by rate limit"):
-        bound_cpus_by_child(socket)
+        bound_cpus(socket)
 
 
 def test_a_socket_that_nobody_answers_is_named(socket: Path) -> None:
     with pytest.raises(KubeError, match=f"{socket}: .*kubelet says UNAVAILABLE"):
-        bound_cpus_by_child(socket)
+        bound_cpus(socket)
 
 
 def test_a_kubelet_that_hangs_is_left(kubelet: Kubelet, socket: Path) -> None:
-    with pytest.raises(KubeError, match="timed out after"):
-        bound_cpus_by_child(socket, timeout_s=0.01)
+    kubelet.answers.clear()
+    with pytest.raises(KubeError, match="kubelet says DEADLINE_EXCEEDED"):
+        bound_cpus(socket, timeout_s=0.1)
 
 
 def facts(name: str, *, guaranteed: bool = True, phase: str = "Running") -> PodFacts:
