@@ -23,6 +23,7 @@ from koordebpf.state.cpu import (
     CpuUsage,
     CpuWindow,
     HostApplicationCpu,
+    OtherPodsCpu,
     PodCpu,
 )
 from koordebpf.state.frame import decode_frame, encode_frame
@@ -64,6 +65,7 @@ def cpu_frame(
     node_used: int | None = 0,
     be_used: int | None = 0,
     used: Mapping[str, int] = {},
+    others: OtherPodsCpu | None = None,
     be_pods_used: Mapping[str, int] = {},
     applications: Iterable[HostApplicationCpu] = (),
     be_now: Iterable[int] | None = None,
@@ -88,7 +90,8 @@ def cpu_frame(
 ) -> Frame:
     """Return a frame of a node that suppresses at 65 % with policy cpuset, unless `strategy` says otherwise.
 
-    `used`: pods outside the best-effort directory. `node_used` None: the first sampling, no usage is known yet.
+    `used`: pods outside the best-effort directory, `others`: where they are measured together.
+    `node_used` None: the first sampling, no usage is known yet.
     """
     topology = topology or machine(cores=cpus)
     usage = (
@@ -102,6 +105,7 @@ def cpu_frame(
                 *(PodCpu(uid, millicpu, False) for uid, millicpu in used.items()),
                 *(PodCpu(uid, millicpu, True) for uid, millicpu in be_pods_used.items()),
             ),
+            other_pods=others,
             host_applications=tuple(applications),
         )
     )

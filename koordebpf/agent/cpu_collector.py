@@ -22,7 +22,16 @@ from koordebpf.kernel.cpu_usage import STAT, CgroupCpu, NodeCpuTime
 from koordebpf.kube.cpu_manager import STATE as CPU_MANAGER_STATE
 from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
 from koordebpf.state.be_cpu import be_limit_millicpu
-from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, CpuMeasured, CpuUsage, HostApplicationCpu, PodCpu
+from koordebpf.state.cpu import (
+    BeCgroup,
+    BeQuota,
+    CpuManager,
+    CpuMeasured,
+    CpuUsage,
+    HostApplicationCpu,
+    OtherPodsCpu,
+    PodCpu,
+)
 from koordebpf.state.cpu_rates import CpuRates, CpuWindows
 from koordebpf.units import NS_PER_S
 
@@ -30,9 +39,9 @@ log = logging.getLogger(__name__)
 
 _NODE = ""  # its key among the rates; no cgroup below the node has it
 _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
-# Why 32: the sets of 221 directories take 1 ms, so many a sixth of it; what somebody else writes into a single one
-# shows within 7 rounds, and is the writer's to mend.
-_SETS_A_ROUND = 32
+# What somebody else writes into a single set shows within so many rounds, and is the writer's to mend. Why 30: koordlet
+# writes again after 60 s (resource-force-update-seconds); the sets of 221 directories take 1 ms, so many 0.04 ms.
+_ROUNDS = 30
 
 T = TypeVar("T")
 
@@ -47,7 +56,8 @@ class BurstLook(msgspec.Struct, frozen=True, gc=False):
 class CpuCollector:
     """Measures the node's CPUs through kept fds.
 
-    Cost:    9 µs for each pod; 4 µs for each set of CPUs that is read: a part in turn, all where one has changed.
+    Cost:    9 µs for each pod where somebody asks for each; 4 µs for each set of CPUs that is read: a part in turn, all
+             where one has changed.
     """
 
     def __init__(
@@ -94,6 +104,8 @@ class CpuCollector:
         self._be_cpus: dict[str, tuple[int, ...] | None] = {}
         self._turn = 0
         self._be_parent: str | None = None
+        self._apart: tuple[str, ...] = ()  # pods outside the best-effort directory, and not in `_be_parent`
+        self._has_others = False  # `_be_parent` holds nothing but pods
 
     def watch(self, owners: Iterable[Owner]) -> None:
         """Take the node's cgroups, after some were born, died or changed their owner."""
@@ -112,6 +124,7 @@ class CpuCollector:
         }
         self._be_tree = () if root is None else tuple(self._tree(root, owned))
         self._be_parent = None if root is None else root.rpartition("/")[0]
+        self._apart = self._not_together(owned)
         known = {each.path for each in self._be_tree} | self._pods.keys() | self._applications.keys()
         if self._be_parent is not None:
             known.add(self._be_parent)
@@ -126,11 +139,13 @@ class CpuCollector:
     def look(self, now_ns: int) -> BurstLook:
         """Return who uses the CPUs, over the window of bursts; nobody where it is not set.
 
-        Cost:    2 µs for each pod outside the best-effort directory.
+        Cost:    2 µs for each host application outside the best-effort directory.
         """
-        outside = (path for path, (_, is_be) in (*self._pods.items(), *self._applications.items()) if not is_be)
         best_effort = self._burst(self._be_tree[0].path, now_ns) if self._be_tree else None
-        return BurstLook(sum(self._burst(path, now_ns) or 0 for path in outside), best_effort or 0)
+        others = self._burst(self._be_parent, now_ns) if self._be_parent is not None and self._has_others else None
+        together = max(others - best_effort, 0) if others is not None and best_effort is not None else 0
+        outside = (*self._apart, *(path for path, (_, is_be) in self._applications.items() if not is_be))
+        return BurstLook(together + sum(self._burst(path, now_ns) or 0 for path in outside), best_effort or 0)
 
     def sample(
         self,
@@ -138,7 +153,7 @@ class CpuCollector:
         *,
         be_request_millicpu: int | None = None,
         evict_window_ns: int = NS_PER_S,
-        each_best_effort: bool = True,
+        each_pod: bool = True,
     ) -> CpuMeasured:
         """Return the node's CPUs as they are now.
 
@@ -146,17 +161,21 @@ class CpuCollector:
             now_ns: CLOCK_MONOTONIC.
             be_request_millicpu: what best-effort pods ask for now, for the averages.
             evict_window_ns: over which CPU eviction averages.
-            each_best_effort: best-effort pods one by one, too, as who evicts them needs it; their directory always is.
+            each_pod: pods one by one, as who evicts for CPU needs it; else only the best-effort directory, and
+                what its parent used beside it.
         Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
         """
         node_ns = self._stat.used_ns() if self._stat is not None else self._node_ns()
         node_used = self._rates.millicpu(_NODE, now_ns, node_ns)
-        be_used = self._used(self._be_tree[0].path, now_ns, is_be=True)[0] if self._be_tree else None
+        be_used, be_burst = self._used(self._be_tree[0].path, now_ns, is_be=False) if self._be_tree else (None, None)
+        # Also where it is not asked for: a look takes the two from each other, so that they need the same samples.
+        others = self._others(now_ns, be_used, be_burst)
+        apart = None if each_pod else frozenset(self._apart)
         # Read in the first sampling too, which only begins the rates.
         pods = tuple(
             PodCpu(uid, used, is_be, burst)
             for path, (uid, is_be) in self._pods.items()
-            if each_best_effort or not is_be
+            if apart is None or path in apart
             for used, burst in [self._used(path, now_ns, is_be=is_be)]
             if used is not None
         )
@@ -168,7 +187,7 @@ class CpuCollector:
         )
         usage = None
         if node_used is not None:
-            usage = CpuUsage(self._window_ns, node_used, be_used, pods, applications)
+            usage = CpuUsage(self._window_ns, node_used, be_used, pods, None if each_pod else others, applications)
         measured = CpuMeasured(
             topology=self._topology.read(),
             usage=usage,
@@ -216,8 +235,9 @@ class CpuCollector:
     def _with_cpus(self) -> tuple[BeCgroup, ...]:
         paths = [each.path for each in self._be_tree]
         new = [path for path in paths if path not in self._be_cpus or path not in self._files]
-        due = {*paths[:1], *paths[self._turn : self._turn + _SETS_A_ROUND], *new}
-        self._turn = self._turn + _SETS_A_ROUND if self._turn + _SETS_A_ROUND < len(paths) else 0
+        share = -(-len(paths) // _ROUNDS)
+        due = {*paths[:1], *paths[self._turn : self._turn + share], *new}
+        self._turn = self._turn + share if self._turn + share < len(paths) else 0
         is_other = self._read_sets(due)
         if is_other:
             self._read_sets(path for path in paths if path not in due)
@@ -269,6 +289,31 @@ class CpuCollector:
             return None, None
         burst = None if is_be or self._bursts is None else self._bursts.millicpu(path, now_ns, used_ns)
         return self._rates.millicpu(path, now_ns, used_ns), burst
+
+    # Of kubepods, without what its best-effort directory used: that includes pods that ended within the window.
+    def _others(self, now_ns: int, be_used: int | None, be_burst: int | None) -> OtherPodsCpu | None:
+        if self._be_parent is None or not self._has_others:
+            return None
+        used, burst = self._used(self._be_parent, now_ns, is_be=False)
+        if used is None or be_used is None:
+            return None
+        more = None if burst is None or be_burst is None else max(burst - be_burst, 0)
+        return OtherPodsCpu(max(used - be_used, 0), more)
+
+    # Pods that are to be read one by one, though nobody asks for each: they are not in kubepods, or something is there
+    # that is no pod.
+    def _not_together(self, owned: Mapping[str, Owner]) -> tuple[str, ...]:
+        parent = self._be_parent
+        above = f"{parent}/"
+        others = [path for path, (_, is_be) in self._applications.items() if not is_be]
+        outside = tuple(path for path, (_, is_be) in self._pods.items() if not is_be)
+        self._has_others = (
+            parent is not None
+            and parent in owned
+            and owned[parent].kind is OwnerKind.ROOT
+            and not any(path.startswith(above) for path in others)
+        )
+        return tuple(path for path in outside if not path.startswith(above)) if self._has_others else outside
 
     def _node_ns(self) -> int:
         assert self._node_cgroup is not None  # one of the two, by the node's path

@@ -77,16 +77,14 @@ class Suppression:
             log.warning("the CPUs were not looked at: %s", error)
             return None
 
-    def measure(
-        self, now_ns: int, known: Known, view: NodeView | None, *, each_best_effort: bool = True
-    ) -> CpuMeasured | None:
+    def measure(self, now_ns: int, known: Known, view: NodeView | None, *, each_pod: bool = True) -> CpuMeasured | None:
         """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone, or not yet.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
             known: of the cluster.
             view: the last one, for what best-effort pods ask for.
-            each_best_effort: what each best-effort pod uses is asked for, too.
+            each_pod: what each pod uses is asked for.
         """
         if self._is_absent:
             return None
@@ -103,7 +101,7 @@ class Suppression:
                 now_ns,
                 be_request_millicpu=None if view is None else be_request_millicpu(view.pods),
                 evict_window_ns=cpu_window_s(known.strategy) * NS_PER_S,
-                each_best_effort=each_best_effort,
+                each_pod=each_pod,
             )
         except CgroupGone as gone:
             self._is_absent = True

@@ -199,7 +199,7 @@ class Agent:
             if is_due:
                 self._next_cpu_ns = now_ns + _CPU_EVERY_NS
             cpu = self._suppression.measure(
-                measured.now_ns, self._known, self._last_view, each_best_effort=self._evicts_for_cpu
+                measured.now_ns, self._known, self._last_view, each_pod=self._evicts_for_cpu
             )
             measured = msgspec.structs.replace(measured, cpu=cpu)
         self._reporter.stalls(self._history.news, self._known.facts)

@@ -24,6 +24,7 @@ __all__ = [
     "CpuView",
     "CpuWindow",
     "HostApplicationCpu",
+    "OtherPodsCpu",
     "PodCpu",
 ]
 
@@ -48,6 +49,18 @@ class PodCpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         return max(self.used_millicpu, self.burst_millicpu or 0)
 
 
+class OtherPodsCpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What all pods outside the best-effort directory used together, as `PodCpu`."""
+
+    used_millicpu: NotNegative
+    burst_millicpu: NotNegative | None = None
+
+    @property
+    def claimed_millicpu(self) -> int:
+        """As of a pod."""
+        return max(self.used_millicpu, self.burst_millicpu or 0)
+
+
 class HostApplicationCpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What one host application used, as `PodCpu`."""
 
@@ -67,13 +80,14 @@ class CpuUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `node_used_millicpu`: user, nice, system, irq and softirq of /proc/stat, or of the node's cgroup where that is the
     node. `be_used_millicpu`: of the best-effort directory with everything in it; None: there is none, or it was seen
-    for the first time.
+    for the first time. `other_pods`: where pods are not read one by one; none of `pods` is one of them.
     """
 
     window_ns: NotNegative
     node_used_millicpu: NotNegative
     be_used_millicpu: NotNegative | None = None
     pods: tuple[PodCpu, ...] = ()
+    other_pods: OtherPodsCpu | None = None
     host_applications: tuple[HostApplicationCpu, ...] = ()
 
 

@@ -46,11 +46,15 @@ class SuppressionLoop:
         self.writer = CgroupWriter(node.places, Journal(journal), writer, enforce=True)
         self.state = SuppressState()
         self.changes: list[FileChange] = []
+        self.each_pod = True
 
     def view(self, strategy: ResourceThresholdStrategy) -> NodeView:
         now_ns = time.monotonic_ns()
         measured = Measured(
-            now_ns=now_ns, since_ns=now_ns, node=NodeMeasure("cgroup", 1, 0), cpu=self.collector.sample(now_ns)
+            now_ns=now_ns,
+            since_ns=now_ns,
+            node=NodeMeasure("cgroup", 1, 0),
+            cpu=self.collector.sample(now_ns, each_pod=self.each_pod),
         )
         return build_view(pods=(), node=None, strategy=strategy, measured=measured, feature_gates={})
 

@@ -102,7 +102,9 @@ def test_with_nothing_to_change_nothing_is_written(node, suppression):
         assert suppression.changes[written:] == []
 
 
-def test_the_measurement_is_the_kernels(node, suppression):
+@pytest.mark.parametrize("each_pod", [True, False])
+def test_the_measurement_is_the_kernels(each_pod, node, suppression):
+    suppression.each_pod = each_pod
     burner = node.burn("kubepods/burstable/podls-1/c1")
     with CgroupCpu(find_controllers(), node.path("kubepods/burstable/podls-1")) as files:
 
@@ -119,8 +121,7 @@ def test_the_measurement_is_the_kernels(node, suppression):
     burner.kill()
     least = (before[1] - first_after[1]) * 1000 / (after[0] - first_before[0])
     most = (after[1] - first_before[1]) * 1000 / (before[0] - first_after[0])
-    (ls,) = (pod for pod in usage.pods if pod.uid == "ls-1")
-    assert not ls.is_best_effort
+    (ls,) = (pod for pod in usage.pods if pod.uid == "ls-1") if each_pod else (usage.other_pods,)
     for used in (ls.used_millicpu, usage.node_used_millicpu):  # nobody else works in this node
         assert least - 2 <= used <= most + 2
     assert usage.be_used_millicpu == 0

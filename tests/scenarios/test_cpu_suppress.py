@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from koordebpf.decide.suppress.round import plan_suppress
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.state.cpu import BeCgroup, CpuManager, HostApplicationCpu
+from koordebpf.state.cpu import BeCgroup, CpuManager, HostApplicationCpu, OtherPodsCpu
 from koordebpf.state.suppression import KeptSuppression, SuppressState, adopted
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.builders import NOW_NS, pod
@@ -61,6 +61,13 @@ class TestAmount:
 
     def test_a_pod_without_samples_outside_is_the_systems(self):
         assert self.amount(node_used=3000, be_used=1000).system_millicpu == 2000
+
+    def test_pods_outside_that_are_measured_together(self):
+        amount = self.amount(node_used=3000, be_used=1000, others=OtherPodsCpu(1500))
+        assert (amount.pods_millicpu, amount.system_millicpu, amount.be_millicpu) == (1500, 500, 3200)
+        # A burst counts at once, and does not make the system's share smaller.
+        amount = self.amount(node_used=3000, be_used=1000, others=OtherPodsCpu(1500, 2500))
+        assert (amount.pods_millicpu, amount.system_millicpu, amount.be_millicpu) == (2500, 500, 2200)
 
     def test_host_applications(self):
         inside = HostApplicationCpu("yarn", 700, is_best_effort=True)

@@ -15,7 +15,7 @@ from koordebpf.agent.wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, PodCpu
+from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
 from koordebpf.units import NS_PER_S
 from tests.machines import machine, write_sysfs
 
@@ -110,14 +110,53 @@ def test_who_used_what(tmp_path, version):
     }
 
 
-def test_best_effort_pods_are_measured_one_by_one_where_somebody_asks(tmp_path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_where_nobody_asks_for_each_pod_the_others_are_measured_together(tmp_path, version):
+    node = Node(tmp_path, version)
+    with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
+        for moment in (0, NS_PER_S * 9 // 10):
+            collector.sample(moment, each_pod=False)
+        for path, seconds in (("kubepods.slice", 0.25), (BE, 0.1), (BE_POD, 0.1), (LS_POD, 0.1)):
+            node.set_used(path, seconds)
+        usage = collector.sample(NS_PER_S, each_pod=False).usage
+    # One pod ended within the window: kubepods still knows what it used.
+    assert (usage.be_used_millicpu, usage.pods) == (100, ())
+    assert usage.other_pods == OtherPodsCpu(150, 1500)
+    assert usage.other_pods.claimed_millicpu == 1500
+
+
+def test_pods_that_have_no_directory_with_the_others_are_measured_one_by_one(tmp_path):
+    # GIVEN what another cgroup driver left
+    node = Node(tmp_path, 2, [*PATHS, "kubepods", "kubepods/burstable", "kubepods/burstable/podold"])
+    with node.collector() as collector:
+        collector.sample(0, each_pod=False)
+        for path, seconds in (("kubepods.slice", 0.3), (BE, 0.1), (LS_POD, 0.2), ("kubepods/burstable/podold", 0.05)):
+            node.set_used(path, seconds)
+        usage = collector.sample(NS_PER_S, each_pod=False).usage
+    assert (usage.pods, usage.other_pods) == ((PodCpu("old", 50, False),), OtherPodsCpu(200))
+
+
+def test_where_an_application_lies_among_the_pods_each_is_measured(tmp_path, monkeypatch):
+    inside = "kubepods.slice/nginx"
+    monkeypatch.setitem(APPLICATIONS, inside, "nginx")
+    node = Node(tmp_path, 2, [*PATHS[:8], inside])
+    with node.collector() as collector:
+        collector.sample(0, each_pod=False)
+        for path, seconds in (("kubepods.slice", 0.3), (LS_POD, 0.2), (inside, 0.1)):
+            node.set_used(path, seconds)
+        usage = collector.sample(NS_PER_S, each_pod=False).usage
+    assert (usage.pods, usage.other_pods) == ((PodCpu("ls-1", 200, False),), None)
+    assert usage.host_applications == (HostApplicationCpu("nginx", 100),)
+
+
+def test_what_the_others_use_is_never_below_zero(tmp_path):
+    # The two files are read one after the other.
     node = Node(tmp_path, 2)
     with node.collector() as collector:
-        collector.sample(0, each_best_effort=False)
-        for path in (BE, BE_POD, LS_POD):
-            node.set_used(path, 0.1)
-        usage = collector.sample(NS_PER_S, each_best_effort=False).usage
-    assert (usage.be_used_millicpu, usage.pods) == (100, (PodCpu("ls-1", 100, False),))
+        collector.sample(0, each_pod=False)
+        node.set_used("kubepods.slice", 0.099)
+        node.set_used(BE, 0.1)
+        assert collector.sample(NS_PER_S, each_pod=False).usage.other_pods == OtherPodsCpu(0)
 
 
 def test_a_burst_of_those_that_are_not_best_effort(tmp_path):
@@ -139,13 +178,27 @@ def test_a_look_between_two_samples(tmp_path, version):
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         collector.sample(0)
         collector.look(NS_PER_S * 9 // 10)
-        for path, seconds in ((BE, 0.05), (BE_POD, 0.05), (LS_POD, 0.03), ("host-latency-sensitive/nginx", 0.02)):
+        for path, seconds in (("kubepods.slice", 0.08), (BE, 0.05), ("host-latency-sensitive/nginx", 0.02)):
             node.set_used(path, seconds)
         assert collector.look(NS_PER_S) == BurstLook(others_millicpu=500, best_effort_millicpu=500)
-        # WHEN a pod is gone THEN the others are looked at all the same
+        # WHEN an application is gone THEN the others are looked at all the same
         for mount in {each.mount_point for each in node.mounts.values()}:
-            shutil.rmtree(mount / LS_POD)
-        assert collector.look(NS_PER_S * 11 // 10) == BurstLook(0, 0)
+            shutil.rmtree(mount / "host-latency-sensitive/nginx")
+        node.set_used("kubepods.slice", 0.09)
+        assert collector.look(NS_PER_S * 11 // 10) == BurstLook(100, 0)
+
+
+def test_a_look_and_a_sample_measure_over_the_same_time(tmp_path):
+    # GIVEN samples that ask for each pod, between two looks
+    node = Node(tmp_path, 2)
+    with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
+        collector.sample(0)
+        collector.look(NS_PER_S)
+        for tenth in range(1, 11):
+            node.set_used("kubepods.slice", 0.1 * tenth)
+            node.set_used(BE, 0.1 * tenth)
+            collector.sample(NS_PER_S + tenth * NS_PER_S // 100)
+        assert collector.look(NS_PER_S * 111 // 100).others_millicpu == 0
 
 
 def test_without_a_window_of_bursts_a_look_sees_nobody(tmp_path):
@@ -218,7 +271,7 @@ class TestManySets:
             first = self.sets(collector, 0)
             before = reads()
             assert self.sets(collector, 1) == first
-            assert reads() - before < 60
+            assert reads() - before < 30
 
     def test_where_all_change_all_are_read_at_once(self, node):
         with node.collector() as collector:
@@ -229,12 +282,12 @@ class TestManySets:
         assert {now[path] for path in self.CONTAINERS} == {(0, 1)}
         assert now[BE] == (0, 1, 2, 3)
 
-    def test_what_one_has_instead_is_seen_within_seven_rounds(self, node):
+    def test_what_one_has_instead_is_seen_within_thirty_rounds(self, node):
         path = self.CONTAINERS[170]
         with node.collector() as collector:
             self.sets(collector, 0)
             node.put("cpuset", path, "cpuset.cpus.effective", "0\n")
-            assert any(self.sets(collector, second)[path] == (0,) for second in range(1, 8))
+            assert any(self.sets(collector, second)[path] == (0,) for second in range(1, 31))
 
     def test_one_that_is_born_is_read_at_once_and_one_that_is_gone_is_left_out(self, node):
         *kept, gone = self.CONTAINERS

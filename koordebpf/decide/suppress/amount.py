@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.state.cpu import CpuUsage, CpuView
+from koordebpf.state.cpu import CpuUsage, CpuView, OtherPodsCpu, PodCpu
 from koordebpf.units import format_millicpu
 
 
@@ -47,7 +47,9 @@ def be_amount(cpu: CpuView, usage: CpuUsage, threshold_percent: int, min_percent
 
     Source:  koordinator pkg/koordlet/qosmanager/helpers/calculator.go.
     """
-    others = [pod for pod in usage.pods if not pod.is_best_effort]
+    others: list[PodCpu | OtherPodsCpu] = [pod for pod in usage.pods if not pod.is_best_effort]
+    if usage.other_pods is not None:
+        others.append(usage.other_pods)
     outside = [each for each in usage.host_applications if not each.is_best_effort]
     best_effort = usage.be_used_millicpu
     if best_effort is None:
