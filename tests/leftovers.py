@@ -67,27 +67,46 @@ class Watched:
 
     def run(self, command: Sequence[str], cwd: Path) -> int:
         """Run a command to its end; return its exit code."""
+        self.start(command, cwd)
+        try:
+            return self.wait()
+        except KeyboardInterrupt:  # from the terminal: it was interrupted too, and takes away what it made
+            self.wait()
+            raise
+        except SystemExit:
+            self.interrupt()
+            self.wait()
+            raise
+
+    def start(self, command: Sequence[str], cwd: Path, output: int | None = None) -> None:
+        """Start a command; what it prints goes to this descriptor, if there is one."""
         for path in (self._before, self._after):
             path.unlink(missing_ok=True)
         if _can_unshare():
             files = [str(self._before), str(self._after)]
             command = ["unshare", "--mount", "sh", "-c", _IN_OWN_MOUNTS, "sh", *files, *command]
-        with subprocess.Popen(command, cwd=cwd, env=os.environ | self.environment, group=self._group) as process:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:  # from the terminal: it was interrupted too, and takes away what it made
-                process.wait()
-                raise
-            except SystemExit:
-                self._interrupt(process.pid)
-                process.wait()
-                raise
+        errors = None if output is None else subprocess.STDOUT
+        environment = os.environ | self.environment
+        self._process = subprocess.Popen(
+            command, cwd=cwd, env=environment, group=self._group, stdout=output, stderr=errors
+        )
 
-    # pytest, which may be the shell's child.
-    def _interrupt(self, pid: int) -> None:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if _can_unshare() else [pid]
-        for child in map(int, children):
-            os.kill(child, signal.SIGINT)
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
+        return self._process.wait()
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether it has ended."""
+        return self._process.poll() is not None
+
+    def interrupt(self) -> None:
+        """Interrupt pytest, which may be the shell's child."""
+        pid = self._process.pid
+        with contextlib.suppress(OSError):  # it has ended
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if _can_unshare() else [pid]
+            for child in map(int, children):
+                os.kill(child, signal.SIGINT)
 
     def left(self) -> list[str]:
         """Return what is still there, each by its kind and name, once what is ending has had its time.

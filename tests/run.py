@@ -1,7 +1,8 @@
-"""Run the test folders one after the other, cheapest first, and add them up.
+"""Run the test folders, cheapest first, and add them up.
 
-One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. The virtual
-machine runs beside those that need no kernel, and has ended when those begin that do.
+One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
+need nothing run beside each other, one on each CPU; the others one after the other. The virtual machine runs beside
+those that need no kernel, and has ended when those begin that do.
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +48,9 @@ FOLDERS = {
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster"}
 _TRIED_AGAIN = _LIVE | {"vm"}
+_NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
+_LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
 
 
@@ -182,20 +186,52 @@ def run_deploy(arguments: list[str]) -> Counted:
 
 def run_folder(folder: str, arguments: list[str]) -> Counted:
     """Run one folder's tests."""
+    report, watched = _watched(folder)
+    code = watched.run(_command(folder, report, arguments), TESTS.parent)
+    return _counted_with_left(folder, report, code, watched)
+
+
+def run_beside(folders: Sequence[str]) -> Counted:
+    """Run folders that need nothing beside each other, one on each CPU; print what each printed when it has ended."""
+    waiting = sorted(folders, key=_NEEDS_NOTHING.index)
+    running: dict[str, tuple[Path, Watched]] = {}
+    total = Counted()
+    try:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                folder = waiting.pop(0)
+                report, watched = running[folder] = _watched(folder)
+                command = _command(folder, report, ["--color=yes"] if sys.stdout.isatty() else [])
+                with report.with_suffix(".txt").open("wb") as output:
+                    watched.start(command, TESTS.parent, output.fileno())
+            for folder in [folder for folder, (_, watched) in running.items() if watched.has_ended]:
+                report, watched = running.pop(folder)
+                print(f"\n-- {folder}\n{report.with_suffix('.txt').read_text(errors='replace')}", end="", flush=True)
+                total.add(_counted_with_left(folder, report, watched.wait(), watched))
+            time.sleep(_LOOK_S)
+    except (KeyboardInterrupt, SystemExit) as ended:  # from the terminal they were interrupted too
+        for _, watched in running.values():
+            if isinstance(ended, SystemExit):
+                watched.interrupt()
+        for _, watched in running.values():
+            watched.wait()
+        raise
+    return total
+
+
+def _watched(folder: str) -> tuple[Path, Watched]:
     report = REPORTS / f"{folder}.xml"
     report.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        f"--junitxml={report}",
-        f"--timeout={_TEST_S}",
-        *([AGAIN] if folder in _LIVE else []),
-        str(TESTS / folder),
-    ]
-    watched = Watched(report)
-    code = watched.run([*command, *arguments], TESTS.parent)
+    return report, Watched(report)
+
+
+def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
+    again = [AGAIN] if folder in _LIVE else []
+    options = [f"--junitxml={report}", f"--timeout={_TEST_S}", *again]
+    return [sys.executable, "-m", "pytest", "-q", *options, str(TESTS / folder), *arguments]
+
+
+def _counted_with_left(folder: str, report: Path, code: int, watched: Watched) -> Counted:
     counted = _counted(folder, report, code)
     left = [f"{folder}: left behind: {what}" for what in watched.left()]
     counted.add(Counted(failed=len(left), names=left))
@@ -282,7 +318,11 @@ def main(arguments: list[str]) -> int:
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
     machine = Machine() if "vm" in chosen else None
     try:
-        for folder in chosen:
+        beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not for_pytest]
+        if len(beside) > 1:
+            print(f"\n== {', '.join(beside)} · need nothing, and run beside each other", flush=True)
+            total.add(run_beside(beside))
+        for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
             if folder == "vm" and "cluster" in chosen:
                 bring_cluster()  # beside the machine; what fails is told when the cluster's turn comes
             seconds = time.monotonic() - begun

@@ -89,6 +89,19 @@ os.close(cgroup)
 """
 
 
+# Passes only while the tests of the other folder run, too; then leaves a process.
+MEETS = """
+import subprocess, time
+from pathlib import Path
+here, there = Path(__file__), Path(__file__).parents[1] / "{other}" / "test_meets.py"
+def test_it():
+    here.with_suffix(".begun").touch()
+    until = time.monotonic() + {seconds}
+    while not there.with_suffix(".begun").exists():
+        assert time.monotonic() < until, "the other folder does not run"
+        time.sleep(0.01)
+    subprocess.Popen(["sh", "-c", "sleep 61; : of {own}"], env={{}})
+"""
 TAKES_LONG = """
 import time
 from pathlib import Path
@@ -219,6 +232,32 @@ def second_tries(folders: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
+def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is_told(folders, require_root):
+    own = {"unit": "trees", "trees": "unit"}
+    for name, other in own.items():
+        (folders / name).mkdir(exist_ok=True)
+        (folders / name / "test_meets.py").write_text(MEETS.format(own=name, other=other, seconds=patience(30)))
+    done = run(folders, "", *own)
+    told = {line for line in done.stdout.splitlines() if line.startswith("failed: ")}
+    pattern = r"failed: (\w+): left behind: process \d+: (?:sh -c sleep 61; : of (\w+)|sleep 61)"
+    matches = [re.fullmatch(pattern, line) for line in told]
+    assert [match[1] for match in matches if match[2]] == [match[2] for match in matches if match[2]], done.stdout
+    assert sorted(match[1] for match in matches) == ["trees", "trees", "unit", "unit"], "each shell and its sleep"
+    assert done.stdout.splitlines()[-1] == "2 passed, 4 failed, 0 skipped"
+
+
+def test_what_dies_beside_another_is_counted(folders):
+    (folders / "trees").mkdir()
+    (folders / "trees" / "test_death.py").write_text(one_test("os.abort()"))
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    done = run(folders, "", "unit", "trees")
+    *_, failed, total = done.stdout.splitlines()
+    assert re.fullmatch(r"failed: trees: pytest ended with -?\d+ and no report", failed)
+    assert total == "1 passed, 1 failed, 0 skipped"
+    assert done.returncode == 1
+
+
 def test_the_counts_of_several_runs_are_added_up(folders, tmp_path):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
     run(folders, "", "unit")
@@ -324,19 +363,22 @@ def is_running(pid: str) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_lets_its_tests_clean_up(folders, tmp_path, number):
-    begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
-    (folders / "unit" / "test_long.py").write_text(TAKES_LONG.format(begun=begun, cleaned=cleaned))
+@pytest.mark.parametrize("names", [["unit"], ["unit", "trees"]], ids=" ".join)
+def test_whoever_ends_it_lets_its_tests_clean_up(folders, tmp_path, names, number):
+    for name in names[: os.cpu_count()]:
+        (folders / name).mkdir(exist_ok=True)
+        body = TAKES_LONG.format(begun=tmp_path / f"{name}-begun", cleaned=tmp_path / f"{name}-cleaned")
+        (folders / name / "test_long.py").write_text(body)
     settings = {"KOORDEBPF_ENDS_WITHIN_S": "0.5", "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, str(folders / "run.py"), "unit"],
+        [sys.executable, str(folders / "run.py"), *names[: os.cpu_count()]],
         env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     ) as running:  # fmt: skip
-        until(begun.exists, "the test")
+        until(lambda: all((tmp_path / f"{name}-begun").exists() for name in names[: os.cpu_count()]), "the tests")
         os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
         running.communicate(timeout=patience(30))
     assert running.returncode
-    assert cleaned.exists()
+    assert all((tmp_path / f"{name}-cleaned").exists() for name in names[: os.cpu_count()])
 
 
 def test_an_unknown_folder_is_refused_by_name(folders):
