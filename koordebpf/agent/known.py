@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, Node, NodeResourceTopology, PodDisruptionBudget
+from koordebpf.kube.objects import ClusterState, Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.doubts import strategy_doubts
 from koordebpf.slo.host_applications import host_directories
@@ -15,6 +15,7 @@ from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capac
 from koordebpf.state.cpu_view import allocatable_cpu
 from koordebpf.state.facts import PodFacts, pod_facts
 from koordebpf.state.view import NodeMeasure
+from koordebpf.units import format_ns
 
 
 def check_configuration(state: ClusterState) -> None:
@@ -58,10 +59,11 @@ class Known:
     """The pods and the NodeSLO in force. A part of it that is unusable leaves the last good one in force.
 
     With `strict` (`compat: strict`) a NodeSLO that was deleted stays in force and percents are of the Node's capacity,
-    as in koordlet.
+    as in koordlet. Labels of namespaces count for `labels_max_age_ns` after the source was last sure of them; None:
+    nobody asks for them.
     """
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, *, strict: bool = False, labels_max_age_ns: int | None = None) -> None:
         self.facts: tuple[PodFacts, ...] = ()
         self.node: Node | None = None
         self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
@@ -71,10 +73,14 @@ class Known:
         self.uids: frozenset[str] = frozenset()
         self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
         self.topology: NodeResourceTopology | None = None
+        self.namespaces: tuple[Namespace, ...] = ()  # of which the labels are known
         self.is_strict = strict
         self._read: tuple[object, ...] = ()  # what the spec is made of, when it was read last
         self._spec_problems: tuple[str, ...] = ()
         self._capacity_doubt: str | None = None
+        self._labels_max_age_ns = labels_max_age_ns
+        self._labels_asked_ns: int | None = None
+        self._labels_problem: str | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -111,6 +117,7 @@ class Known:
             "pods": tuple(of_pods),
             "node": tuple(of_node),
             "capacity": (self._capacity_doubt,) if self._capacity_doubt else (),
+            "namespaces": (self._labels_problem,) if self._labels_problem else (),
             "NodeSLO": self._spec_problems,
         }
 
@@ -125,6 +132,28 @@ class Known:
             return False
         self._capacity_doubt = doubt
         self.problems_by_reason = {**self.problems_by_reason, "capacity": (doubt,) if doubt else ()}
+        return True
+
+    def look_at_namespaces(self, state: ClusterState, now_ns: int) -> bool:
+        """Forget labels that are too old, or take those that are not; tell whether that changed what is wrong."""
+        max_age_ns = self._labels_max_age_ns
+        if max_age_ns is None:
+            return False
+        if self._labels_asked_ns is None:
+            self._labels_asked_ns = now_ns
+        since_ns = self._labels_asked_ns if state.namespaces is None else state.namespaces_since_ns
+        is_late = since_ns is not None and now_ns - since_ns > max_age_ns
+        self.namespaces = () if is_late or state.namespaces is None else state.namespaces
+        problem = None
+        if is_late:
+            problem = (
+                f"namespaces: their labels have not been known for {format_ns(max_age_ns)}: every exemption counts"
+                " where eviction.exemptions selects by label"
+            )
+        if problem == self._labels_problem:
+            return False
+        self._labels_problem = problem
+        self.problems_by_reason = {**self.problems_by_reason, "namespaces": (problem,) if problem else ()}
         return True
 
     def _learn_spec(self, state: ClusterState) -> None:

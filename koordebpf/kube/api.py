@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, Pod, PodDisruptionBudget
+from koordebpf.kube.namespaces import NamespaceReflector
+from koordebpf.kube.objects import ClusterState, Namespace, Pod, PodDisruptionBudget
 from koordebpf.kube.pdbs import PdbReflector
 from koordebpf.kube.table import (
     decode_config_map,
@@ -38,7 +39,8 @@ class ApiSource:
     Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on configmaps in koordinator-system
              only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
-             is a problem, and nothing is known of them.
+             is a problem, and nothing is known of them. So are namespaces, which are read only
+             where somebody asks for their labels.
     Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),
              and 0 until pods and Node are known. Its age stays below Pace.silence_s (75 s) while the connection is
              healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign
@@ -55,15 +57,20 @@ class ApiSource:
         node_name: str,
         pace: Pace | None = None,
         may_be_evicted: Callable[[Pod], bool] = lambda _: True,
+        namespace_labels: frozenset[str] | None = None,
     ) -> None:
-        """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`."""
+        """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`.
+
+        Of namespaces `namespace_labels` are known; None: they are not read.
+        """
         if not node_name or "," in node_name or "=" in node_name:
             raise ConfigError("node name", node_name, "must be the name of this node's Node object")
         self._transport = transport
         self._node_name = node_name
         self._pace = pace or Pace()
         self._may_be_evicted = may_be_evicted
-        self._namespaces: frozenset[str] = frozenset()  # of pods that may
+        self._evictable_in: frozenset[str] = frozenset()  # namespaces
+        self._pods_in: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._is_closed = False
         self._state = ClusterState(version=0, synced_at_ns=0)
@@ -87,11 +94,15 @@ class ApiSource:
             may_be_absent=True,
         )
         self._topologies = self._reflect(topologies, decode_topology)
+        self._namespaces: NamespaceReflector | None = None
+        self._namespace_problems: tuple[str, ...] = ()
+        if namespace_labels is not None:
+            self._namespaces = NamespaceReflector(transport, namespace_labels, self._combine_namespaces, self._pace)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to list. Does not wait: `state()` tells when something is known."""
         self._wake = wake
-        for reflector in (self._pods, self._nodes, self._nodeslos, self._pdbs, self._topologies):
+        for reflector in [*self._reflectors(), *self._beside()]:
             reflector.start()
 
     def refresh(self, now_ns: int) -> None:
@@ -108,7 +119,7 @@ class ApiSource:
         """Cut the connections and end the threads."""
         with self._lock:
             self._is_closed = True
-        reflectors = [*self._reflectors(), self._pdbs, self._topologies]
+        reflectors = [*self._reflectors(), *self._beside()]
         for reflector in reflectors:
             reflector.stop()
         self._transport.close()
@@ -122,7 +133,7 @@ class ApiSource:
             reflector.relist()
 
     def _beside(self) -> tuple[Reflector[Any], ...]:
-        return self._pdbs, self._topologies
+        return self._pdbs, self._topologies, *((self._namespaces,) if self._namespaces else ())
 
     def _reflect(self, resource: Resource, decode: Callable[[msgspec.Raw], T]) -> Reflector[T]:
         return Reflector(self._transport, resource, decode, self._combine, self._pace)
@@ -139,17 +150,21 @@ class ApiSource:
                 self._config.start()
             pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view
             if is_news and pods.synced_at_ns:
-                self._namespaces = frozenset(p.metadata.namespace for p in pods.objects if self._may_be_evicted(p))
-                self._pdbs.want(self._namespaces)
+                self._pods_in = frozenset(pod.metadata.namespace for pod in pods.objects)
+                self._evictable_in = frozenset(p.metadata.namespace for p in pods.objects if self._may_be_evicted(p))
+                self._pdbs.want(self._evictable_in)
             views = [r.view for r in self._reflectors()]
-            beside = (self._pdbs.view, self._topologies.view)
+            beside = [r.view for r in self._beside()]
+            namespaces, since_ns = self._namespaces_here()
             synced_at_ns = 0
             if pods.synced_at_ns and node.synced_at_ns:
                 # What never was readable is a problem and no part of the picture; what once was, and is not, ages it.
                 behind = [view.synced_at_ns for view in views if view.synced_at_ns and not view.is_open]
                 synced_at_ns = min([pods.synced_at_ns, *behind])
             if not is_news:
-                self._state = msgspec.structs.replace(self._state, synced_at_ns=synced_at_ns)
+                self._state = msgspec.structs.replace(
+                    self._state, synced_at_ns=synced_at_ns, namespaces_since_ns=since_ns
+                )
                 return
             problems = [problem for view in (*views, *beside) for problem in view.problems]
             if node.synced_at_ns and not node.objects and not node.problems:
@@ -163,6 +178,8 @@ class ApiSource:
                 slo_controller_config=_only(self._config.view.objects) if self._config else None,
                 pdbs=self._pdbs_here(),
                 topology=_only(self._topologies.view.objects),
+                namespaces=namespaces,
+                namespaces_since_ns=since_ns,
                 is_denied=pods.is_denied or any(view.is_denied and view.synced_at_ns for view in views),
                 problems=tuple(problems),
             )
@@ -179,7 +196,23 @@ class ApiSource:
         view = self._pdbs.view
         if not view.synced_at_ns or view.is_absent:
             return None
-        return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in self._namespaces)
+        return tuple(pdb for pdb in view.objects if pdb.metadata.namespace in self._evictable_in)
+
+    # The labels of others are no news here.
+    def _combine_namespaces(self, is_news: bool) -> None:
+        assert self._namespaces is not None  # it calls
+        problems, here = self._namespaces.view.problems, self._namespaces_here()[0]
+        is_news = is_news and (here != self._state.namespaces or problems != self._namespace_problems)
+        self._namespace_problems = problems
+        self._combine(is_news)
+
+    # And since when they may be old; None: they are not.
+    def _namespaces_here(self) -> tuple[tuple[Namespace, ...] | None, int | None]:
+        view = self._namespaces.view if self._namespaces else None
+        if view is None or not view.synced_at_ns:
+            return None, None
+        here = tuple(each for each in view.objects if each.metadata.name in self._pods_in)
+        return here, None if view.is_open else view.synced_at_ns
 
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._pods, self._nodes, self._nodeslos, *((self._config,) if self._config else ())]

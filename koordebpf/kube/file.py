@@ -127,6 +127,7 @@ class FileSource:
             nodeslo=manifests.nodeslo,
             slo_controller_config=manifests.slo_controller_config,
             topology=manifests.topology,
+            namespaces=manifests.namespaces,
         )
 
     def _keep(self, problem: str) -> None:
@@ -136,4 +137,12 @@ class FileSource:
 
 
 def _manifests_of(state: ClusterState) -> Manifests:
-    return Manifests(state.pods, state.pdbs, state.node, state.nodeslo, state.slo_controller_config, state.topology)
+    return Manifests(
+        state.pods,
+        state.pdbs,
+        state.node,
+        state.nodeslo,
+        state.slo_controller_config,
+        state.topology,
+        state.namespaces,
+    )

@@ -9,14 +9,14 @@ import msgspec
 import yaml
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ConfigMap, Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.kube.objects import ConfigMap, Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
 CONFIG_NAME: Final = "slo-controller-config"
 NODESLO_VERSION: Final = "slo.koordinator.sh/v1alpha1"
 TOPOLOGY_VERSION: Final = "topology.node.k8s.io/v1alpha1"
 _KINDS: Final = (
-    "must be Pod, Node, NodeSLO, NodeResourceTopology, PodDisruptionBudget, ConfigMap slo-controller-config"
-    " or a List of them"
+    "must be Pod, Node, NodeSLO, NodeResourceTopology, PodDisruptionBudget, Namespace,"
+    " ConfigMap slo-controller-config or a List of them"
 )
 
 
@@ -32,6 +32,7 @@ class Manifests(msgspec.Struct, frozen=True):
     nodeslo: msgspec.Raw | None = None
     slo_controller_config: dict[str, str] | None = None
     topology: NodeResourceTopology | None = None
+    namespaces: tuple[Namespace, ...] | None = None  # for their labels
 
 
 class _Loader(yaml.CSafeLoader):
@@ -54,15 +55,16 @@ _Loader.yaml_implicit_resolvers = {
 def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -> Manifests:
     """Return the objects of all files, given as text by path; everything or nothing.
 
-    With `among_others` objects of other kinds are passed over: what is applied with kubectl has a Namespace, too.
+    With `among_others` objects of other kinds are passed over: what is applied with kubectl has a Service, too.
 
     Raises:  ConfigError: a file is neither YAML nor JSON, an object has a wrong type or an unknown kind, a pod has
-             no UID or the same as another, a PodDisruptionBudget the name of another, or there are two Nodes, NodeSLOs,
-             NodeResourceTopologies or ConfigMaps.
+             no UID or the same as another, a PodDisruptionBudget or Namespace the name of another, or there are two
+             Nodes, NodeSLOs, NodeResourceTopologies or ConfigMaps.
     Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
     pods: dict[str, tuple[str, Pod]] = {}
     pdbs: dict[str, tuple[str, PodDisruptionBudget]] = {}
+    namespaces: dict[str, tuple[str, Namespace]] = {}
     single: dict[str, tuple[str, Any]] = {}
     for path, text in texts.items():
         for place, document in _documents(path, text):
@@ -80,9 +82,11 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
                     continue
                 case "PodDisruptionBudget", "policy/v1":
                     pdb = _convert(place, document, PodDisruptionBudget)
-                    if pdb.key in pdbs:
-                        raise ConfigError(f"{place}.metadata.name", pdb.key, f"is there already in {pdbs[pdb.key][0]}")
-                    pdbs[pdb.key] = (place, pdb)
+                    _keep(pdbs, pdb.key, place, pdb)
+                    continue
+                case "Namespace", "v1":
+                    namespace = _convert(place, document, Namespace)
+                    _keep(namespaces, namespace.metadata.name, place, namespace)
                     continue
                 case "Node", "v1":
                     value = _convert(place, document, Node)
@@ -113,6 +117,7 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
         nodeslo=single.get("NodeSLO", empty)[1],
         slo_controller_config=single.get("ConfigMap", empty)[1],
         topology=single.get("NodeResourceTopology", empty)[1],
+        namespaces=tuple(each for _, each in namespaces.values()) or None,
     )
 
 
@@ -132,6 +137,12 @@ def parse_documents(path: str, text: bytes) -> list[Any]:
         raise ConfigError(path, text[:40].decode(errors="replace"), "must not be nested so deep") from e
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
+
+
+def _keep(kept: dict[str, tuple[str, T]], key: str, place: str, value: T) -> None:
+    if key in kept:
+        raise ConfigError(f"{place}.metadata.name", key, f"is there already in {kept[key][0]}")
+    kept[key] = (place, value)
 
 
 def _documents(path: str, text: bytes) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -158,6 +158,14 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     kind: str = "Node"
 
 
+class Namespace(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """corev1.Namespace, its name and labels."""
+
+    metadata: ObjectMeta
+    apiVersion: str = "v1"
+    kind: str = "Namespace"
+
+
 class PodDisruptionBudgetSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """policyv1.PodDisruptionBudgetSpec; the selector stays as written."""
 
@@ -212,6 +220,8 @@ class ClusterState(msgspec.Struct, frozen=True):
     staleness that guards judge; each source documents its bound. `nodeslo` is the NodeSLO object and
     `slo_controller_config` the ConfigMap's data, both as received; `slo/` judges them.
     `pdbs` are the PodDisruptionBudgets of this node's namespaces; None: they could not be read, or nobody asked.
+    `namespaces` are those of this node's pods, for their labels; None: they could not be read, or nobody asked.
+    `namespaces_since_ns` is the last moment at which they were sure to be current; None: they are, as far as is known.
     `topology` is this node's NodeResourceTopology, where somebody keeps one.
     `is_denied`: the server is there, and does not let this agent read the pods, or no longer what it could read before.
     `problems` are sentences on what could not be read; what is held beside them is the last good value.
@@ -225,5 +235,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     slo_controller_config: dict[str, str] | None = None
     pdbs: tuple[PodDisruptionBudget, ...] | None = None
     topology: NodeResourceTopology | None = None
+    namespaces: tuple[Namespace, ...] | None = None
+    namespaces_since_ns: int | None = None
     is_denied: bool = False
     problems: tuple[str, ...] = ()

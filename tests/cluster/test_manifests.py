@@ -22,7 +22,7 @@ from tests.deploy.rendered import DEPLOY, NAMESPACE, built, overlay_with, templa
 EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
 COMPONENTS = [
-    ["beside-koordinator", "node-mark", "own-node-only", "prometheus-operator"],
+    ["beside-koordinator", "node-mark", "namespace-labels", "own-node-only", "prometheus-operator"],
     ["cri"],
     ["cri-o", "kubelet-state"],
     ["host-processes"],

@@ -32,7 +32,8 @@ from tests.contract.apiserver import until
 from tests.patience import patience
 
 _GROUP = "rbac.authorization.k8s.io"
-_FILES = (BASE / "rbac.yaml", BASE.parent / "components/node-mark/rbac.yaml")
+_COMPONENTS = ("node-mark", "namespace-labels")
+_FILES = (BASE / "rbac.yaml", *(BASE.parent / "components" / name / "rbac.yaml" for name in _COMPONENTS))
 CONTROLLER = "koordebpf-controller"
 TIMEOUT_S = 5.0
 Pair = tuple[str, str]  # resource and verb
@@ -208,7 +209,8 @@ def bare(binaries: Binaries) -> Iterator[ControlPlane]:
 def look_as_agent(account: Account, node_name: str, wanted: set[Pair]) -> None:
     """Read what an agent reads, until that is on record: a watch that was taken is, when it ends."""
     for hold_s in (0.5, 2, 8):
-        source = ApiSource(open_cluster(account.kubeconfig), node_name, Pace(first_s=0.05, cap_s=0.2))
+        pace, labels = Pace(first_s=0.05, cap_s=0.2), frozenset({"tier"})
+        source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, namespace_labels=labels)
         try:
             source.start(lambda: None)
             account.waits_for({pair for pair in wanted if pair[1] == "list"}, 30)

@@ -287,7 +287,7 @@ def _is_asked(path: str, item: Any) -> bool:
 
 
 class Cluster:
-    """The six resources that an agent looks at, on one server."""
+    """The resources that an agent looks at, on one server."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -297,8 +297,17 @@ class Cluster:
         self.configmaps = Collection("/api/v1/namespaces/koordinator-system/configmaps")
         self.pdbs = Collection("/apis/policy/v1/poddisruptionbudgets")
         self.topologies = Collection("/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies")
+        self.namespaces = Collection("/api/v1/namespaces")
         # What is asked of one namespace is answered with what is there.
         for namespace in ("be", "default"):
             server.on(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", self.pdbs.reply)
-        for collection in (self.pods, self.nodes, self.nodeslos, self.configmaps, self.pdbs, self.topologies):
+        for collection in (
+            self.pods,
+            self.nodes,
+            self.nodeslos,
+            self.configmaps,
+            self.pdbs,
+            self.topologies,
+            self.namespaces,
+        ):
             server.on(collection.path, collection.reply)

@@ -4,6 +4,7 @@ import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apiserver import Cluster, Server
@@ -46,8 +47,8 @@ users: [{{name: agent, user: {{token: sesame}}}}]
 def open_source(kubeconfig: Path) -> Iterator[Open]:
     opened: list[ApiSource] = []
 
-    def _open(pace: Pace = PACE, wake: Callable[[], None] = lambda: None) -> ApiSource:
-        source = ApiSource(open_cluster(kubeconfig), "n1", pace)
+    def _open(pace: Pace = PACE, wake: Callable[[], None] = lambda: None, **more: Any) -> ApiSource:
+        source = ApiSource(open_cluster(kubeconfig), "n1", pace, **more)
         opened.append(source)
         source.start(wake)
         return source

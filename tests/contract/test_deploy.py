@@ -28,7 +28,9 @@ ASKING = {
 }
 ASKING_OTHERS = {"kubelet.py"}  # not the API server
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
-ASKING_WITH_A_COMPONENT = {"node_marks.py": NODE_MARK}
+NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
+ASKING_WITH_A_COMPONENT = {"node_marks.py": NODE_MARK, "namespaces.py": NAMESPACE_LABELS}
+ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT.values())
 _METHODS = {"post": "create", "put": "update", "patch": "patch"}
 
 
@@ -87,12 +89,12 @@ class TestRights:
         assert [path for path in elsewhere if set(requests_of(path))] == []
 
     def test_no_role_has_wildcards_or_secrets(self) -> None:
-        for rule in (rule for path in (RBAC, NODE_MARK) for each in objects(path) for rule in each.get("rules", ())):
+        for rule in (rule for path in ALL_RIGHTS for each in objects(path) for rule in each.get("rules", ())):
             words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}
 
     def test_every_binding_is_of_a_role_and_an_account_that_are_there(self) -> None:
-        both = objects(RBAC) + objects(NODE_MARK)
+        both = [each for path in ALL_RIGHTS for each in objects(path)]
         roles = {(each["kind"], each["metadata"]["name"]) for each in both if "rules" in each}
         accounts = {each["metadata"]["name"] for each in objects(DEPLOY / "base/serviceaccount.yaml")}
         for binding in (each for each in both if "roleRef" in each):
@@ -109,7 +111,7 @@ class TestReasons:
             assert defines(place, name), f"{path.name}: {place} {name}"
 
     def test_every_rule_has_one(self) -> None:
-        for path in (RBAC, NODE_MARK):
+        for path in ALL_RIGHTS:
             lines = [line for line in path.read_text().splitlines() if line.strip().startswith("verbs:")]
             assert len(lines) == sum(len(each.get("rules", ())) for each in objects(path))
             assert [line for line in lines if not re.search(r"# koordebpf/\S+\.py \S+", line)] == []

@@ -41,6 +41,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "enforce": ("enforce", (), {"enforce": {"enabled": True}}),
     "beside Koordinator": ("observe", ["beside-koordinator"], {"besideKoordinator": True}),
     "nodes are marked": ("enforce", ["node-mark"], {"enforce": {"enabled": True}, "agent": {"nodeMark": True}}),
+    "exemptions by label": ("observe", ["namespace-labels"], {"agent": {"namespaceLabels": True}}),
     "on their own node only": (
         "enforce",
         ["node-mark", "own-node-only"],
@@ -69,6 +70,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         [
             "beside-koordinator",
             "node-mark",
+            "namespace-labels",
             "own-node-only",
             "cri",
             "kubelet-state",
@@ -81,6 +83,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "besideKoordinator": True,
             "agent": {
                 "nodeMark": True,
+                "namespaceLabels": True,
                 "ownNodeOnly": True,
                 "criDirectory": "/run/containerd",
                 "kubeletState": True,

@@ -115,11 +115,12 @@ class TestKustomize:
             assert args[2:] == ["--enforce", "--stand-by"] * enforces
             assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
-    def test_marking_the_node_is_a_right_of_its_own(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("component", ["node-mark", "namespace-labels"])
+    def test_it_is_a_right_of_its_own(self, component: str, tmp_path: Path) -> None:
         whole = set(by_name(built(DEPLOY / "overlays/enforce")))
-        marking = set(by_name(built(overlay_with(tmp_path, "enforce", ["node-mark"]))))
-        assert marking - whole == {(kind, "koordebpf-node-mark") for kind in ("ClusterRole", "ClusterRoleBinding")}
-        assert whole <= marking
+        more = set(by_name(built(overlay_with(tmp_path, "enforce", [component]))))
+        assert more - whole == {(kind, f"koordebpf-{component}") for kind in ("ClusterRole", "ClusterRoleBinding")}
+        assert whole <= more
 
     def test_agents_that_kill_see_the_processes_of_the_host_and_may_signal_them(self, tmp_path: Path) -> None:
         usual = pod_specs(built(DEPLOY / "overlays/enforce"))

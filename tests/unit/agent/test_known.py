@@ -10,7 +10,7 @@ import pytest
 
 from koordebpf.agent.known import Known, check_configuration
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, Node, NodeStatus, ObjectMeta
+from koordebpf.kube.objects import ClusterState, Namespace, Node, NodeStatus, ObjectMeta
 from koordebpf.slo.cpu_burst import DEFAULT_CPU_BURST
 
 GOOD: dict[str, Any] = {
@@ -163,3 +163,44 @@ def test_a_node_whose_amounts_cannot_be_read_leaves_the_last_good_one(field: str
         f"node.status.{field}.{name}: 'much': must be a Kubernetes quantity such as 500m, 2Gi or 1e9; "
         "the last good Node stays in force"
     )
+
+
+class TestLabelsOfNamespaces:
+    here = (Namespace(ObjectMeta(name="be", labels={"tier": "gold"})),)
+
+    def known(self) -> Known:
+        return Known(labels_max_age_ns=90)
+
+    def seen(self, since_ns: int | None = None, *, has_list: bool = True) -> ClusterState:
+        here = self.here if has_list else None
+        return msgspec.structs.replace(state(1), namespaces=here, namespaces_since_ns=since_ns)
+
+    def test_they_count_while_the_source_is_sure_of_them(self) -> None:
+        known = self.known()
+        assert not known.look_at_namespaces(self.seen(), 10_000)
+        assert (known.namespaces, known.problems) == (self.here, ())
+
+    def test_they_count_for_a_while_after_the_watch_was_lost_and_then_no_more(self) -> None:
+        known = self.known()
+        assert not known.look_at_namespaces(self.seen(1000), 1090)
+        assert known.namespaces == self.here
+        assert known.look_at_namespaces(self.seen(1000), 1091)
+        assert known.namespaces == ()
+        assert "every exemption counts where eviction.exemptions selects by label" in known.problems[0]
+        assert not known.look_at_namespaces(self.seen(1000), 2000)
+        known.learn(self.seen(1000))
+        assert len(known.problems) == 1
+        assert known.look_at_namespaces(self.seen(), 2001)
+        assert (known.namespaces, known.problems) == (self.here, ())
+
+    def test_a_source_that_never_had_them_is_a_problem_a_while_after_the_start(self) -> None:
+        known = self.known()
+        assert not known.look_at_namespaces(self.seen(has_list=False), 1000)
+        assert not known.look_at_namespaces(self.seen(has_list=False), 1090)
+        assert known.look_at_namespaces(self.seen(has_list=False), 1091)
+        assert known.namespaces == ()
+
+    def test_where_nobody_asks_for_them_they_are_nothing(self) -> None:
+        known = Known()
+        assert not known.look_at_namespaces(self.seen(1), 1 << 40)
+        assert (known.namespaces, known.problems) == ((), ())

@@ -223,3 +223,13 @@ def test_merge_keys_and_anchors_are_yaml_as_usual() -> None:
 def test_document_number_is_named() -> None:
     error = refused({"x": f"{POD}---\nkind: Nonsense\n".encode()})
     assert error.path == "x document 2"
+
+
+NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: be, labels: {tier: gold}}\n"
+
+
+def test_namespaces_are_read_for_their_labels() -> None:
+    (found,) = parse_manifests({"x": NAMESPACE.encode()}).namespaces or ()
+    assert (found.metadata.name, found.metadata.labels) == ("be", {"tier": "gold"})
+    assert parse_manifests({"x": POD.encode()}).namespaces is None
+    assert "already in x" in refused({"x": NAMESPACE.encode(), "y": NAMESPACE.encode()}).rule
