@@ -163,4 +163,6 @@ def _document(entry: str) -> bytes:
 def _shown(value: Any) -> bool | int | str | None:
     if value is None or isinstance(value, bool | int | str):
         return value
-    return ", ".join(map(str, value)) if isinstance(value, list) and value else "none" if value == [] else str(value)
+    if isinstance(value, list):
+        value = [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in value]
+    return ", ".join(value) if isinstance(value, list) and value else "none" if value == [] else str(value)

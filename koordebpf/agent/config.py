@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,6 +14,7 @@ from koordebpf.act.emergency import EmergencySettings
 from koordebpf.act.guards import GuardLimits
 from koordebpf.act.node_mark import NodeMarkSettings
 from koordebpf.act.writer.writer import WriterSettings
+from koordebpf.decide.evict.namespaces import as_written, check_namespaces
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.decide.suppress.wake import WakeSettings
@@ -219,13 +219,10 @@ def _check_exemptions(config: AgentConfig) -> None:
         ("grace_periods", "gracePeriods"),
         ("qos_labels", "qosLabels"),
     ):
-        for pattern in getattr(exemptions, name):
-            if not re.fullmatch(r"[a-z0-9*?-]{1,63}", pattern):
-                rule = "must be a namespace, or a pattern of one with * and ?"
-                raise ConfigError(f"eviction.exemptions.{place}", pattern, rule)
+        check_namespaces(getattr(exemptions, name), f"eviction.exemptions.{place}")
     if "*" not in exemptions.budgets and config.executor == "api" and config.kill_after_s is None:
         rule = "needs executor.killAfter with executor.type api: the API server honours every PodDisruptionBudget"
-        raise ConfigError("eviction.exemptions.budgets", sorted(exemptions.budgets), rule)
+        raise ConfigError("eviction.exemptions.budgets", as_written(exemptions.budgets), rule)
 
 
 def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:

@@ -137,18 +137,22 @@ def config_text(config: AgentConfig) -> str:
 def config_schema() -> dict[str, Any]:
     """Return the file's JSON Schema; descriptions carry the reason of each default."""
     root = _section() | {"type": "object", "required": list(_HEAD)}
+    definitions: dict[str, Any] = {}
     root["properties"] |= {name: {"const": value} for name, value in _HEAD.items()}
     for setting in settings():
         *sections, name = setting.path.split(".")
         below = root["properties"]
         for section in sections:
             below = below.setdefault(section, _section())["properties"]
-        below[name] = _leaf(setting)
+        leaf = _leaf(setting)
+        definitions |= leaf.pop("$defs", {})
+        below[name] = leaf
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{KIND} of {API_VERSION}",
         "description": "What one koordebpf agent runs with. Enforcement is not in it: it has to be typed.",
         **root,
+        "$defs": definitions,
     }
 
 
@@ -165,11 +169,13 @@ def file_value(setting: Setting, value: Any) -> Any:
                 return f"{value // size}{suffix}"
         return str(value)
     if isinstance(value, frozenset):
-        return sorted(file_value(setting, each) for each in value)
+        return sorted((file_value(setting, each) for each in value), key=str)
     if isinstance(value, tuple):
         return [file_value(setting, each) for each in value]
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, msgspec.Struct):
+        return msgspec.json.decode(msgspec.json.encode(value))
     return str(value) if isinstance(value, Path) else value
 
 

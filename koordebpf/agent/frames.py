@@ -47,4 +47,5 @@ def frame_of(
         podDisruptionBudgets=known.pdbs,
         lastCpuEvictNs=last_cpu_evict_ns,
         startedNs=started_ns,
+        namespaces=known.namespaces or (),
     )

@@ -37,6 +37,7 @@ from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.wake import open_wake
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.decide.evict.exemptions import asked_labels, may_replace_label
 from koordebpf.decide.evict.settings import Rung
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
@@ -260,10 +261,17 @@ def _open_source(config: AgentConfig) -> Source:
         from koordebpf.kube.api import ApiSource
         from koordebpf.kube.transport import open_cluster
 
-        def has_victims(pod: Pod) -> bool:
-            return may_be_evicted(pod.metadata.labels)
+        exemptions = config.eviction.exemptions
 
-        return ApiSource(open_cluster(config.kubeconfig), config.node_name, may_be_evicted=has_victims)
+        def has_victims(pod: Pod) -> bool:
+            return may_be_evicted(pod.metadata.labels) or may_replace_label(exemptions, pod.spec.priority)
+
+        return ApiSource(
+            open_cluster(config.kubeconfig),
+            config.node_name,
+            may_be_evicted=has_victims,
+            namespace_labels=asked_labels(exemptions),
+        )
     from koordebpf.kube.kubelet import KubeletSource
 
     if not config.kubelet_url:

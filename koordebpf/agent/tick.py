@@ -31,7 +31,7 @@ from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.wake import SuppressionWake
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
-from koordebpf.decide.evict.exemptions import exempt_bytes
+from koordebpf.decide.evict.exemptions import asked_labels, exempt_bytes, judged
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.detect import be_memory_evict, memory_evict
@@ -99,7 +99,11 @@ class Agent:
         self._last_view: NodeView | None = None
         self._settings = config.eviction
         self._evicts_for_cpu = any(config.feature_gates.get(feature.name) for feature in CPU_FEATURES)
-        self._known = Known(strict=config.compat == "strict")
+        is_by_label = asked_labels(config.eviction.exemptions) is not None
+        self._known = Known(
+            strict=config.compat == "strict",
+            labels_max_age_ns=config.guards.pods_max_age_ns if is_by_label else None,
+        )
         self._history = NodeHistory(watch, collector)
         self._evictions = Evictions(kept or KeptBudget(None), config.eviction, keeps_released=config.executor == "api")
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
@@ -168,10 +172,15 @@ class Agent:
         if is_news and state:
             self._known.learn(state)
             self._watch.know_host_applications(self._known.host_applications)
-            self._reporter.problems(self._known.problems_by_reason | {"cgroup names": self._watch.index.problems})
+            self._report_problems()
             self._evictions.forget(self._known.uids)
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
+        if state and self._known.look_at_namespaces(state, time.monotonic_ns()):
+            self._report_problems()
+
+    def _report_problems(self) -> None:
+        self._reporter.problems(self._known.problems_by_reason | {"cgroup names": self._watch.index.problems})
 
     def take_outcomes(self) -> None:
         """Take note of what came of evictions since the last time; each tick does."""
@@ -204,7 +213,7 @@ class Agent:
             measured = msgspec.structs.replace(measured, cpu=cpu)
         self._reporter.stalls(self._history.news, self._known.facts)
         if self._known.look_at_capacity(measured.node):
-            self._reporter.problems(self._known.problems_by_reason)
+            self._report_problems()
         return measured
 
     def _sample(self) -> NodeMeasure:
@@ -250,7 +259,7 @@ class Agent:
         return view.measure, is_above
 
     def _view(self, measured: Measured) -> NodeView:
-        return build_view(
+        view = build_view(
             pods=self._known.facts,
             node=self._known.node,
             strategy=self._known.strategy,
@@ -267,8 +276,10 @@ class Agent:
             pdbs=self._known.pdbs,
             started_ns=self._started_ns,
             refused=self._evictions.refused,
+            namespaces=self._known.namespaces,
             strict=self._known.is_strict,
         )
+        return judged(view, self._settings.exemptions)
 
     def _settle(self, view: NodeView) -> NodeView:
         # Which of those that were told to go have given their memory back, before the decision counts on them.

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decide.evict.exemptions import judged
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
@@ -23,6 +24,7 @@ class NodePlan(Plan, frozen=True, kw_only=True):
 
 def decide_node(view: NodeView, eviction: EvictSettings, suppress: SuppressSettings) -> NodePlan:
     """Return both decisions for this view; neither knows of the other, as in the agent."""
+    view = judged(view, eviction.exemptions)
     plan = decide(view, eviction)
     suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
     return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression)

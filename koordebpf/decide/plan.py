@@ -122,6 +122,7 @@ class Plan(msgspec.Struct, frozen=True):
     features: tuple[FeaturePlan, ...]
     sentence: str
     ladder: tuple[RungPlan, ...] = ()  # what each rung would do about the victims, the mildest first
+    undecided_namespaces: tuple[str, ...] = ()  # every exemption counts there: their labels are not known
 
     @property
     def victims(self) -> tuple[Victim, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koordebpf.decide.evict.cpu_features import CPU_FEATURES
 from koordebpf.decide.evict.credit import amount_text, candidate_credit
+from koordebpf.decide.evict.exemptions import judged, undecided_namespaces
 from koordebpf.decide.evict.feature_round import plan_feature
 from koordebpf.decide.evict.features import MEMORY_FEATURES
 from koordebpf.decide.evict.round import Round
@@ -25,6 +26,7 @@ def decide(view: NodeView, settings: EvictSettings = EvictSettings()) -> Plan:  
     The plan holds BEMemoryEvict and every other feature whose gate is on, in Koordinator's order; each counts what the
     ones before it give back.
     """
+    view = judged(view, settings.exemptions)
     current = Round(view, settings)
     plans = [
         plan_feature(current, feature)
@@ -36,6 +38,7 @@ def decide(view: NodeView, settings: EvictSettings = EvictSettings()) -> Plan:  
         features=tuple(plans),
         sentence=_sentence(plans),
         ladder=rung_plans(view, plans, settings.ladder),
+        undecided_namespaces=undecided_namespaces(view, settings.exemptions),
     )
 
 

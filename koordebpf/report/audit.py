@@ -81,6 +81,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     signals: SignalQuality | None = None  # what the decision rests on; None: before the first full look
     id: str = ""
     interrupted: bool = False
+    undecided_namespaces: tuple[str, ...] = ()  # as in the plan, the first ten
 
 
 class OpenPlan:
@@ -188,6 +189,7 @@ class OpenPlan:
             ),
             signals=self._signals,
             id=self.id,
+            undecided_namespaces=self.plan.undecided_namespaces[:_BEST],
         )
 
 

@@ -19,6 +19,7 @@ from koordebpf.report.suppression_page import suppression_blocks
 from koordebpf.state.view import is_mostly_kernel
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
+_NAMED = 4  # namespaces in a sentence
 _Column = tuple[str, Callable[[Candidate], str]]
 
 
@@ -32,6 +33,8 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
         blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
     if with_ladder or any(each.is_on and each.rung is not Rung.EVICT for each in plan.ladder):
         blocks.append(_ladder(plan))
+    if plan.undecided_namespaces:
+        blocks.append(_undecided(plan.undecided_namespaces))
     blocks += suppression_blocks(plan.suppression)
     return "\n\n".join(page(block) for block in blocks if block)
 
@@ -231,6 +234,12 @@ def _not_done(feature: FeaturePlan) -> list[str]:
     for pod in feature.excluded:
         lines += filled(f"{pod.namespace}/{pod.name}: {pod.why}", "  ")
     return lines
+
+
+def _undecided(namespaces: Sequence[str]) -> list[str]:
+    more = f" and {len(namespaces) - _NAMED} more" if len(namespaces) > _NAMED else ""
+    names = ", ".join(namespaces[:_NAMED])
+    return filled(f"every exemption counts in {names}{more}: the labels of these namespaces are not known")
 
 
 def _ladder(plan: Plan) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordebpf.kube.objects import Node, NodeResourceTopology, PodDisruptionBudget
+from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, ObjectMeta, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
@@ -17,6 +17,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import (
     ExecutorName,
     Frame,
+    Labels,
     Measured,
     NodeMeasure,
     NodeView,
@@ -50,6 +51,7 @@ def build_view(
     last_cpu_evict_ns: int | None = None,
     started_ns: int | None = None,
     suppression: SuppressState | None = None,
+    namespaces: Iterable[Namespace] = (),
     strict: bool = False,
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
@@ -87,6 +89,7 @@ def build_view(
         last_cpu_evict_ns=last_cpu_evict_ns,
         started_ns=started_ns,
         suppression=suppression,
+        namespace_labels={each.metadata.name: labels_of(each.metadata) for each in namespaces},
     )
 
 
@@ -113,8 +116,14 @@ def view_of_frame(frame: Frame, *, strict: bool = False) -> NodeView:
         last_cpu_evict_ns=frame.lastCpuEvictNs,
         started_ns=frame.startedNs,
         suppression=frame.suppression,
+        namespaces=frame.namespaces,
         strict=strict,
     )
+
+
+def labels_of(meta: ObjectMeta) -> Labels:
+    """Return an object's labels in a form that can be compared and hashed."""
+    return tuple(sorted((meta.labels or {}).items()))
 
 
 def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:

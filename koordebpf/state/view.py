@@ -6,11 +6,12 @@ the agent, `plan` and later `replay` go the same way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
-from koordebpf.kube.objects import Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuMeasured, CpuView
 from koordebpf.state.pod_terms import PodTerms
@@ -18,6 +19,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # how a victim goes: by an Eviction, by the container runtime, by a kill
+Labels = tuple[tuple[str, str], ...]  # of one object, sorted by key
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
 _MUCH_BYTES = 64 * MIB
 
@@ -279,7 +281,8 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     `measured.node.used_bytes` null says that the node's usage is not known: no feature that asks for it is judged.
     `executor` is how an eviction would be carried out, which decides what memory comes back. `time` is the wall clock
     at `measured.now_ns`, RFC 3339. Without `podDisruptionBudgets` nothing is known of them; an empty list: there are
-    none in the namespaces of these pods.
+    none in the namespaces of these pods. `namespaces` are those of these pods, for their labels; of one that is left
+    out nothing is known.
     """
 
     schema: Literal["koordebpf.frame/v1"]
@@ -301,6 +304,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     lastCpuEvictNs: NotNegative | None = None  # by a feature that judges CPU; `lastEvictNs`: by one that judges memory
     startedNs: NotNegative | None = None  # when the agent that was running then had started; None: not known
     suppression: SuppressState | None = None  # what it remembered of suppression; None: as one that has just started
+    namespaces: tuple[Namespace, ...] = ()
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
@@ -363,6 +367,7 @@ class NodeView(msgspec.Struct, frozen=True):
     last_cpu_evict_ns: int | None = None  # by one that judges CPU
     started_ns: int | None = None  # when the agent started; None: not known
     suppression: SuppressState | None = None  # as remembered; None: nothing is
+    namespace_labels: Mapping[str, Labels] = {}  # of each namespace of which they are known
 
     @property
     def known_used_bytes(self) -> int:

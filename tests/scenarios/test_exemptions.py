@@ -9,13 +9,19 @@ from msgspec.structs import replace
 
 from koordebpf.act.last_resort import LastResort
 from koordebpf.act.outcome import Result
-from koordebpf.decide.evict.exemptions import exempt_bytes
+from koordebpf.decide.evict.exemptions import exempt_bytes, judged
+from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.decide.evict.preference import is_latency_sensitive
 from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
+from koordebpf.decide.suppress.memory_pressure import caused_ratio
+from koordebpf.kube.objects import Namespace, ObjectMeta
 from koordebpf.report.plan_page import plan_page
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.view import Frame
+from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.view import Frame, StallParts
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, node_plan_of, plan_of, pod, why_not
+from tests.scenarios.test_who_goes_first import charged
 from tests.scenarios.test_who_may_go import APP, pdb
 from tests.unit.act.test_executors import Recorder
 
@@ -144,3 +150,95 @@ def test_a_budget_that_does_not_count_is_passed_over_by_the_kill_at_once() -> No
     other = replace(victim, passes_budgets=False)
     again = LastResort(Recorder("api", Result.REFUSED), cgroup, kill_after_s=3600)
     assert again.observe(again.submit(other, NOW_NS)).retry_at_ns == NOW_NS + 3600 * NS_PER_S
+
+
+GOLD = NamespaceSelector({"tier": "gold"})
+NO_TRIAL = NamespaceSelector(
+    {}, (LabelExpression("trial", "DoesNotExist"), LabelExpression("tier", "In", ("gold", "lead")))
+)
+
+
+def by_label(*which: str) -> EvictSettings:
+    """Return settings by which these exemptions count in infra, in gold namespaces, and in lead ones on no trial."""
+    return EvictSettings(exemptions=ExemptionSettings(**dict.fromkeys(which, frozenset({"infra", GOLD, NO_TRIAL}))))
+
+
+def where(recorded: Frame, labels: dict[str, str] | None) -> Frame:
+    """Return the frame with the labels of namespace tenant; None: they are not known."""
+    if labels is None:
+        return recorded
+    return replace(recorded, namespaces=(Namespace(ObjectMeta(name="tenant", labels=labels or None)),))
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"),
+    [
+        ({"tier": "gold"}, True),
+        ({"tier": "gold", "trial": "1"}, True),
+        ({"tier": "lead"}, True),
+        ({"tier": "lead", "trial": ""}, False),
+        ({"tier": "tin"}, False),
+        ({}, False),
+        (None, True),
+    ],
+)
+class TestLabelsOfNamespaces:
+    def test_a_policy(self, labels: dict[str, str] | None, counts: bool) -> None:
+        feature = feature_of(where(beside(hog(policy="[]")), labels), by_label("policies"))
+        assert names(feature) == (["other"] if counts else ["hog"])
+
+    def test_a_grace_period(self, labels: dict[str, str] | None, counts: bool) -> None:
+        (victim,) = plan_of(where(beside(patient("tenant")), labels), by_label("grace_periods")).victims
+        assert victim.grace_s == (30 if counts else 1)
+
+    def test_a_label(self, labels: dict[str, str] | None, counts: bool) -> None:
+        recorded = where(beside(hog(qos="LS", kube_qos="Burstable")), labels)
+        assert names(feature_of(recorded, by_label("qos_labels"))) == (["other"] if counts else ["hog"])
+
+    def test_a_disruption_budget(self, labels: dict[str, str] | None, counts: bool) -> None:
+        recorded = where(replace(beside(hog(labels=APP)), podDisruptionBudgets=(pdb(namespace="tenant"),)), labels)
+        plan = plan_of(recorded, by_label("budgets"))
+        assert [victim.candidate.name for victim in plan.victims] == (["other"] if counts else ["hog"])
+
+    def test_the_plan_says_where_they_are_not_known(self, labels: dict[str, str] | None, counts: bool) -> None:
+        recorded = where(beside(hog(policy="[]")), labels)
+        plan, page = (
+            plan_of(recorded, by_label("policies")),
+            plan_page(node_plan_of(recorded, by_label("policies")), 10),
+        )
+        assert plan.undecided_namespaces == (("tenant",) if labels is None else ())
+        assert ("every exemption counts in tenant" in page) == (labels is None)
+        # The frame as it is written decides the same.
+        assert plan_of(decode_frame(encode_frame(recorded), "frame"), by_label("policies")) == plan
+
+
+class TestALatencySensitiveLabelThatDoesNotCount:
+    """Pod `liar` says LS with a best-effort priority; `worker` is best-effort and made it stall."""
+
+    liar = pod("liar", anon=100, namespace="tenant", qos="LS", kube_qos="Burstable", stall=StallParts(1, 500, 0))
+    worker, large = pod("worker", anon=200), pod("large", anon=300)
+    settings = only_ours("qos_labels")
+
+    def stalled(self) -> Frame:
+        return charged(frame([self.liar, self.worker, self.large], used=850), {"worker": 500}, self.liar)
+
+    def test_its_stalls_send_nobody_else_away_first(self) -> None:
+        assert names(feature_of(self.stalled())) == ["worker"]
+        feature = feature_of(self.stalled(), self.settings)
+        assert {each.name: each.caused_ns for each in feature.candidates} == {"large": 0, "worker": 0, "liar": 0}
+        assert names(feature) == ["large"]
+
+    def test_its_stalls_are_no_reason_to_hold_the_cpu_of_others(self) -> None:
+        frame_of_both = self.stalled()
+        assert caused_ratio(view_of_frame(frame_of_both)) > 0
+        assert caused_ratio(judged(view_of_frame(frame_of_both), self.settings.exemptions)) == 0
+
+    def test_its_stalls_climb_no_ladder(self) -> None:
+        view = judged(view_of_frame(self.stalled()), self.settings.exemptions)
+        assert [each.name for each in view.pods if is_latency_sensitive(each)] == []
+        assert [each.name for each in view_of_frame(self.stalled()).pods if is_latency_sensitive(each)] == ["liar"]
+
+    def test_with_a_higher_priority_it_is_what_it_says(self) -> None:
+        prod = pod("liar", anon=100, namespace="tenant", qos="LS", kube_qos="Burstable", priority=9500)
+        view = judged(view_of_frame(frame([prod], used=850)), self.settings.exemptions)
+        assert [each.koord_qos for each in view.pods] == ["LS"]

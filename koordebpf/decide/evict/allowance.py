@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from copy import copy
 from typing import Self
@@ -24,7 +25,7 @@ class Allowance:
         # Plain dicts: a Counter looks a missing key up by a call.
         self._gone_of_workload = dict(Counter(each.workload for each in recent))
         self._gone_of_namespace = dict(Counter(each.namespace for each in recent))
-        self._honoured = settings.exemptions.budgets
+        self._honours = functools.partial(is_honoured, settings.exemptions.budgets, view=view)
         self._obeys_pdbs = settings.obey_pdbs and view.executor == "api"
         self._disruptions = Disruptions(view.pdbs)
         self._allowed = dict(self._disruptions.allowed)
@@ -55,7 +56,7 @@ class Allowance:
 
     def is_blocked(self, answer: Disruption | None, namespace: str) -> bool:
         """Tell whether it will refuse after what was taken already, and that is honoured in this namespace."""
-        if answer is None or not self._obeys_pdbs or not is_honoured(self._honoured, namespace):
+        if answer is None or not self._obeys_pdbs or not self._honours(namespace):
             return False
         return not answer.is_allowed or (answer.pdb is not None and self._allowed[answer.pdb] <= 0)
 

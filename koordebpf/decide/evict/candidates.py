@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.decide.evict.exemptions import is_best_effort, is_honoured
+from koordebpf.decide.evict.exemptions import is_honoured
 from koordebpf.decide.evict.protection import Reason, exclusion
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.plan import Excluded
@@ -18,9 +18,9 @@ def candidates_of(
 ) -> tuple[tuple[PodView, ...], tuple[Excluded, ...]]:
     """Split the node's best-effort pods into candidates and excluded ones; other pods are in neither.
 
-    A candidate carries the label koordinator.sh/qosClass=BE exactly (where labels are not honoured, a priority of the
-    batch or free band serves), lets the feature evict it, is neither finished
-    nor already leaving, has memory that was measured if that is what it goes for, and would free it by going.
+    A candidate carries the label koordinator.sh/qosClass=BE exactly, or stands for one that does
+    (`exemptions.judged`), lets the feature evict it, is neither finished nor already leaving, has memory that was
+    measured if that is what it goes for, and would free it by going.
     Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
     ones are candidates.
     """
@@ -28,7 +28,7 @@ def candidates_of(
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in current.view.pods:
-        if is_best_effort(pod, current.settings.exemptions):
+        if pod.koord_qos == "BE":
             found = why_not(pod)
         elif not pod.koord_qos and _looks_best_effort(pod):
             found = _excluded_by_label(pod)
@@ -53,15 +53,16 @@ def _excluded_by_label(pod: PodView) -> Reason:
 
 def excluding_now(current: Round, feature: str, *, needs_usage: bool) -> Callable[[PodView], Reason | None]:
     """Return what tells code and reason why this feature cannot evict a pod now, None where it may."""
-    barred, refused, now_ns = current.barred, current.refused, current.view.now_ns
+    barred, refused, view, now_ns = current.barred, current.refused, current.view, current.view.now_ns
     policies = current.settings.exemptions.policies
-    is_api, needs_cgroup = current.view.executor == "api", needs_usage or current.view.executor == "cgroup"
+    is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"
 
     def why(pod: PodView) -> Reason | None:
         if (found := barred.get(pod.uid)) is not None:
             return found
         policy = pod.eviction_policy
-        if policy is not None and not allows_eviction(policy, feature) and is_honoured(policies, pod.namespace):
+        is_kept = policy is not None and not allows_eviction(policy, feature)
+        if is_kept and is_honoured(policies, pod.namespace, view):
             return "policy", f"its annotation {EVICTION_POLICY_ANNOTATION} does not list {feature}"
         if pod.is_mirror and is_api:
             return "static", "it is a static pod: the API can evict its copy only, kubelet keeps it running"

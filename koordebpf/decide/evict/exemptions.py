@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
 
 from koordebpf.decide.evict.credit import credit_bytes
 from koordebpf.decide.evict.disruption import Disruptions
+from koordebpf.decide.evict.namespaces import Namespaces, includes, label_keys
 from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
 from koordebpf.decide.plan import Candidate, Excluded
 from koordebpf.detect import be_cpu_evict, be_memory_evict
@@ -19,42 +20,87 @@ from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
 from koordebpf.units import NS_PER_S
 
 _BY_LABEL = frozenset({be_memory_evict.FEATURE, be_cpu_evict.FEATURE})
+_BEST_EFFORT = "BE"
 _BEST_EFFORT_BANDS = tuple(band for band in BANDS if band.name in ("koord-batch", "koord-free"))
 
 
-def is_honoured(namespaces: frozenset[str], namespace: str) -> bool:
-    """Tell whether one of the names or patterns (`*` any text, `?` one character) is the namespace."""
-    return "*" in namespaces or _pattern(namespaces).fullmatch(namespace) is not None
+def is_honoured(namespaces: Namespaces, namespace: str, view: NodeView) -> bool:
+    """Tell whether an exemption counts in a namespace: it is selected, or nobody knows its labels."""
+    return includes(namespaces, namespace, view.namespace_labels) is not False
 
 
-def is_best_effort(pod: PodView, exemptions: ExemptionSettings) -> bool:
-    """Tell whether a pod may go as a best-effort one: by its label, or where that does not count, by spec.priority.
+def judged(view: NodeView, exemptions: ExemptionSettings) -> NodeView:
+    """Return the view with koordinator.sh/qosClass=BE for each pod whose own label does not count: by spec.priority.
 
     spec.priority is what an administrator grants by PriorityClass and ResourceQuota; koordinator.sh/priority-class is a
-    label as well and does not count here.
+    label as well and does not count here. The label that the pod has stays in `koord_qos_label`. All that asks for the
+    class takes it from here, so that the label has no effect on evictions, on what stalls are charged for, or on the
+    CPU of others. The CPUs that the scheduler bound a pod to stay its own.
+
+    Cost:    nothing where all labels count; else 1 µs a pod. Twice is harmless.
     """
-    return pod.koord_qos == "BE" or (not is_honoured(exemptions.qos_labels, pod.namespace) and _is_low(pod))
-
-
-def not_honoured(pod: PodView, candidate: Candidate, feature: str, exemptions: ExemptionSettings) -> list[Excluded]:
-    """Return what would keep a candidate from going, or from going at once, if it were honoured in its namespace."""
-    namespace, policy, found = pod.namespace, pod.eviction_policy, []
-    is_by_label = feature in _BY_LABEL and not is_honoured(exemptions.qos_labels, namespace)
-    if is_by_label and pod.koord_qos != "BE":
-        label = f"{QOS_LABEL}={pod.koord_qos_label}" if pod.koord_qos_label else f"no {QOS_LABEL}"
-        found.append(("qos_label", f"its label ({label}): by its priority {pod.priority} it is best-effort"))
-    is_kept = policy is not None and not allows_eviction(policy, feature)
-    if is_kept and not is_honoured(exemptions.policies, namespace):
-        found.append(("policy", f"its annotation {EVICTION_POLICY_ANNOTATION}, which does not list {feature}"))
-    if pod.terms.grace_s > 1 and not is_honoured(exemptions.grace_periods, namespace):
-        found.append(("grace_period", f"its grace period of {pod.terms.grace_s} s"))
-    is_blocked = (candidate.disruption or "").startswith("blocked")
-    if is_blocked and not is_honoured(exemptions.budgets, namespace):
-        found.append(("budget", f"its PodDisruptionBudget ({candidate.disruption})"))
-    return [
-        Excluded(pod.uid, namespace, pod.name, code, f"{why}, is not honoured in namespace {namespace}")
-        for code, why in found
+    honoured = exemptions.qos_labels
+    if "*" in honoured:
+        return view
+    pods = [
+        replace(pod, koord_qos=_BEST_EFFORT)
+        if pod.koord_qos != _BEST_EFFORT and _is_low(pod.priority) and not is_honoured(honoured, pod.namespace, view)
+        else pod
+        for pod in view.pods
     ]
+    return replace(view, pods=tuple(pods))
+
+
+def undecided_namespaces(view: NodeView, exemptions: ExemptionSettings) -> tuple[str, ...]:
+    """Return the namespaces of pods in which an exemption counts only because their labels are not known."""
+    if asked_labels(exemptions) is None:
+        return ()
+    return tuple(
+        namespace
+        for namespace in sorted({pod.namespace for pod in view.pods})
+        if any(includes(kind, namespace, view.namespace_labels) is None for kind in _each_kind(exemptions))
+    )
+
+
+def asked_labels(exemptions: ExemptionSettings) -> frozenset[str] | None:
+    """Return the labels of namespaces that decide about exemptions; None: names alone do."""
+    return label_keys(_each_kind(exemptions))
+
+
+def may_replace_label(exemptions: ExemptionSettings, priority: int | None) -> bool:
+    """Tell whether somewhere a pod of this spec.priority may go as a best-effort one, whatever its label says."""
+    return "*" not in exemptions.qos_labels and _is_low(priority)
+
+
+def not_honoured(
+    pod: PodView, candidate: Candidate, feature: str, exemptions: ExemptionSettings, view: NodeView
+) -> Iterator[Excluded]:
+    """Yield what would keep a candidate from going, or from going at once, if it were honoured in its namespace."""
+    namespace = pod.namespace
+    for honoured, code, why in _exemptions(pod, candidate, feature, exemptions):
+        if not is_honoured(honoured, namespace, view):
+            yield Excluded(pod.uid, namespace, pod.name, code, f"{why}, is not honoured in namespace {namespace}")
+
+
+# Where each that a pod has would count, its code, and what it is.
+def _exemptions(
+    pod: PodView, candidate: Candidate, feature: str, exemptions: ExemptionSettings
+) -> Iterator[tuple[Namespaces, str, str]]:
+    policy = pod.eviction_policy
+    if feature in _BY_LABEL and pod.koord_qos_label != _BEST_EFFORT:
+        label = f"{QOS_LABEL}={pod.koord_qos_label}" if pod.koord_qos_label else f"no {QOS_LABEL}"
+        yield (
+            exemptions.qos_labels,
+            "qos_label",
+            f"its label ({label}): by its priority {pod.priority} it is best-effort",
+        )
+    if policy is not None and not allows_eviction(policy, feature):
+        why = f"its annotation {EVICTION_POLICY_ANNOTATION}, which does not list {feature}"
+        yield exemptions.policies, "policy", why
+    if pod.terms.grace_s > 1:
+        yield exemptions.grace_periods, "grace_period", f"its grace period of {pod.terms.grace_s} s"
+    if (candidate.disruption or "").startswith("blocked"):
+        yield exemptions.budgets, "budget", f"its PodDisruptionBudget ({candidate.disruption})"
 
 
 def exempt_bytes(view: NodeView, settings: EvictSettings) -> Mapping[str, int]:
@@ -66,31 +112,30 @@ def exempt_bytes(view: NodeView, settings: EvictSettings) -> Mapping[str, int]:
     """
     exemptions, sums = settings.exemptions, Counter(policy=0, budget=0, grace_period=0, qos_label=0)
     disruptions = Disruptions(view.pdbs if view.executor == "api" and settings.obey_pdbs else ())
-    for pod in view.pods:
+    for pod in judged(view, exemptions).pods:
         if pod.memory is None or pod.phase in FINISHED_PHASES:
             continue
         held = credit_bytes(pod)
-        if not is_best_effort(pod, exemptions):
-            if _is_low(pod):
+        if pod.koord_qos != _BEST_EFFORT:
+            if _is_low(pod.priority):
                 sums["qos_label"] += held
             continue
-        if pod.eviction_policy is not None and is_honoured(exemptions.policies, pod.namespace):
+        if pod.eviction_policy is not None and is_honoured(exemptions.policies, pod.namespace, view):
             sums["policy"] += 0 if allows_eviction(pod.eviction_policy, be_memory_evict.FEATURE) else held
         answer = disruptions.foretell(pod)
-        if answer is not None and not answer.is_allowed and is_honoured(exemptions.budgets, pod.namespace):
+        if answer is not None and not answer.is_allowed and is_honoured(exemptions.budgets, pod.namespace, view):
             sums["budget"] += held
         has_long_grace = pod.terms.grace_s * NS_PER_S > settings.pending_max_ns
-        is_capped = settings.max_grace_seconds is not None or not is_honoured(exemptions.grace_periods, pod.namespace)
+        is_cut = not is_honoured(exemptions.grace_periods, pod.namespace, view)
+        is_capped = settings.max_grace_seconds is not None or is_cut
         if view.executor == "api" and has_long_grace and not is_capped:
             sums["grace_period"] += held
     return sums
 
 
-def _is_low(pod: PodView) -> bool:
-    return pod.priority is not None and any(band.lowest <= pod.priority <= band.highest for band in _BEST_EFFORT_BANDS)
+def _each_kind(exemptions: ExemptionSettings) -> tuple[Namespaces, ...]:
+    return exemptions.budgets, exemptions.policies, exemptions.grace_periods, exemptions.qos_labels
 
 
-@functools.lru_cache(16)
-def _pattern(namespaces: frozenset[str]) -> re.Pattern[str]:
-    as_text = (re.escape(name).replace(r"\*", ".*").replace(r"\?", ".") for name in sorted(namespaces))
-    return re.compile("|".join(as_text) or r"(?!)")
+def _is_low(priority: int | None) -> bool:
+    return priority is not None and any(band.lowest <= priority <= band.highest for band in _BEST_EFFORT_BANDS)

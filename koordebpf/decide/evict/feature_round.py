@@ -77,7 +77,7 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
                     EVICT_REASON,
                     evict_message(feature.name, each.name),
                     is_for_use,
-                    not is_honoured(settings.exemptions.budgets, each.namespace),
+                    not is_honoured(settings.exemptions.budgets, each.namespace, view),
                     capped_grace_s(current.pods[each.uid], view, settings) if is_for_use else None,
                 )
                 for each in victims
@@ -105,7 +105,7 @@ def _not_honoured(current: Round, feature: Feature, selection: Selection) -> tup
     return tuple(
         found
         for each in selection.ranking
-        for found in not_honoured(current.pods[each.uid], each, feature.name, exemptions)
+        for found in not_honoured(current.pods[each.uid], each, feature.name, exemptions, current.view)
     )
 
 

@@ -15,7 +15,7 @@ def capped_grace_s(pod: PodView, view: NodeView, settings: EvictSettings) -> int
     Only the API server knows grace periods: the other executors give none.
     """
     cap_s = settings.max_grace_seconds
-    if not is_honoured(settings.exemptions.grace_periods, pod.namespace):
+    if not is_honoured(settings.exemptions.grace_periods, pod.namespace, view):
         cap_s = _HARD_S
     if cap_s is None or view.executor != "api":
         return None

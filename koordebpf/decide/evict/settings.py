@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from koordebpf.decide.evict.namespaces import Namespaces
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 
@@ -52,10 +53,12 @@ class LadderSettings(msgspec.Struct, frozen=True):
 
 
 class ExemptionSettings(msgspec.Struct, frozen=True):
-    """In which namespaces it counts what the owners of pods wrote to be spared; names, with * and ? as patterns.
+    """In which namespaces it counts what the owners of pods wrote to be spared.
 
-    `budgets`        their PodDisruptionBudgets. Elsewhere a pod goes in its turn, and where the API server refuses
-                     that, executor.killAfter kills it at once. Why everywhere: as in Kubernetes.
+    `budgets`        their PodDisruptionBudgets, in these namespaces: names, patterns with * and ?, and selectors of
+                     labels as {matchLabels: {tier: gold}}. Those need deploy/components/namespace-labels; where the
+                     labels are not known, everything counts. Elsewhere a pod goes in its turn, and where the API server
+                     refuses that, executor.killAfter kills it at once. Why everywhere: as in Kubernetes.
     `policies`       annotation koordinator.sh/eviction-policy. Elsewhere it is not read. Why everywhere: as in
                      Koordinator.
     `grace_periods`  terminationGracePeriodSeconds, up to maxGraceSeconds. Elsewhere a pod that goes for the memory it
@@ -65,10 +68,10 @@ class ExemptionSettings(msgspec.Struct, frozen=True):
                      changes. Why everywhere: as in Koordinator.
     """
 
-    budgets: frozenset[str] = frozenset({"*"})
-    policies: frozenset[str] = frozenset({"*"})
-    grace_periods: frozenset[str] = frozenset({"*"})
-    qos_labels: frozenset[str] = frozenset({"*"})
+    budgets: Namespaces = frozenset({"*"})
+    policies: Namespaces = frozenset({"*"})
+    grace_periods: Namespaces = frozenset({"*"})
+    qos_labels: Namespaces = frozenset({"*"})
 
 
 class EvictSettings(msgspec.Struct, frozen=True):

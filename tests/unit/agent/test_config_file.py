@@ -29,6 +29,8 @@ from koordebpf.agent.config_file import (
     read_config,
 )
 from koordebpf.agent.settings_table import Setting, settings
+from koordebpf.decide.evict.exemptions import asked_labels
+from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import laid_over
@@ -264,7 +266,16 @@ def test_no_file_says_whether_to_enforce(enforce: bool | None) -> None:
         ),
         (
             {"eviction": {"exemptions": {"qosLabels": ["Team A"]}}},
-            "eviction.exemptions.qosLabels: 'Team A': must be a namespace, or a pattern of one with * and ?",
+            "eviction.exemptions.qosLabels: 'Team A': must be a namespace, a pattern of one with * and ?,"
+            " or a selector of labels",
+        ),
+        (
+            {"eviction": {"exemptions": {"qosLabels": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]}}},
+            "eviction.exemptions.qosLabels.matchExpressions: 'a': must have values with operator In",
+        ),
+        (
+            {"eviction": {"exemptions": {"qosLabels": [{"matchLabels": {"a b": "c"}}]}}},
+            "eviction.exemptions.qosLabels: 'a b': must be the key of a label",
         ),
         (
             {"source": {"type": "api"}, "eviction": {"exemptions": {"budgets": ["prod-*"]}}},
@@ -331,3 +342,27 @@ def test_what_hangs_on_the_source_and_on_compat() -> None:
 def test_differences_are_those_from_the_defaults_of_the_same_source() -> None:
     given = read_config("f", text({"source": {"type": "api"}, "executor": {"type": "api"}, "sampling": {"cap": "2s"}}))
     assert differences(given) == {"source.type": ("file", "api"), "sampling.cap": ("1s", "2s")}
+
+
+def test_namespaces_are_selected_by_name_and_by_label() -> None:
+    written = ["infra", "prod-*", {"matchExpressions": [{"key": "x/a", "operator": "NotIn", "values": ["b"]}]}]
+    written.append({"matchLabels": {"tier": "gold"}})
+    body = {"eviction": {"exemptions": {"policies": written}}}
+    config = config_of(body)
+    selector = NamespaceSelector({}, (LabelExpression("x/a", "NotIn", ("b",)),))
+    wanted = frozenset({"infra", "prod-*", selector, NamespaceSelector({"tier": "gold"})})
+    assert config.eviction.exemptions.policies == wanted
+    assert asked_labels(config.eviction.exemptions) == {"x/a", "tier"}
+    assert asked_labels(config_of({"eviction": {"exemptions": {"policies": ["infra"]}}}).eviction.exemptions) is None
+    # What is shown says the same, and the schema takes it.
+    assert read_config("f.yaml", config_text(config).encode())["eviction"]["exemptions"]["policies"] == wanted
+    jsonschema.validate({**HEAD, **body}, schema())
+    for wrong in (
+        {"matchLabel": {}},
+        {"matchExpressions": [{"key": "a", "operator": "Is"}]},
+        {"matchLabels": {"a": 1}},
+    ):
+        wrong_body = {"eviction": {"exemptions": {"policies": [wrong]}}}
+        assert len(problems_of(wrong_body)) == 1
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**HEAD, **wrong_body}, schema())
