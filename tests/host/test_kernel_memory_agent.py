@@ -15,6 +15,7 @@ from tests.patience import patience
 
 NODE_MIB = 512
 NEIGHBOUR_MIB = 50
+HOLD = ("--hold", "600")  # longer than any machine takes to decide; the test ends it
 
 
 @pytest.mark.parametrize("kind", ["sockets", "pipes"])
@@ -27,10 +28,10 @@ def test_who_holds_the_kernels_memory_goes(hierarchy: MemoryHierarchy, tmp_path:
         arguments = ["--pods", manifest, "--node-cgroup", node.path, "--enforce"]
         agent = stack.enter_context(LiveAgent(tmp_path, *arguments))
         agent.becomes_ready()
-        held = [Holder(each, "anon", NEIGHBOUR_MIB) for each in neighbours]
+        held = [Holder(each, "anon", NEIGHBOUR_MIB, *HOLD) for each in neighbours]
         for each in held:
             stack.callback(each.stop)
-        hog = Holder(container, kind, NODE_MIB // 2, waits=False)
+        hog = Holder(container, kind, NODE_MIB // 2, *HOLD, waits=False)
         stack.callback(hog.stop)
         line = agent.has_plan()
         assert hog.process.wait(patience(10)) != 0

@@ -24,7 +24,7 @@ from tests.host.test_kill import site as site  # noqa: PLC0414 - a fixture
 from tests.nested import join, nest, remove_nest
 from tests.patience import patience
 
-SLEEP = "import signal; signal.alarm(60); signal.pause()"
+SLEEP = f"import signal; signal.alarm({patience(60):.0f}); signal.pause()"
 DEEP = [1_100, 2_300]  # beyond Python's recursion, and beyond PATH_MAX even with names of one letter
 
 
