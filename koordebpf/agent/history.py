@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from koordebpf.agent.collector import Collector
+from koordebpf.agent.full_stalls import FullStalls
 from koordebpf.agent.known import Known
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner, OwnerKind
@@ -47,6 +48,7 @@ class NodeHistory:
         self._window = StallWindow()
         self._ledger = Ledger()
         self._shares = ShareTable()
+        self._full_stalls = FullStalls(watch, self._full_of_container)
         self._node_share: DecayingShare | None = None
         self._node: GrowthHistory[str] = GrowthHistory(8 * NS_PER_MS)
         self._limited: GrowthHistory[int] = GrowthHistory()
@@ -90,9 +92,15 @@ class NodeHistory:
                 else pod
                 for pod in pods
             )
+        window = self._full_stalls.look(now_ns, known.facts, stalls, shares)
         node = msgspec.structs.replace(measured.node, shares=self._node_shares(now_ns, measured.node))
         node = msgspec.structs.replace(node, forecast=self._forecast_node(known, node))
-        return msgspec.structs.replace(measured, node=node, pods=pods, ledger=self._ledger.view(now_ns))
+        ledger = self._ledger.view(now_ns)
+        return msgspec.structs.replace(measured, node=node, pods=pods, ledger=ledger, stall_window=window)
+
+    def restart_stall_window(self) -> None:
+        """Begin the window of the stall net anew, after something was done about the stalls."""
+        self._full_stalls.restart()
 
     def shares_of(self, cgroup_id: int, now_ns: int) -> StallShares | None:
         """Return the stall shares of one cgroup, a container's say: as its pressure file has them, else derived.
@@ -169,6 +177,12 @@ class NodeHistory:
             return self._collector.pressure_of(cgroup_id)
         children = [each for each in self._shares if each != cgroup_id and index.subtree_pod(each) == uid]
         return self._shares.shares_of_parent(cgroup_id, children, now_ns)
+
+    # The longest of a pod's containers with one task each: there, when it waits, nobody runs. None: there is none.
+    def _full_of_container(self, uid: str, now_ns: int) -> float | None:
+        index = self._watch.index
+        found = [self._shares.shares(each, now_ns) for each in self._shares if index.subtree_pod(each) == uid]
+        return max((each.full.avg10 for each in found if each is not None and each.full is not None), default=None)
 
     def _node_shares(self, now_ns: int, node: NodeMeasure) -> StallShares | None:
         if node.psi_some is not None or self._node_share is None:

@@ -19,6 +19,8 @@ ENDS = (
 )
 BIRTHS = ("on_cgroup_mkdir", "on_cgroup_rmdir", "on_cgroup_rename")
 
+EVERY_STALL = "every memory stall the kernel counts"
+
 # Topic (a file in bpf/) → its programs → signal, cost of its absence. A program that only helps another is not named.
 SIGNALS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "reclaim": {
@@ -38,7 +40,7 @@ SIGNALS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "memstall": {
         "on_psi_memstall_enter": (
-            "every memory stall the kernel counts",
+            EVERY_STALL,
             "refaults, swap-ins and sleeps at memory.high are not timed; reclaim and compaction are",
         ),
     },

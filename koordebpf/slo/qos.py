@@ -11,6 +11,8 @@ KOORD_QOS = frozenset({"LSE", "LSR", "LS", "BE", "SYSTEM"})
 _DEFAULT_KOORD_QOS = {"Guaranteed": "LSR", "Burstable": "LS", "BestEffort": "BE"}
 _QOS_RESOURCES = ("cpu", "memory")
 
+_LATENCY_SENSITIVE = frozenset({"LSE", "LSR", "LS"})
+
 Amounts = Mapping[str, Decimal]
 
 
@@ -31,6 +33,11 @@ def koord_qos_or_default(labels: Mapping[str, str] | None, kube_qos: str) -> str
     Source: koordinator apis/extension/qos.go, GetPodQoSClassWithDefault.
     """
     return koord_qos(labels) or _DEFAULT_KOORD_QOS.get(kube_qos, "")
+
+
+def is_latency_sensitive(koord_qos: str, kube_qos: str) -> bool:
+    """Tell whether a pod is LSE, LSR or LS, by its label or else by the Kubernetes class that stands for one."""
+    return koord_qos in _LATENCY_SENSITIVE or (not koord_qos and kube_qos != "BestEffort")
 
 
 def kube_qos_of(containers: Iterable[tuple[Amounts, Amounts]]) -> str:

@@ -90,6 +90,7 @@ def build_view(
         started_ns=started_ns,
         suppression=suppression,
         namespace_labels={each.metadata.name: labels_of(each.metadata) for each in namespaces},
+        stall_window=measured.stall_window,
     )
 
 

@@ -26,9 +26,8 @@ class StallGrowth(msgspec.Struct):
 
     @property
     def own_limit_ns(self) -> int:
-        """What a limit below the node cost. Compaction counts where nothing but such a limit held its tasks up."""
-        is_limit_only = self.limit_ns + self.other_limit_ns and not self.global_ns + self.other_global_ns
-        return self.limit_ns + self.other_limit_ns + (self.compaction_ns if is_limit_only else 0)
+        """What a limit below the node cost."""
+        return own_limit_ns(self)
 
     @property
     def total_ns(self) -> int:
@@ -44,6 +43,12 @@ class StallGrowth(msgspec.Struct):
         self.compaction_ns += other.compaction_ns
         self.other_global_ns += other.other_global_ns
         self.other_limit_ns += other.other_limit_ns
+
+
+def own_limit_ns(of: StallGrowth | StallParts) -> int:
+    """Return what a limit below the node cost; compaction too where nothing but such a limit held the tasks up."""
+    is_limit_only = of.limit_ns + of.other_limit_ns and not of.global_ns + of.other_global_ns
+    return of.limit_ns + of.other_limit_ns + (of.compaction_ns if is_limit_only else 0)
 
 
 class StallSums:

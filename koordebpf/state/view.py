@@ -15,6 +15,7 @@ from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, Pod, P
 from koordebpf.slo.strategy import ResourceThresholdStrategy
 from koordebpf.state.cpu import CpuMeasured, CpuView
 from koordebpf.state.pod_terms import PodTerms
+from koordebpf.state.stall_sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
@@ -233,6 +234,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strays: tuple[StrayMeasure, ...] = ()
     ledger: LedgerView | None = None
     cpu: CpuMeasured | None = None  # None: nobody asked for it
+    stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
 
 
 Problem = Literal["failed", "gone", "no_process", "memory_stays"]
@@ -368,6 +370,7 @@ class NodeView(msgspec.Struct, frozen=True):
     started_ns: int | None = None  # when the agent started; None: not known
     suppression: SuppressState | None = None  # as remembered; None: nothing is
     namespace_labels: Mapping[str, Labels] = {}  # of each namespace of which they are known
+    stall_window: tuple[StallSample, ...] = ()  # as Measured has it
 
     @property
     def known_used_bytes(self) -> int:

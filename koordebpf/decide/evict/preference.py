@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate
+from koordebpf.slo import qos
 from koordebpf.state.view import LedgerView, PodView
-
-_LATENCY_SENSITIVE = frozenset({"LSE", "LSR", "LS"})
 
 
 def is_latency_sensitive(pod: PodView) -> bool:
-    """Tell whether the pod is LSE, LSR or LS, by its label or else by the Kubernetes class that stands for one."""
-    return pod.koord_qos in _LATENCY_SENSITIVE or (not pod.koord_qos and pod.kube_qos != "BestEffort")
+    """Tell the same of a pod as `slo.qos` of its classes."""
+    return qos.is_latency_sensitive(pod.koord_qos, pod.kube_qos)
 
 
 def caused_stalls(ledger: LedgerView | None, pods: Collection[PodView]) -> Mapping[str, int]:
@@ -32,6 +31,23 @@ def caused_stalls(ledger: LedgerView | None, pods: Collection[PodView]) -> Mappi
         if cause is not None and victim in victims and cause != victim:
             caused[cause] += row.ns
     return caused
+
+
+def largest_cause_ns(ledger: LedgerView | None, pods: Collection[PodView]) -> int:
+    """Return what latency-sensitive pods stalled on account of the largest cause beside themselves, of whatever kind.
+
+    A pod that is gone is none any more, nor is a limit of the victim's own.
+    """
+    known = {pod.uid: pod for pod in pods}
+    caused: Counter[str] = Counter()
+    for row in ledger.rows if ledger is not None else ():
+        victim, cause = known.get(row.victim.uid or ""), row.cause
+        is_gone = cause.kind == "pod" and cause.uid not in known
+        if victim is None or not is_latency_sensitive(victim) or cause.uid == victim.uid:
+            continue
+        if cause.kind != "own limit" and not is_gone:
+            caused[cause.uid or cause.id] += row.ns
+    return max(caused.values(), default=0)
 
 
 def preferred(
