@@ -39,6 +39,7 @@ FEATURE_GATES: Mapping[str, bool] = {
     "BECPUEvict": False,
     "CPUEvict": False,
     "CPUAllocatableEvict": False,
+    **feature_gates.OWN_GATES,
 }
 
 # How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 75 s apart
@@ -81,9 +82,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       for so long and for longer than its grace period, where the memory that it holds is what is short.
                       Why none: it passes over PodDisruptionBudgets and grace periods.
     `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
-    `feature_gates`   the feature gate of Koordinator. Why: BEMemoryEvict and BECPUSuppress are on, because the NodeSLO
-                      and --enforce have to allow it too and a third switch would only hide what would have been done;
-                      others are off, as in koordlet. Under compat: strict all are as in koordlet.
+    `feature_gates`   the feature gate of Koordinator; StallEvict is koordebpf's own. Why: BEMemoryEvict and
+                      BECPUSuppress are on, because the NodeSLO and --enforce have to allow it too and a third switch
+                      would only hide what would have been done; others are off, as in koordlet. Under compat: strict
+                      all are as in koordlet.
     `compat`          strict restores Koordinator's own choices where that is safe, see deploy/koordinator.md. Why none:
                       each of them is one that its users complain of.
     `listen`          HOST:PORT of /metrics, empty for none; it answers /healthz and /readyz too, as far as its clients
@@ -153,7 +155,7 @@ def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     """Return the defaults that go with this source and this compatibility."""
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
     if compat == "strict":
-        gates = {name: feature_gates.KOORDLET_GATES[name] for name in gates}
+        gates = {name: {**feature_gates.KOORDLET_GATES, **feature_gates.OWN_GATES}[name] for name in gates}
         eviction = EvictSettings(
             strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
         )
@@ -195,6 +197,9 @@ def _check(config: AgentConfig) -> None:
     ):
         if is_on and eviction.strict_compat:
             raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
+    if eviction.strict_compat and (on := [name for name in feature_gates.OWN_GATES if config.feature_gates.get(name)]):
+        rule = "must be false with compat: strict: Koordinator has no such feature"
+        raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)
     if emergency.action == "nothing":
         return

@@ -51,6 +51,7 @@ class Ladder:
         self._told: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid, of those told to go
         self._impossible: frozenset[Rung] = frozenset()  # found in this shortage
         self._said = ""
+        self.begun_ns: int | None = None  # when the last rung was, at the time of the view
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -99,6 +100,8 @@ class Ladder:
                 self._say(f"{begun.rung.value} is not possible here", is_news=True)
                 continue
             self._state = step.state
+            if begun is not None:
+                self.begun_ns = now_ns
             if not is_short and self._state == LadderState():
                 self._impossible = frozenset()
             if begun is not None and begun.rung is Rung.KILL:

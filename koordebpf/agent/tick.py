@@ -245,6 +245,8 @@ class Agent:
                 self._carry_out(view, plan, guards, self._executor)
         elif self._ladder and not is_above:
             self._ladder.climb(view, plan, guards, self._executor)
+        if self._ladder and self._ladder.begun_ns == view.now_ns:
+            self._history.restart_stall_window()
         if self._suppression and view.cpu and self._known.is_whole:  # else nobody knows whose CPUs are whose
             self._reporter.suppression(self._suppression.hold(view, self._woken_by), self._suppression.counts)
             self._last_view = view
@@ -308,7 +310,8 @@ class Agent:
         results = {outcome.uid: outcome.result for outcome in outcomes}
         acting = {uid for uid, result in results.items() if result in _ACTING}
         for feature in plan.features:
-            is_for_use = any(need.resource == USED for need in feature.verdict.needs)
+            # Of one that goes for stalls the node's use says nothing: page cache is no part of it.
+            is_for_use = feature.verdict.stall is None and USED in feature.verdict.amounts
             for_cpu = bool(feature.verdict.cpu_needs)
             for victim in feature.victims:
                 pod = victim.candidate

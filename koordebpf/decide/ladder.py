@@ -83,6 +83,9 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
         state = replace(state, in_force=tuple(each for each in state.in_force if each not in thawed))
     if state.rung is None:
         return _climb(view, plan, state, thawed, None)
+    if not any(feature.verdict.fires for feature in plan.features):
+        sentence = f"{state.rung.value} is judged when the stalls have lasted"
+        return LadderStep("undo" if thawed else "wait", sentence, state, undo=thawed)
     effect = _effect(view, state)
     if state.rung in _REPEATED:
         return _again(view, plan, state, settings, thawed, effect)
@@ -90,7 +93,7 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
     if left_ns > 0:
         kind: Literal["undo", "wait"] = "undo" if thawed else "wait"
         return LadderStep(kind, f"{state.rung.value} is judged in {format_ns(left_ns)}", state, None, thawed, effect)
-    if _has_helped(state, effect, settings):
+    if _has_helped(plan, state, effect, settings):
         sentence = f"{state.rung.value} helps: {_said(effect)}"
         return LadderStep("undo" if thawed else "wait", sentence, _from_here(view, state, plan), None, thawed, effect)
     return _climb(view, plan, state, thawed, effect)
@@ -101,7 +104,15 @@ def _is_short(plan: Plan, state: LadderState) -> bool:
     firing = [feature for feature in plan.features if feature.verdict.fires]
     if state.rung in _REPEATED:
         return bool(firing)
-    return any(feature.verdict.needs or feature.victims for feature in firing)
+    return any(feature.verdict.needs or feature.victims for feature in firing) or (
+        state.rung is not None and _are_stalls_watched(plan)
+    )
+
+
+# Stalls above their line that have not lasted: a rung began their window anew, and they say what it has brought.
+def _are_stalls_watched(plan: Plan) -> bool:
+    found = [feature.verdict for feature in plan.features if feature.verdict.stall is not None]
+    return any(not each.fires and each.stall is not None and each.stall.above_s is not None for each in found)
 
 
 def _calm(view: NodeView, state: LadderState, settings: LadderSettings) -> LadderStep:
@@ -219,16 +230,19 @@ def _effect(view: NodeView, state: LadderState) -> Effect:
     return Effect(freed_bytes=state.used_bytes - view.known_used_bytes, stall_fall_ratio=fall)
 
 
-def _has_helped(state: LadderState, effect: Effect, settings: LadderSettings) -> bool:
-    if effect.freed_bytes >= settings.enough_ratio * state.need_bytes:
+# Stalls below the threshold do not say how many bytes are short.
+def _has_helped(plan: Plan, state: LadderState, effect: Effect, settings: LadderSettings) -> bool:
+    is_by_bytes = any(feature.verdict.fires and feature.verdict.stall is None for feature in plan.features)
+    if is_by_bytes and effect.freed_bytes >= settings.enough_ratio * state.need_bytes:
         return True
     fall = effect.stall_fall_ratio
     return fall is not None and fall >= settings.stall_fall_ratio and effect.freed_bytes >= 0
 
 
-# Reclaim for the node's shortage only: at its own limit a pod stalls for itself.
+# For the node's shortage only: at its own limit a pod stalls for itself.
 def _stalled_ns(view: NodeView) -> int:
-    return sum(pod.stall.global_ns for pod in view.pods if pod.stall is not None and is_latency_sensitive(pod))
+    stalls = [pod.stall for pod in view.pods if pod.stall is not None and is_latency_sensitive(pod)]
+    return sum(each.global_ns + each.other_global_ns for each in stalls)
 
 
 def _said(effect: Effect) -> str:

@@ -12,22 +12,26 @@ from koordebpf.decide.plan import Plan
 from koordebpf.decide.rounds import decide
 from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.detect.stall_evict import stall_evict
+from koordebpf.detect.verdict import Verdict
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 
 
 class NodePlan(Plan, frozen=True, kw_only=True):
-    """The plan with suppression beside the evictions: what `koordebpf plan` prints."""
+    """The plan with suppression and the stall net beside the evictions: what `koordebpf plan` prints."""
 
     suppression: ExplainedSuppression
+    stall_net: Verdict  # StallEvict, judged whether its gate is on or not
 
 
 def decide_node(view: NodeView, eviction: EvictSettings, suppress: SuppressSettings) -> NodePlan:
-    """Return both decisions for this view; neither knows of the other, as in the agent."""
+    """Return all decisions for this view; evictions and suppression do not know of each other, as in the agent."""
     view = judged(view, eviction.exemptions)
     plan = decide(view, eviction)
     suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
-    return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression)
+    stalls = stall_evict(view, eviction.stall.full_percent, eviction.stall.seconds, strict=eviction.strict_compat)
+    return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression, stall_net=stalls)
 
 
 def node_plan_schema() -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from koordebpf.decide.evict.settings import LadderSettings, Rung
 from koordebpf.decide.plan import Candidate, FeaturePlan, RungAction, RungPlan
 from koordebpf.detect.verdict import USED, USED_CPU
-from koordebpf.state.view import NodeView, PodView
+from koordebpf.state.view import MemoryParts, NodeView, PodView
 from koordebpf.units import format_bytes, format_millicpu
 
 _NAMES = 3  # pods spelled out in a sentence
@@ -31,13 +31,16 @@ def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: Ladder
     need = max(
         (each.need_bytes for feature in features for each in feature.verdict.needs if each.resource == USED), default=0
     )
+    for_stalls = {
+        victim.candidate.uid for feature in features if feature.verdict.stall is not None for victim in feature.victims
+    }
     pods = {pod.uid: pod for pod in view.pods}
     growing = [each for each in for_use if (each.growth_bytes_per_s or 0) > 0 or each.caused_ns]
     whole = {each.uid: _whole(each) for each in victims}
     actions, gives = list(whole.values()), [each.credit_bytes for each in victims]
     return (
         _brake(growing, pods, settings),
-        _reclaim(for_use, pods, need, settings),
+        _reclaim(for_use, pods, need, settings, for_stalls),
         _freeze([whole[each.uid] for each in growing], settings),
         _evict(actions, sum(gives), _cpu_of(features), settings),
         _kill(actions, gives, settings, _used_cpu_of(features)),
@@ -62,20 +65,31 @@ def _brake(growing: Sequence[Candidate], pods: dict[str, PodView], settings: Lad
     return _rung(Rung.BRAKE, settings, actions, text, "nobody to go grows", undo="memory.high and quota as before")
 
 
-def _reclaim(victims: Sequence[Candidate], pods: dict[str, PodView], need: int, settings: LadderSettings) -> RungPlan:
+# Of those that go for stalls the page cache alone: it keeps others' out, and the rest of them is not what is short.
+def _reclaim(
+    victims: Sequence[Candidate],
+    pods: dict[str, PodView],
+    need: int,
+    settings: LadderSettings,
+    for_stalls: Collection[str],
+) -> RungPlan:
     actions: list[RungAction] = []
     left = need
     for each in victims:
         if left <= 0:
             break
         memory = pods[each.uid].memory
-        amount = min(left, memory.usage_bytes) if memory is not None else 0
+        amount = min(left, _reclaimable(memory, each.uid in for_stalls)) if memory is not None else 0
         if amount > 0:
             actions.append(RungAction(each.uid, each.namespace, each.name, each.cgroup_id, None, None, amount))
             left -= amount
     asked = ", ".join(f"{format_bytes(each.reclaim_bytes or 0)} of {_name(each)}" for each in actions[:_NAMES])
     text = f"memory.reclaim takes {asked}{_more(actions)}: page cache, and the rest as far as there is swap"
     return _rung(Rung.RECLAIM, settings, tuple(actions), text, "nobody to go has memory to reclaim")
+
+
+def _reclaimable(memory: MemoryParts, is_cache_alone: bool) -> int:
+    return memory.inactive_file_bytes + memory.active_file_bytes if is_cache_alone else memory.usage_bytes
 
 
 def _freeze(growing: Sequence[RungAction], settings: LadderSettings) -> RungPlan:

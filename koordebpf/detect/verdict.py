@@ -78,6 +78,24 @@ class CpuNeed(msgspec.Struct, frozen=True):
     of_millicpu: int  # capacity, what is allocatable, or what best-effort pods may have
 
 
+class StallEvidence(msgspec.Struct, frozen=True):
+    """The figures a verdict on stalls rests on. Shares 0 to 1 of the time; seconds.
+
+    `ratio` is known for certain and `at_most_ratio` the most that is possible, of the pods named; no name: nobody
+    stalls. `above_s` is for how long `ratio` has been above `threshold_ratio` without a break; None: it is not above.
+    `is_whole`: all waits for memory are timed here; else direct reclaim and compaction alone.
+    """
+
+    ratio: float
+    at_most_ratio: float
+    threshold_ratio: float
+    above_s: float | None
+    wanted_s: int  # for which it has to be above
+    pod: str = ""
+    at_most_pod: str = ""
+    is_whole: bool = True
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """Whether a condition holds. `reason` is one sentence with both numbers, also where it does not fire.
 
@@ -96,6 +114,7 @@ class Verdict(msgspec.Struct, frozen=True):
     ahead: TimeTo | None = None  # it fires before the threshold, which will be crossed in this time
     cpu: CpuEvidence | None = None
     cpu_needs: tuple[CpuNeed, ...] = ()
+    stall: StallEvidence | None = None  # StallEvict; its need is what may be reclaimed at once, at most
 
     @property
     def amounts(self) -> dict[str, int]:

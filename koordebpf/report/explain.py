@@ -78,7 +78,9 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -
         yield from filled(f"{verdict.feature}: {verdict.reason}.", "  ")
         return
     sums = amounts_of(feature)
-    parts = [f"{verdict.feature}: {sums.text(sums.need)} were needed"]
+    # Of stalls nobody knows how many bytes would end them.
+    needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
+    parts = [f"{verdict.feature}: {needed}"]
     if sums.pending:
         parts.append(f"{sums.text(sums.pending)} were coming back already")
     if sums.shared:

@@ -11,7 +11,7 @@ from koordebpf.decide.evict.settings import Rung
 from koordebpf.decide.node_plan import NodePlan
 from koordebpf.decide.plan import Candidate, FeaturePlan, Plan
 from koordebpf.detect import be_memory_evict
-from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence, CpuMoment
+from koordebpf.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence, CpuMoment, StallEvidence
 from koordebpf.report.amounts import amounts_of
 from koordebpf.report.columns import WIDTH, filled, table_lines
 from koordebpf.report.printable import page, printable
@@ -31,6 +31,9 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
     blocks = [[*textwrap.wrap(printable(plan.sentence), WIDTH)]]
     for feature in plan.features:
         blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
+    net = plan.stall_net
+    if all(feature.verdict.feature != net.feature for feature in plan.features):
+        blocks.append(_numbers(FeaturePlan(net), net.reason))  # its gate is off: `skipped` says so
     if with_ladder or any(each.is_on and each.rung is not Rung.EVICT for each in plan.ladder):
         blocks.append(_ladder(plan))
     if plan.undecided_namespaces:
@@ -44,6 +47,8 @@ def _numbers(feature: FeaturePlan, said: str) -> list[str]:
     lines = [verdict.feature if verdict.skipped is None else f"{verdict.feature}: skipped ({verdict.skipped})"]
     if not verdict.fires and evidence is None and cpu is None and verdict.reason not in said:
         lines += filled(verdict.reason, "  ")
+    if verdict.stall is not None:
+        lines += _stalls(verdict.stall)
     if evidence is not None:
         lines.append(_row("capacity", evidence.capacity_bytes))
         lines.append(_row("used", evidence.used_bytes, f"{evidence.used_percent} %"))
@@ -66,6 +71,8 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
     sums = amounts_of(feature)
     other = feature.verdict.koordinator_need_bytes
     note = f"Koordinator: {format_bytes(other)}" if feature.cpu is None and other != feature.need_bytes else ""
+    if feature.verdict.stall is not None:
+        note = "at most, for the rung reclaim"
     lines = [_said("need", sums.text(sums.need), note), _said("coming back", sums.text(sums.pending))]
     if sums.shared:
         lines.append(_said("from others", sums.text(sums.shared), "victims of the features before"))
@@ -75,6 +82,16 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
     if (not feature.victims or sums.missing) and feature.reason not in said:
         lines += filled(feature.reason, "  ")
     return lines
+
+
+def _stalls(stall: StallEvidence) -> list[str]:
+    partly = "" if stall.is_whole else "; of direct reclaim and compaction alone"
+    lines = [_said("stalled", f"{100 * stall.ratio:.1f} %", f"{stall.pod or 'nobody for certain'}{partly}")]
+    if stall.at_most_ratio > stall.ratio:
+        lines.append(_said("at most", f"{100 * stall.at_most_ratio:.1f} %", stall.at_most_pod))
+    lines.append(_said("threshold", f"{100 * stall.threshold_ratio:.0f} %"))
+    above = "-" if stall.above_s is None else f"{int(stall.above_s)} s"
+    return [*lines, _said("above for", above, f"of {stall.wanted_s} s")]
 
 
 # As those of memory; what best-effort pods may have stands in the place of the capacity, and its marks after what they

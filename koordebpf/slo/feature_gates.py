@@ -1,4 +1,4 @@
-"""Koordinator's feature gates: what koordlet's `--feature-gates` may name, and how it is read.
+"""Feature gates: what koordlet's `--feature-gates` may name and this agent adds to them, and how they are read.
 
 Source: koordinator pkg/features/koordlet_features.go; k8s.io/component-base featuregate.
 """
@@ -19,6 +19,8 @@ _ALPHA = (
     "NodeMetricPromMetrics",
 )
 KOORDLET_GATES: Mapping[str, bool] = {**dict.fromkeys(_BETA, True), **dict.fromkeys(_ALPHA, False)}
+# koordlet has none of these, so none of its stages stands for them.
+OWN_GATES: Mapping[str, bool] = {"StallEvict": False}
 _STAGES = {"AllAlpha": _ALPHA, "AllBeta": _BETA}
 
 # strconv.ParseBool
@@ -33,15 +35,15 @@ def parse_feature_gates(given: Sequence[str], path: str = "--feature-gates") -> 
 
     AllAlpha and AllBeta stand for the gates of their stage that are not named themselves.
 
-    Raises:  ConfigError: koordlet has no such gate, or a value is no boolean.
+    Raises:  ConfigError: there is no such gate, or a value is no boolean.
     """
     named: dict[str, bool] = {}
     for entry in (part.strip() for text in given for part in text.split(",")):
         if not entry:
             continue
         name, _, value = (part.strip() for part in entry.partition("="))
-        if name not in KOORDLET_GATES and name not in _STAGES:
-            known = ", ".join((*KOORDLET_GATES, *_STAGES))
+        if name not in KOORDLET_GATES and name not in OWN_GATES and name not in _STAGES:
+            known = ", ".join((*KOORDLET_GATES, *_STAGES, *OWN_GATES))
             raise ConfigError(path, entry, f"no such gate; known are {known}")
         if value not in _BOOLS:
             raise ConfigError(path, entry, "must be NAME=true or NAME=false")

@@ -13,6 +13,7 @@ from koordebpf.agent.known import Known
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import FeaturePlan
 from koordebpf.kube.objects import ClusterState
+from koordebpf.slo.feature_gates import OWN_GATES
 from koordebpf.state.view import Frame
 from koordebpf.units import MIB
 from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, host_shm, names, plan_of, pod, told, why_not
@@ -145,6 +146,7 @@ def test_the_gates_have_koordlets_defaults() -> None:
     ours, strict = (defaults_for("api", compat).feature_gates for compat in ("none", "strict"))
     assert ours["BEMemoryEvict"]
     assert not strict["BEMemoryEvict"]
+    assert not any(strict[name] for name in OWN_GATES)
 
 
 @pytest.mark.parametrize("is_strict", [False, True])

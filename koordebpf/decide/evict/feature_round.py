@@ -61,6 +61,11 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     if not _is_short(still_open):
         return replace(held, reason="the victims of the features before it cover the need")
 
+    if feature.is_one_by_one:
+        if current.victims:
+            return replace(held, reason="the victims of the features before it go first")
+        still_open = dict.fromkeys(still_open, 1)  # as little as it takes to choose the first one
+
     candidates, excluded = feature.rank(current)
     selection = select(current, candidates, still_open)
     victims = selection.victims

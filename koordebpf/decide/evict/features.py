@@ -10,15 +10,17 @@ from koordebpf.decide.evict.by_priority import candidates_by_priority, priority_
 from koordebpf.decide.evict.candidates import candidates_of
 from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.decide.evict.disruption import ALLOWED
-from koordebpf.decide.evict.preference import preferred
+from koordebpf.decide.evict.preference import largest_cause_ns, preferred
+from koordebpf.decide.evict.protection import exclusion
 from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order, with_cpu
 from koordebpf.decide.evict.round import Round
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.plan import Candidate, Excluded
-from koordebpf.detect import be_memory_evict, memory_allocatable_evict, memory_evict
+from koordebpf.detect import be_memory_evict, memory_allocatable_evict, memory_evict, stall_evict
 from koordebpf.detect.verdict import Verdict
 from koordebpf.slo.threshold_rules import allocatable_priority
 from koordebpf.state.view import NodeView, PodView
+from koordebpf.units import format_ns
 
 Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
 
@@ -30,6 +32,7 @@ class Feature(msgspec.Struct, frozen=True):
     judge: Callable[[NodeView, EvictSettings], Verdict]
     rank: Callable[[Round], Ranking]
     whom: str  # in sentences: "no <whom> can be evicted"
+    is_one_by_one: bool = False  # what an eviction brings is not known in bytes: one goes, and its effect is awaited
 
 
 def _judge_be(view: NodeView, settings: EvictSettings) -> Verdict:
@@ -42,6 +45,11 @@ def _judge_allocatable(view: NodeView, settings: EvictSettings) -> Verdict:
 
 def _judge_by_usage(view: NodeView, settings: EvictSettings) -> Verdict:
     return memory_evict.memory_evict(view, settings.act_ahead_ns, by_percent=settings.strict_compat)
+
+
+def _judge_stalls(view: NodeView, settings: EvictSettings) -> Verdict:
+    stall = settings.stall
+    return stall_evict.stall_evict(view, stall.full_percent, stall.seconds, strict=settings.strict_compat)
 
 
 def _rank_be(current: Round) -> Ranking:
@@ -64,6 +72,18 @@ def _rank_by_usage(current: Round) -> Ranking:
     pods, excluded = candidates_by_priority(current, memory_evict.FEATURE, highest, needs_usage=True)
     size = _size(current)
     return _in_order(current, priority_order(pods, size), priority_key, size), excluded
+
+
+# Whoever is charged with less than half of what the largest cause is would go for nothing.
+def _rank_aggressors(current: Round) -> Ranking:
+    pods, excluded = candidates_of(current, stall_evict.FEATURE)
+    largest_ns, caused = largest_cause_ns(current.view.ledger, current.view.pods), current.caused or {}
+    least_ns = max(current.settings.aggressor_min_ns, largest_ns // 2, 1)
+    why = f"less than {format_ns(least_ns)} of the stalls of latency-sensitive pods are on its account"
+    found = [pod for pod in pods if caused.get(pod.uid, 0) >= least_ns]
+    others = [exclusion(pod, ("no_aggressor", why)) for pod in pods if pod not in found]
+    size = _size(current)
+    return _in_order(current, be_order(found, size), be_key, size), (*excluded, *others)
 
 
 # By what their end gives back; Koordinator, by what it counts as used.
@@ -96,4 +116,11 @@ MEMORY_FEATURES = (
         "pod in reach of the priority threshold",
     ),
     Feature(memory_evict.FEATURE, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"),
+    Feature(
+        stall_evict.FEATURE,
+        _judge_stalls,
+        _rank_aggressors,
+        "best-effort pod that makes latency-sensitive ones stall",
+        is_one_by_one=True,
+    ),
 )

@@ -74,6 +74,20 @@ class ExemptionSettings(msgspec.Struct, frozen=True):
     qos_labels: Namespaces = frozenset({"*"})
 
 
+class StallSettings(msgspec.Struct, frozen=True):
+    """When feature gate StallEvict acts: a latency-sensitive pod stalls for the node's memory below every threshold.
+
+    `full_percent`     share of the time, smoothed over 10 s, in which all tasks of a latency-sensitive pod wait for the
+                       node's memory; above it the pod counts as stalled. Why 60: systemd-oomd's
+                       DefaultMemoryPressureLimit.
+    `seconds`          for so long without a break, before the first step and again after each. Why 30: systemd-oomd's
+                       DefaultMemoryPressureDurationSec.
+    """
+
+    full_percent: Annotated[int, msgspec.Meta(ge=1, le=99)] = 60
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=120)] = 30
+
+
 class EvictSettings(msgspec.Struct, frozen=True):
     """Times, order and protections of eviction rounds.
 
@@ -108,6 +122,7 @@ class EvictSettings(msgspec.Struct, frozen=True):
                      Why on: the API server refuses them, and the round would have waited for its answer.
     `exemptions`     whose wish to be spared counts.
     `ladder`         what is tried before an eviction.
+    `stall`          when the stall safety net acts, feature gate StallEvict.
     `strict_compat`  count, rank and choose as Koordinator does where that is safe: deploy/koordinator.md. Why: off,
                      because each of those choices is one that its users complain of.
     """
@@ -130,4 +145,5 @@ class EvictSettings(msgspec.Struct, frozen=True):
     obey_pdbs: bool = True
     exemptions: ExemptionSettings = ExemptionSettings()
     ladder: LadderSettings = LadderSettings()
+    stall: StallSettings = StallSettings()
     strict_compat: bool = False

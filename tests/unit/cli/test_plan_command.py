@@ -49,6 +49,8 @@ def test_the_text_says_who_goes_by_which_numbers_and_who_does_not():
         "    koordinator.sh/qosClass=BE\n"
         "  ml/checkpoint-0: its annotation koordinator.sh/eviction-policy does not list\n"
         "    BEMemoryEvict\n"
+        "\n"
+        "StallEvict: skipped (gate_off)\n"
     )
 
 
@@ -60,7 +62,13 @@ def test_koordinators_credit_stands_beside_ours_where_they_differ():
 def test_a_skipped_feature_says_its_word():
     raw = encode_frame(frame([pod("hog", anon=900)], used=990, gate=False))
     text = _run("-", stdin=raw)
-    assert text == "no action: feature gate BEMemoryEvict is off\n\nBEMemoryEvict: skipped (gate_off)\n"
+    assert text == (
+        "no action: feature gate BEMemoryEvict is off\n"
+        "\n"
+        "BEMemoryEvict: skipped (gate_off)\n"
+        "\n"
+        "StallEvict: skipped (gate_off)\n"
+    )
 
 
 @pytest.mark.parametrize("ranking", ["0", "3", "60"])

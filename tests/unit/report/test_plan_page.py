@@ -62,7 +62,9 @@ def test_requests_against_what_is_allocatable() -> None:
     assert page.endswith(
         "MemoryEvict: skipped (invalid_config)\n"
         "  resourceUsedThresholdWithBE is unusable: EvictEnabledPriorityThreshold not\n"
-        "    config"
+        "    config\n"
+        "\n"
+        "StallEvict: skipped (gate_off)"
     )
     assert "1. spark/sub (priority 5000, 400 MiB of kubernetes.io/batch-memory)" in " ".join(
         told(allocatable()).split()

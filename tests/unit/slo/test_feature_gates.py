@@ -7,7 +7,7 @@ import pytest
 from koordebpf.agent.config import FEATURE_GATES, named_gates
 from koordebpf.errors import ConfigError
 from koordebpf.slo import feature_gates
-from koordebpf.slo.feature_gates import KOORDLET_GATES
+from koordebpf.slo.feature_gates import KOORDLET_GATES, OWN_GATES
 
 # What Koordinator's chart gives its koordlet.
 CHART = "BECPUEvict=true,BEMemoryEvict=true,CgroupReconcile=true,Accelerators=true"
@@ -49,5 +49,12 @@ def test_the_charts_gates_are_taken_and_those_without_effect_are_told() -> None:
     assert set(here) <= set(FEATURE_GATES)
 
 
-def test_every_gate_here_is_one_of_koordlets() -> None:
-    assert set(FEATURE_GATES) <= set(KOORDLET_GATES)
+def test_every_gate_here_is_one_of_koordlets_or_our_own_and_off() -> None:
+    assert set(FEATURE_GATES) - set(OWN_GATES) <= set(KOORDLET_GATES)
+    assert not set(OWN_GATES) & set(KOORDLET_GATES)
+    assert not any(OWN_GATES.values())
+    assert named_gates(["StallEvict=true"]) == ({"StallEvict": True}, ())
+
+
+def test_no_stage_of_koordlet_switches_our_own_gates_on() -> None:
+    assert not set(OWN_GATES) & set(feature_gates.parse_feature_gates(["AllAlpha=true,AllBeta=true"]))
