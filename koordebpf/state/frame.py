@@ -28,6 +28,7 @@ def decode_frame(raw: bytes, path: str) -> Frame:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(path, raw[:80].decode(errors="replace"), f"must be JSON: {error}") from error
     _refuse_unnamed_pods(frame, path)
+    _refuse_namespaces_that_are_there_twice(frame, path)
     return frame
 
 
@@ -39,6 +40,14 @@ def encode_frame(frame: Frame) -> bytes:
 def frame_schema() -> dict[str, Any]:
     """Return the JSON Schema of a frame."""
     return msgspec.json.schema(Frame)
+
+
+def _refuse_namespaces_that_are_there_twice(frame: Frame, path: str) -> None:
+    seen: set[str] = set()
+    for index, each in enumerate(frame.namespaces):
+        if each.metadata.name in seen:
+            raise ConfigError(f"{path}: namespaces[{index}].metadata.name", each.metadata.name, "must be unique")
+        seen.add(each.metadata.name)
 
 
 def _refuse_unnamed_pods(frame: Frame, path: str) -> None:

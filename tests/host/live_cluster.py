@@ -95,9 +95,11 @@ class LiveCluster:
         self.node_cgroup = node_cgroup
         self.pods, self.nodes, self.nodeslos = _Watched(self, "Pod"), _Watched(self, "Node"), _Watched(self, "NodeSLO")
         self.pdbs = _Watched(self, "PodDisruptionBudget")
+        self.namespaces = _Watched(self, "Namespace")
         self.server.on("/apis/policy/v1/namespaces/default/poddisruptionbudgets", self.pdbs.reply)
         self.server.on("/api/v1/pods", self.pods.reply)
         self.server.on("/api/v1/nodes", self.nodes.reply)
+        self.server.on("/api/v1/namespaces", self.namespaces.reply)
         self.server.on("/apis/slo.koordinator.sh/v1alpha1/nodeslos", self.nodeslos.reply)
         self.server.on("/api/v1/namespaces/default/events", self._take_event)
         self.nodes.put("ADDED", node(1))

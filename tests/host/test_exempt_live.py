@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from tests.contract.apiserver import until
+from tests.contract.apiserver import gives, status, until
 from tests.host.live_cluster import busy
 from tests.host.test_agent_api import Story
 from tests.patience import patience
@@ -48,3 +48,33 @@ def test_whoever_is_refused_for_it_is_killed_at_once(story: Story, honoured_in: 
     assert outcome["executor"] == ("cgroup" if goes == "hog" else "api")
     if goes == "hog":
         assert outcome["detail"].startswith("last resort, ")
+
+
+BY_LABEL = """
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+source: {type: api}
+executor: {killAfter: 10m}
+eviction: {exemptions: {budgets: [{matchLabels: {tier: gold}}]}}
+"""
+
+
+@pytest.mark.parametrize(("tier", "goes"), [("gold", "other"), ("tin", "hog"), (None, "other")])
+def test_whose_budget_counts_is_said_by_a_label_of_the_namespace(story: Story, tier: str | None, goes: str) -> None:
+    config = story.folder / "config.yaml"
+    config.write_text(BY_LABEL)
+    cluster = story.cluster()
+    if tier is None:  # nobody gave the agent the right to read it
+        cluster.server.on("/api/v1/namespaces", gives(403, status(403, "Forbidden", "namespaces is forbidden")))
+    else:
+        labels = {"tier": tier, "more": "x"}
+        cluster.namespaces.put("ADDED", {"metadata": {"name": "default", "uid": "uid-default", "labels": labels}})
+    cluster.answers["hog"].extend([busy(600)] * 3)
+    agent = story.agent(cluster.server.url, "--config", config).becomes_ready()
+    until(lambda: "/api/v1/namespaces" in [each.path for each in cluster.server.requests], "a look at the namespaces")
+    ended = dict(zip(("hog", "other"), story.grow(), strict=True))
+    assert ended[goes].process.wait(patience(20)) != 0
+    until(lambda: len(agent.plans()) == 2, "both plans")
+    assert [plan["undecided_namespaces"] for plan in agent.plans()] == [["default"] if tier is None else []] * 2
+    (outcome,) = agent.plans()[1]["outcomes"]
+    assert outcome["executor"] == ("cgroup" if goes == "hog" else "api")

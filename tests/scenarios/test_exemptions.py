@@ -14,6 +14,7 @@ from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.decide.evict.preference import is_latency_sensitive
 from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
 from koordebpf.decide.suppress.memory_pressure import caused_ratio
+from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Namespace, ObjectMeta
 from koordebpf.report.plan_page import plan_page
 from koordebpf.state.build import view_of_frame
@@ -210,6 +211,13 @@ class TestLabelsOfNamespaces:
         assert ("every exemption counts in tenant" in page) == (labels is None)
         # The frame as it is written decides the same.
         assert plan_of(decode_frame(encode_frame(recorded), "frame"), by_label("policies")) == plan
+
+
+def test_a_frame_has_one_namespace_of_a_name() -> None:
+    tenant = Namespace(ObjectMeta(name="tenant"))
+    twice = replace(beside(hog()), namespaces=(tenant, tenant))
+    with pytest.raises(ConfigError, match=r"namespaces\[1\].metadata.name: 'tenant': must be unique"):
+        decode_frame(encode_frame(twice), "frame")
 
 
 class TestALatencySensitiveLabelThatDoesNotCount:

@@ -56,11 +56,10 @@ def includes(namespaces: Namespaces, namespace: str, labels: Mapping[str, Labels
     """
     if "*" in namespaces or _pattern(namespaces).fullmatch(namespace) is not None:
         return True
-    selectors = _selectors(namespaces)
-    if not selectors:
+    if not _selectors(namespaces):
         return False
     known = labels.get(namespace)
-    return None if known is None else _selected(selectors, known)
+    return None if known is None else _selected(namespaces, known)
 
 
 def label_keys(several: Iterable[Namespaces]) -> frozenset[str] | None:
@@ -116,9 +115,9 @@ def _selectors(namespaces: Namespaces) -> tuple[NamespaceSelector, ...]:
 
 
 @functools.lru_cache(4096)
-def _selected(selectors: tuple[NamespaceSelector, ...], labels: Labels) -> bool:
+def _selected(namespaces: Namespaces, labels: Labels) -> bool:
     of = dict(labels)
-    return any(selects(_plain(each), of, "") for each in selectors)
+    return any(selects(_plain(each), of, "") for each in _selectors(namespaces))
 
 
 # With lists, not tuples.

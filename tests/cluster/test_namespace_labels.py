@@ -1,0 +1,120 @@
+"""Exemptions by labels of namespaces, on a real API server: with the right of deploy/components, and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from koordebpf.agent.frames import frame_of
+from koordebpf.agent.known import Known
+from koordebpf.decide.evict.exemptions import asked_labels
+from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
+from koordebpf.decide.plan import Plan
+from koordebpf.decide.rounds import decide
+from koordebpf.kube.api import ApiSource
+from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.watch import Pace
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure
+from koordebpf.units import GIB, MIB
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.objects import AGENT, BASE, nodeslo, pod
+from tests.contract.apiserver import until
+
+RIGHT = BASE.parent / "components/namespace-labels/rbac.yaml"
+PAID = frozenset({NamespaceSelector({"tier": "gold"}, (LabelExpression("trial", "DoesNotExist"),))})
+SETTINGS = EvictSettings(exemptions=ExemptionSettings(policies=PAID))
+Opens = Callable[[Path], ApiSource]
+
+
+@pytest.fixture
+def opened(node_name: str) -> Iterator[Opens]:
+    sources: list[ApiSource] = []
+
+    def open_source(kubeconfig: Path) -> ApiSource:
+        labels = asked_labels(SETTINGS.exemptions)
+        pace = Pace(first_s=0.1, cap_s=1.0, slow_s=0.2)
+        sources.append(ApiSource(open_cluster(kubeconfig), node_name, pace, namespace_labels=labels))
+        sources[-1].start(lambda: None)
+        return sources[-1]
+
+    yield open_source
+    for source in sources:
+        source.close()
+
+
+@pytest.fixture
+def allowed(cluster: ControlPlane, namespace: str) -> Path:
+    """An account of the test's own with the agents' rights and that of the component."""
+    cluster.api.create(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT, "namespace": namespace}}
+    )
+    for path in (BASE / "rbac.yaml", RIGHT):
+        for one in yaml.safe_load_all(path.read_text()):
+            name = one["metadata"]["name"]
+            if path == RIGHT and one["kind"] == "ClusterRole":
+                cluster.api.create(one)
+            if one["kind"] == "ClusterRoleBinding" and one["subjects"][0]["name"] == AGENT:
+                subject = {"kind": "ServiceAccount", "name": AGENT, "namespace": namespace}
+                cluster.api.create(one | {"metadata": {"name": f"{namespace}-{name}"}, "subjects": [subject]})
+    return cluster.service_account(namespace, AGENT)
+
+
+def plan_of(source: ApiSource) -> Plan:
+    """Decide on what the source knows, and 900 MiB of use by the pods; the way is that of a written frame."""
+    state = source.state()
+    known = Known(labels_max_age_ns=1 << 60)
+    known.look_at_namespaces(state, 1)
+    memory = MemoryParts(512 * MIB, 0, 512 * MIB, 0, 0, 0)
+    pods = tuple(PodMeasure(each.uid, at + 1, memory) for at, each in enumerate(state.pods))
+    measured = Measured(1, 0, NodeMeasure("machine", 3 * GIB, 2800 * MIB), pods)
+    recorded = frame_of(
+        replace(state, namespaces=known.namespaces), measured, feature_gates={"BEMemoryEvict": True}, executor="api"
+    )
+    running = [replace(each, status=replace(each.status, phase="Running")) for each in recorded.pods]
+    recorded = decode_frame(encode_frame(replace(recorded, pods=tuple(running))), "frame")
+    return decide(view_of_frame(recorded), SETTINGS)
+
+
+def goes(source: ApiSource) -> list[str]:
+    return [victim.candidate.name for victim in plan_of(source).victims]
+
+
+def test_a_label_of_the_namespace_changes_who_goes(
+    cluster: ControlPlane, allowed: Path, opened: Opens, node_name: str, namespace: str
+) -> None:
+    spared = {"koordinator.sh/eviction-policy": "[]"}
+    cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
+    cluster.api.create(nodeslo(node_name, enable=True, memoryEvictThresholdPercent=80))
+    source = opened(allowed)
+    until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
+    until(lambda: source.state().namespaces, "its namespace")
+    assert source.state().problems == ()
+    assert goes(source) == ["spared"]
+    (feature,) = plan_of(source).features
+    assert [each.code for each in feature.not_honoured][:1] == ["policy"]
+    where = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    for labels, counts in (({"tier": "gold"}, True), ({"trial": "1"}, False), ({"trial": None}, True)):
+        cluster.api.patch(where, {"metadata": {"labels": labels}})
+        until(lambda: goes(source) == ([] if counts else ["spared"]), str(labels))  # noqa: B023
+    assert plan_of(source).undecided_namespaces == ()
+
+
+def test_without_the_right_every_exemption_counts_and_both_say_so(
+    cluster: ControlPlane, agent_kubeconfig: Path, opened: Opens, node_name: str, namespace: str
+) -> None:
+    spared = {"koordinator.sh/eviction-policy": "[]"}
+    cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
+    cluster.api.create(nodeslo(node_name, enable=True, memoryEvictThresholdPercent=80))
+    source = opened(agent_kubeconfig)
+    until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
+    until(lambda: any("namespaces" in each for each in source.state().problems), "the refusal")
+    assert not source.state().is_denied
+    assert goes(source) == []
+    assert plan_of(source).undecided_namespaces == (namespace,)
