@@ -274,6 +274,7 @@ class TestProcess:
         holder = lease(store)["holderIdentity"]
         until(lambda: [r for r in store.server.requests if r.method == "GET" and r.path.startswith(LEASES)][2:], "both")
         first.popen.kill()
+        store.shorten_lease(LEASE_NAME)
         store.put(NODES, node("n2"))
         until(lambda: "n2" in store.objects[NODESLOS], "the second's write", timeout_s=60)
         assert lease(store)["holderIdentity"] != holder

@@ -130,6 +130,7 @@ def test_a_controller_keeps_its_lease_whatever_the_wall_clock_says(
             assert (lease()["holderIdentity"], lease()["leaseTransitions"]) == (holder, 0)
         # And the other one takes over when it is gone, not before and not never.
         processes[0].kill()
+        store.shorten_lease(LEASE_NAME)
         until(lambda: lease()["holderIdentity"] not in ("", holder), "the second one", timeout_s=60)
         assert lease()["leaseTransitions"] == 1
     finally:
