@@ -1,8 +1,8 @@
-"""Two minutes of everything that an API server can do wrong at once, while a pod has to go: real cgroups, real pods.
+"""Everything that an API server can do wrong at once, for half a minute, while a pod has to go: real cgroups and pods.
 
 Watches are cut each second in the middle of a line, each event comes thrice and the one before it once more, a NodeSLO
-flaps ten times a second, a pod object has a mebibyte, and for the first minute an eviction is answered with 500, 503
-and 429. KOORDEBPF_STORM_S makes it shorter or longer.
+flaps ten times a second, a pod object has a mebibyte, and for the first half of it an eviction is answered with 500,
+503 and 429. KOORDEBPF_STORM_S makes it shorter or longer: continuous integration has two minutes of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.host.live_cluster import LiveCluster, busy, kubeconfig
 from tests.loads import Hog
 from tests.nodes import NodeCgroup
 
-STORM_S = float(os.environ.get("KOORDEBPF_STORM_S", "120"))
+STORM_S = float(os.environ.get("KOORDEBPF_STORM_S", "30"))
 STEP_S = 0.1
 NODE_MIB, HOG_MIB, OTHER_MIB = 400, 200, 100  # 75 % of the node; the thresholds below are 60 to 69 %
 MAX_GROWTH_BYTES = 16 * MIB  # a list with a large pod, decoded while the one before is still there
@@ -116,7 +116,7 @@ def storm(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Storm]:
     storm.close()
 
 
-def test_two_minutes_of_everything_at_once(storm: Storm) -> None:
+def test_everything_goes_wrong_at_once(storm: Storm) -> None:
     cluster, agent = storm.cluster, storm.agent.started()
     process = psutil.Process(agent.process.pid)
     storm.trouble(lasts=True)
