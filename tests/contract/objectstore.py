@@ -72,7 +72,7 @@ class Store:
             self._change.notify_all()
 
     def shorten_lease(self, name: str) -> None:
-        """Have a Lease last one second from when a candidate sees it next, so that no test waits for a lease of 15 s."""
+        """Have a Lease last one second from when a candidate sees it next: no test waits for one of 15 s."""
         with self._change:
             lease = copy.deepcopy(self.objects[LEASES][name])
             lease["spec"]["leaseDurationSeconds"] = 1
