@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 _WORKERS = 2  # Why: as many victims side by side as the API executor sends
 _WARM_S = 2.0  # Why: a victim that comes meanwhile has the other worker, the next one waits for this one
 _RETRY_NS = 5 * NS_PER_S  # Why: a runtime that failed once, under memory pressure, is given a few rounds
+
+
+_Work = tuple[Victim, int, tuple[RunningContainer, ...]]
 
 
 class Stops(Protocol):
@@ -59,6 +62,9 @@ class CriLimits(msgspec.Struct, frozen=True):
 class CriExecutor(Actuator):
     """Stops all running containers of a victim, init and sidecar containers as well.
 
+    `known` returns every container of a pod by its UID, none where that is not certain. Those are stopped before the
+    runtime is asked what runs, which takes a busy one up to 100 ms; what else it then names is stopped too.
+
     The Pod object stays: where its restartPolicy says so the kubelet starts the containers again. Done is a victim of
     which every container stopped; the sentence names each that did not.
     """
@@ -66,13 +72,20 @@ class CriExecutor(Actuator):
     name = "cri"
 
     def __init__(
-        self, cri: Stops, outcomes: OutcomeQueue, *, limits: CriLimits | None = None, enforce: bool = False
+        self,
+        cri: Stops,
+        outcomes: OutcomeQueue,
+        *,
+        known: Callable[[str], tuple[RunningContainer, ...]] = lambda _: (),
+        limits: CriLimits | None = None,
+        enforce: bool = False,
     ) -> None:
         super().__init__(enforce=enforce)
         self._cri = cri
         self._outcomes = outcomes
+        self._known = known
         self._limits = limits or CriLimits()
-        self._work: SimpleQueue[tuple[Victim, int] | None] = SimpleQueue()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._in_flight: set[str] = set()
         self._is_reached = True  # as far as is known
@@ -99,7 +112,7 @@ class CriExecutor(Actuator):
             if victim.candidate.uid in self._in_flight:
                 return self._outcome(victim, decided_ns, Result.SENT, "already on its way")
             self._in_flight.add(victim.candidate.uid)
-        self._work.put((victim, decided_ns))
+        self._work.put((victim, decided_ns, self._known(victim.candidate.uid)))
         return self._outcome(victim, decided_ns, Result.SENT, "handed to the container runtime")
 
     # One of the workers keeps the connection warm, at its start and whenever it has had nothing to do.
@@ -116,9 +129,9 @@ class CriExecutor(Actuator):
                 continue
             if work is None:
                 return
-            victim, decided_ns = work
+            victim, decided_ns, known = work
             try:
-                outcome = self._stop(victim, decided_ns)
+                outcome = self._stop(victim, decided_ns, known)
             except Exception as error:  # a dead worker would leave every later victim running
                 detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
                 outcome = self._failed(victim, decided_ns, None, detail)
@@ -136,18 +149,35 @@ class CriExecutor(Actuator):
         else:
             self._is_reached = True
 
-    def _stop(self, victim: Victim, decided_ns: int) -> Outcome:
-        containers = self._cri.running(victim.candidate.uid, self._limits.timeout_s)
-        if not containers:
+    def _stop(self, victim: Victim, decided_ns: int, known: tuple[RunningContainer, ...]) -> Outcome:
+        sent_ns = time.monotonic_ns() if known else None
+        results = self._stopped(known)
+        problems = []
+        try:
+            running = self._cri.running(victim.candidate.uid, self._limits.timeout_s)
+        except KubeError as error:
+            if sent_ns is None:
+                raise
+            problems.append(f"it is not known what else of it runs: {error}")
+        else:
+            asked = {each.id for each in known}
+            if others := [each for each in running if each.id not in asked]:
+                sent_ns = sent_ns or time.monotonic_ns()
+                results += self._stopped(others)
+        if sent_ns is None:
             return self._outcome(victim, decided_ns, Result.GONE, "no container of it runs")
-        sent_ns = time.monotonic_ns()
-        results = self._cri.stop(containers, grace_s=self._limits.grace_s, timeout_s=self._limits.timeout_s)
         stopped = ", ".join(each.container.name for each in results if each.problem is None)
-        if failed := [each for each in results if each.problem is not None]:
-            detail = "; ".join(f"{each.container.name} was not stopped: {each.problem}" for each in failed)
-            return self._failed(victim, decided_ns, sent_ns, f"{detail}; stopped: {stopped or 'none'}")
+        problems += [f"{each.container.name} was not stopped: {each.problem}" for each in results if each.problem]
+        if problems:
+            detail = f"{'; '.join(problems)}; stopped: {stopped or 'none'}"
+            return self._failed(victim, decided_ns, sent_ns, detail)
         took = format_ns(time.monotonic_ns() - sent_ns)
         return self._outcome(victim, decided_ns, Result.DONE, f"stopped {stopped} within {took}", sent_ns=sent_ns)
+
+    def _stopped(self, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
+        if not containers:
+            return ()
+        return self._cri.stop(containers, grace_s=self._limits.grace_s, timeout_s=self._limits.timeout_s)
 
     def _failed(self, victim: Victim, decided_ns: int, sent_ns: int | None, detail: str) -> Outcome:
         retry_at_ns = time.monotonic_ns() + _RETRY_NS

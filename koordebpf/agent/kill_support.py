@@ -1,4 +1,4 @@
-"""What an agent that kills by itself needs: to see the processes, and to know where each pod's cgroup is."""
+"""What an agent that stops pods by itself needs: to see the processes, and to know each pod's cgroup and containers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable
 from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
 from koordebpf.decide.evict.settings import Rung
 from koordebpf.errors import SupportError
 from koordebpf.kernel.kill import KillTarget
 from koordebpf.kernel.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kernel.pod_directory import bears
+from koordebpf.kube.cri import RunningContainer
 
 
 def check_kill_support(config: AgentConfig, scope: NodeScope) -> None:
@@ -46,6 +50,28 @@ def pod_targets(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], Kill
         return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path, names)
 
     return locate
+
+
+def known_containers(index: CgroupIndex, pod_uid: str) -> tuple[RunningContainer, ...]:
+    """Return every container of a pod, without asking the runtime; none where one of them is not known yet.
+
+    A container is known where its status names it and the pod's own directory has a cgroup of its id: a status alone
+    may be old, or written by whoever may write it, and would lead to another pod's container.
+
+    Cost:    10 µs.
+    """
+    cgroup_id = index.pod_cgroup(pod_uid)
+    path = index.path(cgroup_id) if cgroup_id is not None else None
+    if cgroup_id is None or path is None or not bears(path.rpartition("/")[2], index.names_to_act_on(pod_uid)):
+        return ()
+    found = []
+    for owner in filter(None, map(index.owner, index.children(cgroup_id))):
+        if owner.kind is not OwnerKind.CONTAINER:
+            continue
+        if owner.container_id is None or owner.container_name is None:
+            return ()
+        found.append(RunningContainer(owner.container_id, owner.container_name))
+    return tuple(found)
 
 
 def _kills_by(config: AgentConfig) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -22,7 +23,7 @@ from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.emergency import open_emergency
 from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.kept_list import KeptList, KeptSource, open_kept_list
-from koordebpf.agent.kill_support import check_kill_support, pod_targets
+from koordebpf.agent.kill_support import check_kill_support, known_containers, pod_targets
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
 from koordebpf.agent.node_marking import open_node_marking
@@ -60,6 +61,7 @@ from koordebpf.slo.eviction import may_be_evicted
 from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
+    from koordebpf.attribution.index import CgroupIndex
     from koordebpf.kube.actions import KubeActions
     from koordebpf.kube.objects import Pod
 
@@ -134,7 +136,7 @@ def _run(
             note = in_flight.kill if in_flight else None
             return CgroupExecutor(locate, outcomes, enforce=config.enforce, note=note)
 
-        executor = _open_executor(config, by_cgroup, outcomes, actions)
+        executor = _open_executor(config, by_cgroup, outcomes, actions, watch.index)
         executors = stack.enter_context(contextlib.ExitStack())
         executors.callback(executor.close)
         emergency = open_emergency(config, by_cgroup, kept_list, executors)
@@ -301,13 +303,18 @@ def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActio
 
 
 def _open_executor(
-    config: AgentConfig, by_cgroup: Callable[[], CgroupExecutor], outcomes: OutcomeQueue, actions: KubeActions | None
+    config: AgentConfig,
+    by_cgroup: Callable[[], CgroupExecutor],
+    outcomes: OutcomeQueue,
+    actions: KubeActions | None,
+    index: CgroupIndex,
 ) -> Actuator:
     if config.executor == "cri":
         from koordebpf.act.cri import CriExecutor
         from koordebpf.kube.cri import Cri
 
-        return CriExecutor(Cri(config.cri_socket), outcomes, enforce=config.enforce)
+        known = functools.partial(known_containers, index)
+        return CriExecutor(Cri(config.cri_socket), outcomes, known=known, enforce=config.enforce)
     if actions is None:
         return by_cgroup()
     limits = ApiLimits()

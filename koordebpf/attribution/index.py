@@ -262,6 +262,10 @@ class CgroupIndex:
             self._pod_cgroups = {uid: cgroup_id for uid, cgroup_id in found if cgroup_id is not None}
         return self._pod_cgroups
 
+    def children(self, cgroup_id: int) -> tuple[int, ...]:
+        """Return the cgroups directly below one."""
+        return tuple(self._children.get(cgroup_id, ()))
+
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
         strays = (ids for path_uid, ids in self._pod_levels.items() if path_uid not in self._names.uids)

@@ -25,10 +25,11 @@ class Runtime:
         self.messages = message_classes(PACKAGE, MESSAGES)
         self.pods: dict[str, dict[str, int]] = {}
         self.versions = 0  # how often it was asked for
+        self.calls: list[str] = []  # of those that name a pod or a container, in their order
         self.listed: list[str] = []  # pods whose containers were asked for
         self.asked_ns: list[int] = []  # when a stop was asked for, answered or not
         self.stopped: list[tuple[str, int]] = []
-        self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}
+        self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}  # by container, or ListContainers
         self.filters = True
         self.on_stop: Callable[[str], None] = lambda _: None  # ends the processes of a container
         self.hold = threading.Event()
@@ -61,6 +62,9 @@ class Runtime:
         return self.messages["VersionResponse"](runtime_name="own", runtime_version="1.0")
 
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.calls.append("ListContainers")
+        if failure := self.fails.get("ListContainers"):
+            context.abort(*failure)
         wanted = {label.key: label.value for label in request.filter.label_selector}
         self.listed.append(wanted["io.kubernetes.pod.uid"])
         label = self.messages["Label"]
@@ -80,6 +84,7 @@ class Runtime:
         return self.messages["ListContainersResponse"](containers=containers)
 
     def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.calls.append("StopContainer")
         self.asked_ns.append(time.monotonic_ns())
         self.hold.wait(patience(30))
         if failure := self.fails.get(request.container_id):

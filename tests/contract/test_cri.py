@@ -14,9 +14,11 @@ from koordebpf.act.cri import CriExecutor, CriLimits
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cri import Cri
+from koordebpf.kube.cri import Cri, RunningContainer
 from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
 from tests.patience import patience
+
+Known = dict[str, tuple[RunningContainer, ...]]
 
 
 def victim(uid: str) -> Victim:
@@ -48,10 +50,17 @@ def timeout_s() -> float:
 
 
 @pytest.fixture
-def evict(cri: Cri, timeout_s: float) -> Iterator[Callable[[str], Outcome]]:
+def known() -> Known:
+    """The containers that are known without the runtime, by the pod's UID."""
+    return {}
+
+
+@pytest.fixture
+def evict(cri: Cri, timeout_s: float, known: Known) -> Iterator[Callable[[str], Outcome]]:
     """Evict one pod; return the outcome that comes by the queue."""
     outcomes = OutcomeQueue(lambda: None)
-    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=timeout_s), enforce=True)
+    limits = CriLimits(timeout_s=timeout_s)
+    executor = CriExecutor(cri, outcomes, known=lambda uid: known.get(uid, ()), limits=limits, enforce=True)
 
     def _evict(uid: str) -> Outcome:
         sent = executor.submit(victim(uid), 1)
@@ -115,6 +124,49 @@ def test_a_runtime_that_hangs_fails_the_victim_and_not_the_executor(
     assert "DEADLINE_EXCEEDED" in outcome.detail
     runtime.hold.set()
     assert evict("b").result is Result.DONE
+
+
+def test_known_containers_are_stopped_before_the_runtime_is_asked_what_runs(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known
+) -> None:
+    known["a"] = (RunningContainer("a-main", "main"),)
+    runtime.pods = {"a": {"main": EXITED}}  # as it is once it was stopped
+    outcome = evict("a")
+    assert outcome.result is Result.DONE
+    assert runtime.stopped == [("a-main", 0)]
+    assert runtime.calls == ["StopContainer", "ListContainers"]
+
+
+def test_what_runs_beside_the_known_containers_is_stopped_too(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known
+) -> None:
+    known["a"] = (RunningContainer("a-main", "main"),)
+    runtime.pods = {"a": {"main": EXITED, "new": RUNNING}, "b": {"main": RUNNING}}
+    outcome = evict("a")
+    assert outcome.detail.startswith("stopped main, new within ")
+    assert runtime.stopped == [("a-main", 0), ("a-new", 0)]
+
+
+def test_known_containers_that_are_gone_lead_to_those_that_took_their_place(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known
+) -> None:
+    known["a"] = (RunningContainer("a-old", "main"),)
+    runtime.pods = {"a": {"main": RUNNING}}
+    runtime.fails = {"a-old": (grpc.StatusCode.NOT_FOUND, "no such container")}
+    assert evict("a").result is Result.DONE
+    assert runtime.stopped == [("a-main", 0)]
+
+
+def test_a_list_that_fails_after_the_known_containers_were_stopped_is_said(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known
+) -> None:
+    known["a"] = (RunningContainer("a-main", "main"),)
+    runtime.fails = {"ListContainers": (grpc.StatusCode.INTERNAL, "no")}
+    outcome = evict("a")
+    assert (outcome.result, outcome.sent_ns is not None) == (Result.FAILED, True)
+    assert outcome.detail == (
+        "it is not known what else of it runs: ListContainers: the container runtime says INTERNAL: no; stopped: main"
+    )
 
 
 def test_a_runtime_that_is_away_is_said(evict: Callable[[str], Outcome], runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Where an agent that kills by itself is refused."""
+"""Where an agent that kills by itself is refused, and which containers it knows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import pytest
 
 from koordebpf.agent import kill_support
 from koordebpf.agent.config import agent_config
-from koordebpf.agent.kill_support import check_kill_support
+from koordebpf.agent.kill_support import check_kill_support, known_containers
 from koordebpf.agent.scope import NodeScope
+from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import SupportError
+from koordebpf.events.records import CgroupDeath
 from koordebpf.kernel.cgroupfs import MemoryHierarchy
 from koordebpf.kernel.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kube.cri import RunningContainer
+from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
 
 FOLDER = Path("/sys/fs/cgroup/memory")
 
@@ -71,3 +75,40 @@ def test_which_namespace_this_is(tmp_path: Path) -> None:
     assert not is_of_a_pod(tmp_path)
     (tmp_path / "1/cgroup").write_text("8:memory:/kubepods/besteffort/pod1/0123\n")
     assert is_of_a_pod(tmp_path)
+
+
+POD, APP, SIDECAR, PAUSE = "0cc7e2d4-1f9b-4f6e-9f0a-3a4d5e6f7a8b", "a" * 64, "b" * 64, "0" * 64
+
+
+def walked(**names: str) -> CgroupIndex:
+    """Return the index of a pod whose cgroup holds a sandbox and two containers, with the statuses name → id."""
+    index = CgroupIndex()
+    below = [(20 + n, 10, f"kubepods/pod{POD}/{each}") for n, each in enumerate((PAUSE, APP, SIDECAR))]
+    index.replace_all([(1, 0, ""), (2, 1, "kubepods"), (10, 2, f"kubepods/pod{POD}"), *below])
+    statuses = [ContainerStatus(name, f"containerd://{each}") for name, each in names.items()]
+    meta = ObjectMeta(name="p", namespace="be", uid=POD)
+    index.set_pods([Pod(meta, spec=PodSpec(nodeName="n1"), status=PodStatus(containerStatuses=statuses))])
+    return index
+
+
+def test_containers_are_known_by_their_status_and_their_cgroup() -> None:
+    index = walked(app=APP, sidecar=SIDECAR)
+    assert set(known_containers(index, POD)) == {RunningContainer(APP, "app"), RunningContainer(SIDECAR, "sidecar")}
+    index.died(CgroupDeath(0, 22, 0, 1, "", False))
+    assert known_containers(index, POD) == (RunningContainer(APP, "app"),)
+
+
+def test_a_status_that_names_another_pods_container_leads_to_none() -> None:
+    elsewhere = "c" * 64
+    index = walked(app=APP, sidecar=SIDECAR, foreign=elsewhere)
+    index.replace_all(
+        [(1, 0, ""), (2, 1, "kubepods"), (10, 2, f"kubepods/pod{POD}"), (20, 10, f"kubepods/pod{POD}/{PAUSE}"),
+         (21, 10, f"kubepods/pod{POD}/{APP}"), (30, 2, "kubepods/podother"), (31, 30, f"kubepods/podother/{elsewhere}")]
+    )  # fmt: skip
+    assert known_containers(index, POD) == (RunningContainer(APP, "app"),)
+
+
+def test_no_container_is_known_while_one_of_them_is_not() -> None:
+    assert known_containers(walked(app=APP), POD) == ()  # the other one was just started, or again
+    assert known_containers(walked(), POD) == ()
+    assert known_containers(walked(app=APP, sidecar=SIDECAR), "of no pod") == ()
