@@ -67,7 +67,7 @@ class Health:
 
 
 # Why more than metrics get: nothing but the kubelet is to reach them, and it must be answered.
-_PROBES: Final = Limits(share=0.1)
+_PROBES: Final = Limits(share=0.1, rate_per_s=50)
 
 
 class ReportServer:

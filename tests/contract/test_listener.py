@@ -8,6 +8,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,10 +17,11 @@ import msgspec
 import pytest
 
 from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.listener import HttpListener, Limits, Reply, Request, bound_to, parse_head
+from koordebpf.report.listener import CpuShare, HttpListener, Limits, Reply, Request, bound_to, parse_head
 from koordebpf.report.metrics import AgentMetrics
 from koordebpf.report.metrics_page import MetricsPage
 from tests.attackers import connected, drips, floods, holds
+from tests.contract.apiserver import until
 from tests.patience import patience
 
 WITHIN_S = patience(1)
@@ -251,3 +253,40 @@ def test_a_page_that_is_asked_for_too_often_is_the_last_one() -> None:
     assert page.reply({}) == second
     assert page.reply({"accept-encoding": "gzip"}).headers == (("Content-Encoding", "gzip"),)
     assert msgspec.structs.asdict(page.reply({"accept": "application/openmetrics-text"}))["body"].endswith(b"# EOF\n")
+
+
+def test_a_backlog_is_worked_off_in_pieces_with_rests_between() -> None:
+    rests: list[int] = []  # of the thread until then, for each answer
+    may_begin = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        rests.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw)
+        return Reply("200 OK", "text/plain", b"x")
+
+    sock = bound_to("127.0.0.1:0", "--listen")
+    limits = Limits(connections=512, per_peer=512, rate_per_s=10_000, share=0.5)
+    with (
+        closing(HttpListener(sock, answer, limits, begin=may_begin.wait)),
+        contextlib.ExitStack() as clients,
+    ):
+        for _ in range(256):
+            client = clients.enter_context(connected(sock.getsockname()[1]))
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        may_begin.set()
+        until(lambda: len(rests) == 256, "all are answered")
+    longest = max(Counter(rests).values())
+    print(f"{longest} answers in one piece")
+    assert longest <= 64
+
+
+def test_a_share_of_a_cpu_is_kept_after_a_burst() -> None:
+    share, now_s = CpuShare(0.02, 100.0), 100.0
+    assert share.rest_s(0.02, now_s) == 0  # the burst
+    rested_s = 0.0
+    for _ in range(1000):
+        now_s += 0.0003
+        rest_s = share.rest_s(0.0003, now_s)
+        now_s, rested_s = now_s + rest_s, rested_s + rest_s
+    assert 0.3 / (0.3 + rested_s) == pytest.approx(0.02, rel=0.05)
+    assert share.rest_s(0.02, now_s + 60) == 0  # who was idle may have another burst
+    assert share.rest_s(100.0, now_s + 60) == 0.25
