@@ -58,7 +58,7 @@ def known_containers(index: CgroupIndex, pod_uid: str) -> tuple[RunningContainer
     A container is known where its status names it and the pod's own directory has a cgroup of its id: a status alone
     may be old, or written by whoever may write it, and would lead to another pod's container.
 
-    Cost:    10 µs.
+    Cost:    5 µs, 40 µs after a change of the pods.
     """
     cgroup_id = index.pod_cgroup(pod_uid)
     path = index.path(cgroup_id) if cgroup_id is not None else None
