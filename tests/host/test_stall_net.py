@@ -7,14 +7,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from koordebpf.decide.evict.settings import Rung
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_controllers
 from tests.conftest import OTHER_MACHINE
+from tests.host.held_node import CpuFiles
 from tests.host.live_agent import LiveAgent
 from tests.loads import BUILD, Hog
 from tests.nodes import MIB, NodeCgroup
@@ -114,6 +115,26 @@ def test_who_makes_another_stand_still_goes_though_the_node_is_far_below_its_thr
                 f"the reader went after {took_s:.1f} s"
             )
         assert agent.metric('koordebpf_evictions_total{executor="cgroup",reason="StallEvict",result="done"}') == 1
+        assert agent.stop() == 0
+
+
+def test_a_milder_rung_has_the_whole_window_to_help_before_it_goes(thrashing: Thrashing, tmp_path: Path) -> None:
+    mounts = find_controllers()
+    wanted = ("cpu", "cpuset") if thrashing.node.version == 2 else ("cpu", "cpuset", "freezer")
+    if missing := [name for name in wanted if name not in mounts]:
+        pytest.skip(f"{OTHER_MACHINE}it has no {' and no '.join(missing)} controller")
+    with (
+        closing(CpuFiles(thrashing.node, {name: mounts[name] for name in wanted})) as files,
+        start(thrashing, tmp_path, Rung.FREEZE, Rung.EVICT) as agent,
+    ):
+        _, reader = thrashing.both_read()
+        files.join(thrashing.reader, reader.pid)
+        agent.said("freezes default/reader", timeout_s=90)
+        assert agent.plans() == [] or all(each["result"] == "held" for each in agent.plans()[-1]["outcomes"])
+        since = time.monotonic()
+        assert reader.wait(patience(90)) == -signal.SIGKILL, agent.log
+        assert time.monotonic() - since > SECONDS - 0.5  # of which the log took a part
+        assert "freeze was not enough" in agent.log
         assert agent.stop() == 0
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung, StallSettings
 from koordebpf.decide.plan import FeaturePlan
+from koordebpf.report.audit import AuditRecord, OpenPlan
+from koordebpf.report.explain import explained
 from koordebpf.report.plan_page import plan_page
 from koordebpf.state.stall_sample import StallSample
 from koordebpf.state.stall_window import StalledPod, stall_sample
@@ -154,6 +157,21 @@ def test_the_plan_shows_the_figures_below_the_line_and_the_victim_above():
     assert "spark/idle: less than 6 s of the stalls of latency-sensitive pods are on its\n    account" in above
 
 
+def test_the_audit_line_is_explained_by_the_stalls_and_not_by_bytes():
+    plan = plan_of(thrashing())
+    line = OpenPlan(plan, node="n1", dry_run=False, seen_ns=None, decided_ns=NOW_NS, wall_s=0.0).record()
+    again = msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord)
+    (stall,) = [each.verdict.stall for each in again.features if each.verdict.stall is not None]
+    assert (stall.pod, stall.above_s) == (WEB, 30.0)
+    text = " ".join(explained(again).split())
+    assert (
+        "StallEvict: web/web stalls for 80.0 % > 60 % of the time, for 30 s ≥ 30 s; node at 70 %, one pod of 1"
+        " candidates would give 20.0 MiB. 1. spark/reader (priority 5000, 20.0 MiB), on whose account others stalled"
+        " 12 s, goes"
+    ) in text
+    assert "were needed" not in text
+
+
 def test_a_strategy_that_is_off_switches_the_net_off_too():
     assert net(thrashing(threshold={"enable": False})).verdict.skipped == "disabled"
 
@@ -168,8 +186,9 @@ def test_compat_strict_has_no_such_feature():
     [
         LedgerView(60 * NS_PER_S, 0, 0),
         charged(unattributed=20),
-        # A pod of the node's own, or the victim itself, is the cause: another one's end would not help.
+        # A service of the node, or the victim itself, is the cause: another one's end would not help.
         charged(system=20, reader=9),
+        charged(web=20, reader=9),
         charged(reader=0.005),
     ],
 )
@@ -179,8 +198,8 @@ def test_without_a_known_aggressor_nobody_goes(ledger: LedgerView) -> None:
     assert feature.reason == "no best-effort pod that makes latency-sensitive ones stall can be evicted"
 
 
-def test_a_pod_that_is_gone_hides_no_aggressor_and_what_the_victim_costs_itself_does_not_count():
-    assert names(net(thrashing(ledger=charged(gone=50, web=40, reader=12)))) == ["reader"]
+def test_a_pod_that_is_gone_hides_no_aggressor():
+    assert names(net(thrashing(ledger=charged(gone=50, web=20, reader=12)))) == ["reader"]
 
 
 def test_of_several_that_cause_about_the_same_the_lowest_priority_goes_alone():

@@ -34,7 +34,7 @@ def caused_stalls(ledger: LedgerView | None, pods: Collection[PodView]) -> Mappi
 
 
 def largest_cause_ns(ledger: LedgerView | None, pods: Collection[PodView]) -> int:
-    """Return what latency-sensitive pods stalled on account of the largest cause beside themselves, of whatever kind.
+    """Return what latency-sensitive pods stalled on account of the largest cause of whatever kind, or of themselves.
 
     A pod that is gone is none any more, nor is a limit of the victim's own.
     """
@@ -43,7 +43,7 @@ def largest_cause_ns(ledger: LedgerView | None, pods: Collection[PodView]) -> in
     for row in ledger.rows if ledger is not None else ():
         victim, cause = known.get(row.victim.uid or ""), row.cause
         is_gone = cause.kind == "pod" and cause.uid not in known
-        if victim is None or not is_latency_sensitive(victim) or cause.uid == victim.uid:
+        if victim is None or not is_latency_sensitive(victim):
             continue
         if cause.kind != "own limit" and not is_gone:
             caused[cause.uid or cause.id] += row.ns
