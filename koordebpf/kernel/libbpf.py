@@ -123,12 +123,17 @@ class Map:
         self.value_bytes = value_bytes
         self.max_entries = max_entries
 
-    def memory(self, *, writable: bool = False) -> mmap.mmap:
-        """Return the array's elements as memory that the programs write to. Only BPF_F_MMAPABLE arrays."""
+    def memory(self, entries: int | None = None, *, writable: bool = False) -> mmap.mmap:
+        """Return the array's elements as memory that the programs write to. Only BPF_F_MMAPABLE arrays.
+
+        Args:
+            entries: so many of the first. None: all.
+            writable: by this process, too.
+        """
         # Elements lie eight bytes aligned; the whole is rounded up to pages (kernel/bpf/arraymap.c array_map_mmap).
         stride = (self.value_bytes + 7) & ~7
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        length = -(-stride * self.max_entries // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = -(-stride * (entries or self.max_entries) // mmap.PAGESIZE) * mmap.PAGESIZE
         return mmap.mmap(self.fd, length, mmap.MAP_SHARED, protection)
 
     def items(self, key_bytes: int = 8) -> Iterator[tuple[bytes, bytes]]:

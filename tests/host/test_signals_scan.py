@@ -147,3 +147,29 @@ def test_numa_nodes_equal_the_files(memory_cgroup: Path, signals: KernelSignals)
                 break
     assert scanned == by_files
     assert sum(scanned.values()) == lru_bytes(sample) >= 31 * MIB
+
+
+def mapped_bytes() -> int:
+    """Return how much of maps this process has in its memory."""
+    sizes = [
+        line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "bpf-map" in line
+    ]
+    return sum(int(end, 16) - int(start, 16) for start, end in sizes)
+
+
+def test_as_much_is_mapped_as_there_are_cgroups(memory_cgroup: Path, signals: KernelSignals) -> None:
+    few = scan(signals)
+    before = mapped_bytes()
+    assert before < MIB  # the ring is half of it
+    with signals.scan() as held:
+        made = [make_child(memory_cgroup, f"pod-{number}") for number in range(300)]
+        everything = {cgroup_id(path) for path in [memory_cgroup, *made]}
+        assert scan(signals).keys() == everything
+        rows, node_rows = signals.scan_nodes()
+        with rows, node_rows:
+            assert {sample.cgroup_id for sample in decode_memcgs(rows, PAGE_BYTES)} == everything
+            assert {sample.cgroup_id for sample in decode_memcg_nodes(node_rows, PAGE_BYTES)} <= everything
+        # Rows of before stay readable.
+        assert {sample.cgroup_id for sample in decode_memcgs(held, PAGE_BYTES)} == few.keys()
+    assert before < mapped_bytes() < before + MIB
+    assert signals.scan_missed() == 0
