@@ -23,6 +23,7 @@ from koordebpf.kube.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.transport import open_cluster
 from koordebpf.report.controller import ControllerMetrics
 from koordebpf.report.http import Health, ReportServer
+from koordebpf.report.logs import log_sink
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -60,6 +61,7 @@ def run_controller(config: ControllerConfig) -> None:
         stack.callback(source.close)
         metrics, health = ControllerMetrics(SelfUsageReader().read), Health(max_silence_ns=_MAX_SILENCE_NS)
         metrics.is_dry_run = config.dry_run
+        metrics.log_sink = log_sink()
         writer, election = None, None
         if not config.dry_run:
             transport = open_cluster(config.kubeconfig)

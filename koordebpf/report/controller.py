@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.self_usage import SelfUsage
+from koordebpf.report.line_sink import LineSink
 
 
 class ControllerMetrics(Collector):
@@ -27,6 +28,7 @@ class ControllerMetrics(Collector):
         self.stale_keys: tuple[str, ...] = ()
         self.last_round_s = 0.0
         self.rounds = 0
+        self.log_sink: LineSink | None = None
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric."""
@@ -60,6 +62,9 @@ class ControllerMetrics(Collector):
         yield stale
         yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds)
         yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.last_round_s)
+        if self.log_sink is not None:
+            yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
+            yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
         usage = self._read_self()
         yield CounterMetricFamily("koordebpf_own_cpu_seconds", "CPU time of the controller.", usage.cpu_s)
         yield GaugeMetricFamily("koordebpf_own_resident_bytes", "Resident memory of the controller.", usage.rss_bytes)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.report.controller import ControllerMetrics
+from koordebpf.report.line_sink import LineSink
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def families() -> list[Metric]:
     metrics.requests = {"created": 499, "failed": 2}
     metrics.configmap_problems = {"ConfigParamInvalid": 1}
     metrics.stale_keys = ("resource-threshold-config",)
+    metrics.log_sink = LineSink(lambda _line: None, "log")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     return list(text_string_to_metric_families(generate_latest(registry).decode()))

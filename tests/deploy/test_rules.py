@@ -50,6 +50,8 @@ HEALTHY = {
     agent("koordebpf_records_total"): "0+1000x120",
     agent("koordebpf_lost_records_total"): "0x120",
     agent("koordebpf_audit_dropped_total"): "0x120",
+    agent("koordebpf_log_dropped_total"): "0x120",
+    controller("koordebpf_log_dropped_total"): "0x120",
     agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x120",
     agent("koordebpf_released_bytes_total"): "0x120",
     agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x120",
@@ -109,6 +111,12 @@ CASES = {
     ),
     "audit lines are lost": Case(
         {agent("koordebpf_audit_dropped_total"): "0x10 5x100"}, 15, {"KoordebpfAuditLost": {"node": "n1"}}
+    ),
+    "log lines are lost": Case(
+        {agent("koordebpf_log_dropped_total"): "0x10 5x100"}, 15, {"KoordebpfLogLost": {"node": "n1"}}
+    ),
+    "log lines of a controller are lost": Case(
+        {controller("koordebpf_log_dropped_total"): "0x10 5x100"}, 15, {"KoordebpfLogLost": {"node": "n2"}}
     ),
     # The guard of a minute, seen by one scrape, is told for five.
     "evictions do not help": Case(
