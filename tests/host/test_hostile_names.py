@@ -20,6 +20,7 @@ from tests.host.held_node import HeldNode
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.provoke import set_limit
 from tests.nodes import MIB, NodeCgroup
+from tests.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 
@@ -64,9 +65,11 @@ def test_a_process_that_is_killed_at_its_limit_writes_to_nobodys_terminal(node: 
     with LiveAgent(tmp_path, *arguments) as agent:
         agent.started().becomes_ready()
         with subprocess.Popen(trace, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tracer:
-            time.sleep(2)  # until it is attached
-            is_killed_at_its_limit(container)
-            out, errors = tracer.communicate(timeout=60)
+            # It says nothing when it is attached, and ends by itself after the first that it sees.
+            end_s = time.monotonic() + patience(30)
+            while tracer.poll() is None and time.monotonic() < end_s:
+                is_killed_at_its_limit(container)
+            out, errors = tracer.communicate(timeout=patience(60))
         line = agent.said("the kernel's OOM killer took")
         assert agent.stop() == 0
     assert r"\x1b]0;pwn\x07\x1b[2J" in line, agent.log
