@@ -305,6 +305,9 @@ def main(arguments: list[str]) -> int:
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # None in the checkout then; but of hundreds of processes not each is to compile the package.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(REPORTS.with_name("bytecode"))
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")

@@ -152,6 +152,15 @@ def test_a_test_that_passes_is_counted(folders):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed, 0 skipped")
 
 
+def test_bytecode_is_kept_where_the_environment_asks_for_none_in_the_checkout(folders, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    body = "import sys; assert (sys.dont_write_bytecode, sys.pycache_prefix) == (False, os.environ['WANTED'])"
+    monkeypatch.setenv("WANTED", str(folders.parent / ".make" / "bytecode"))
+    (folders / "unit" / "test_bytecode.py").write_text(one_test(body))
+    assert run(folders, "", "unit").stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+    assert not list(folders.glob("unit/__pycache__"))
+
+
 FAILS_SO_OFTEN = """
 from pathlib import Path
 def test_it(tries=Path(__file__).with_suffix(".tries")):

@@ -56,6 +56,7 @@ _PYTEST = (
 )  # fmt: skip
 _ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONPYCACHEPREFIX": "",  # what is compiled for guests lies in their copy of the checkout
     "PYTHONUNBUFFERED": "1",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the host tests need none, and importing them is a fifth of the start
     "KOORDEBPF_REQUIRE": "host",
