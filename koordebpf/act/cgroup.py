@@ -13,11 +13,14 @@ from koordebpf.act.begun_kill import KILL_DEADLINE_NS, BegunKill, how_it_ended
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.kernel.ending import have_ended
 from koordebpf.kernel.kill import Kill, KillTarget, hurry_this_thread
+from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
 _REAPERS = 2  # Why: two victims of one round are given back side by side; more would only share the same processors
+_CLOSE_S = KILL_DEADLINE_NS / NS_PER_S + 2  # Why: a kill has that long; of many, the later ones end beside the first
 _Work = tuple[Victim, int, Kill]
 
 
@@ -44,6 +47,7 @@ class CgroupExecutor(Actuator):
         self._note = note
         self._outcomes = outcomes
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._unfinished: dict[str, str] = {}  # uid → namespace/name
         # Started now: under pressure a new thread's stack is one more allocation that may stall.
         self._threads = [
             threading.Thread(target=self._reap, name=f"reaper-{n}", daemon=True)
@@ -53,11 +57,12 @@ class CgroupExecutor(Actuator):
             thread.start()
 
     def close(self) -> None:
-        """Finish the kills under way, then stop the threads."""
+        """Finish the kills in progress, which have their deadline, then stop the threads."""
         for _ in self._threads:
             self._work.put(None)
-        for thread in self._threads:
-            thread.join()
+        if not have_ended(self._threads, _CLOSE_S):
+            left = ", ".join(list(self._unfinished.values()))
+            _log.warning("kills were not finished within %g s; the next agent looks at them: %s", _CLOSE_S, left)
         self._threads = []
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
@@ -74,6 +79,7 @@ class CgroupExecutor(Actuator):
             return self._outcome(victim, decided_ns, Result.GONE, f"{target.memory_path} is gone or another cgroup")
         except Exception as error:  # whatever a pod has in its cgroup is that pod's harm, and never the agent's end
             return self._outcome(victim, decided_ns, Result.FAILED, _said(error))
+        self._unfinished[pod.uid] = f"{pod.namespace}/{pod.name}"
         self._work.put((victim, decided_ns, kill))
         return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
 
@@ -99,6 +105,7 @@ class CgroupExecutor(Actuator):
                     sent_ns=kill.signalled_ns if found else None,
                     killed_tasks=report.killed_tasks,
                 )
+            self._unfinished.pop(victim.candidate.uid, None)
             self._outcomes.put(outcome)
 
 

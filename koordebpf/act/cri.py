@@ -15,6 +15,7 @@ from koordebpf.act.actuator import Actuator, OutcomeQueue
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
+from koordebpf.kernel.ending import have_ended
 from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kube.cri import RunningContainer, StopResult
 from koordebpf.units import NS_PER_S, format_ns
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 _WORKERS = 2  # Why: as many victims side by side as the API executor sends
 _WARM_S = 2.0  # Why: a victim that comes meanwhile has the other worker, the next one waits for this one
+_CLOSE_S = 2.0  # Why: a call that was cut short fails at once; only a connection that is being made may hang
 _RETRY_NS = 5 * NS_PER_S  # Why: a runtime that failed once, under memory pressure, is given a few rounds
 
 
@@ -87,7 +89,7 @@ class CriExecutor(Actuator):
         self._limits = limits or CriLimits()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._in_flight: set[str] = set()
+        self._in_flight: dict[str, str] = {}  # uid → namespace/name
         self._is_reached = True  # as far as is known
         self._is_closing = False
         self._threads = [
@@ -98,20 +100,22 @@ class CriExecutor(Actuator):
             thread.start()
 
     def close(self) -> None:
-        """Cut the stops under way short, then end the threads; the runtime finishes what it was told."""
+        """Cut the stops in progress short, then end the threads; the runtime finishes what it was asked for."""
         self._is_closing = True
         for _ in self._threads:
             self._work.put(None)
         self._cri.close()
-        for thread in self._threads:
-            thread.join()
+        if not have_ended(self._threads, _CLOSE_S):
+            with self._lock:
+                left = ", ".join(self._in_flight.values())
+            _log.warning("the container runtime has not answered, and nobody waits any more: %s", left or "no victim")
         self._threads = []
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         with self._lock:
             if victim.candidate.uid in self._in_flight:
                 return self._outcome(victim, decided_ns, Result.SENT, "already on its way")
-            self._in_flight.add(victim.candidate.uid)
+            self._in_flight[victim.candidate.uid] = f"{victim.candidate.namespace}/{victim.candidate.name}"
         self._work.put((victim, decided_ns, self._known(victim.candidate.uid)))
         return self._outcome(victim, decided_ns, Result.SENT, "handed to the container runtime")
 
@@ -136,7 +140,7 @@ class CriExecutor(Actuator):
                 detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
                 outcome = self._failed(victim, decided_ns, None, detail)
             with self._lock:
-                self._in_flight.discard(victim.candidate.uid)
+                self._in_flight.pop(victim.candidate.uid, None)
             self._outcomes.put(outcome)
 
     def _warm(self) -> None:

@@ -61,8 +61,9 @@ class Loop:
             return
 
     def wake(self) -> None:
-        """Let `wait` return now. From any thread and from signal handlers."""
-        os.eventfd_write(self._wake_fd, 1)
+        """Let `wait` return now. From any thread and from signal handlers; nothing happens after `close`."""
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
         """Let the loop's owner finish: `stopping` is set and `wait` returns."""
@@ -113,7 +114,8 @@ class Loop:
         self._handlers.clear()
         if not self._epoll.closed:
             self._epoll.close()
-            os.close(self._wake_fd)
+            fd, self._wake_fd = self._wake_fd, -1
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self

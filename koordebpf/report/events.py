@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
+from koordebpf.kernel.ending import have_ended
 from koordebpf.report.printable import printable
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class EventPoster:
             self.dropped += 1
 
     def close(self) -> None:
-        """Post what is queued, but for no longer than a second, then stop the thread."""
+        """Post what is queued, but for no longer than a second, then stop the thread; one that hangs is left."""
         with contextlib.suppress(Full):
             self._queue.put_nowait(None)
         self._thread.join(_CLOSE_S)
@@ -100,7 +101,8 @@ class EventPoster:
             with contextlib.suppress(Full):
                 self._queue.put_nowait(None)
             self._api.close()
-            self._thread.join()
+            if not have_ended([self._thread], _CLOSE_S):
+                _log.warning("the API server has not answered: the last Events are left out")
 
     def _work(self) -> None:
         while not self._is_closing and (entry := self._queue.get()) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from koordebpf.report.explain import decode_audit
 from koordebpf.report.logs import JsonFormatter
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
 from koordebpf.units import NS_PER_S
+from tests.patience import patience
 
 FILES = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
 
@@ -193,6 +195,25 @@ def test_the_poster_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> 
     assert (poster.posted, poster.dropped) == (1, 2)
     assert "ns/bad was not recorded: 500" in caplog.text
     assert "ns/odd was not recorded" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_that_never_comes_does_not_keep_the_poster_open(caplog: pytest.LogCaptureFixture) -> None:
+    over = threading.Event()
+
+    class Hanging(Recorder):
+        def create_event(self, *_: object, **__: object) -> None:
+            over.wait()
+
+    poster = EventPoster(Hanging())
+    poster.post(PodEvent("ns", "hangs", "u", "evictPodSuccess", "m"), 0.0)
+    closer = threading.Thread(target=poster.close)
+    closer.start()
+    closer.join(patience(10))
+    has_ended = not closer.is_alive()
+    over.set()
+    closer.join()
+    assert has_ended
+    assert "the last Events are left out" in caplog.text
 
 
 def test_sentences() -> None:

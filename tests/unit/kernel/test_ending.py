@@ -1,0 +1,21 @@
+"""The end of worker threads, one of which hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from koordebpf.kernel.ending import have_ended
+from tests.patience import patience
+
+
+def test_one_deadline_holds_for_all_threads() -> None:
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begin_s = time.monotonic()
+    assert not have_ended(threads, 0.2)
+    assert time.monotonic() - begin_s < patience(0.6)
+    over.set()
+    assert have_ended(threads, patience(10))
