@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -9,13 +10,20 @@ from tests.loads import BUILD
 
 
 class SteppedClock:
-    """The clocks of processes that are started with `environ`, so many seconds ahead of the real ones."""
+    """The clocks of processes that are started with `environ`, so many seconds ahead of the real ones.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: a file for the offsets, which it makes.
+        library: where stepped_clock.so is.
+    """
+
+    def __init__(self, path: Path, library: Path = BUILD) -> None:
         self._path = path
         self.realtime_s = self.boottime_s = 0
         path.write_bytes(struct.pack("qq", 0, 0))
-        self.environ = {"LD_PRELOAD": str(BUILD / "stepped_clock.so"), "STEPPED_CLOCK": str(path)}
+        # By its name alone: ld.so(8) takes a space in LD_PRELOAD for the end of a path.
+        folders = ":".join(filter(None, (str(library), os.environ.get("LD_LIBRARY_PATH"))))
+        self.environ = {"LD_PRELOAD": "stepped_clock.so", "LD_LIBRARY_PATH": folders, "STEPPED_CLOCK": str(path)}
 
     def step(self, *, realtime_s: int | None = None, boottime_s: int | None = None) -> None:
         """Set one of them, as by a person, or by a suspend, in which CLOCK_MONOTONIC stands still."""
