@@ -15,10 +15,13 @@ from koordebpf.agent.full_stalls import FullStalls
 from koordebpf.agent.known import Known
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner, OwnerKind
+from koordebpf.decide.evict.exemptions import judged_pods
+from koordebpf.decide.evict.settings import ExemptionSettings
 from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import CgroupStall
 from koordebpf.slo.threshold_rules import memory_evict_lower_percent
+from koordebpf.state.build import namespace_labels
 from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
 from koordebpf.state.ledger import Charge, Ledger, Usage
 from koordebpf.state.shares import DecayingShare, ShareTable, lasting_ns
@@ -41,8 +44,14 @@ class StallNews(msgspec.Struct, frozen=True):
 class NodeHistory:
     """Measures the node with what was before in mind."""
 
-    def __init__(self, watch: NodeWatch, collector: Collector) -> None:
+    def __init__(
+        self,
+        watch: NodeWatch,
+        collector: Collector,
+        exemptions: ExemptionSettings = ExemptionSettings(),  # noqa: B008 - frozen
+    ) -> None:
         self._watch = watch
+        self._exemptions = exemptions
         self._collector = collector
         self._sums = StallSums()
         self._window = StallWindow()
@@ -92,7 +101,9 @@ class NodeHistory:
                 else pod
                 for pod in pods
             )
-        window = self._full_stalls.look(now_ns, known.facts, stalls, shares)
+        facts = [each for each in known.facts if each.uid in stalls]
+        facts = judged_pods(facts, self._exemptions, namespace_labels(known.namespaces))
+        window = self._full_stalls.look(now_ns, facts, stalls, shares)
         node = msgspec.structs.replace(measured.node, shares=self._node_shares(now_ns, measured.node))
         node = msgspec.structs.replace(node, forecast=self._forecast_node(known, node))
         ledger = self._ledger.view(now_ns)

@@ -104,7 +104,7 @@ class Agent:
             strict=config.compat == "strict",
             labels_max_age_ns=config.guards.pods_max_age_ns if is_by_label else None,
         )
-        self._history = NodeHistory(watch, collector)
+        self._history = NodeHistory(watch, collector, config.eviction.exemptions)
         self._evictions = Evictions(kept or KeptBudget(None), config.eviction, keeps_released=config.executor == "api")
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._started_ns = time.monotonic_ns()

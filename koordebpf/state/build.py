@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, ObjectMeta, PodDisruptionBudget
+from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategy import ResourceThresholdStrategy
@@ -89,7 +89,7 @@ def build_view(
         last_cpu_evict_ns=last_cpu_evict_ns,
         started_ns=started_ns,
         suppression=suppression,
-        namespace_labels={each.metadata.name: labels_of(each.metadata) for each in namespaces},
+        namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
     )
 
@@ -122,9 +122,9 @@ def view_of_frame(frame: Frame, *, strict: bool = False) -> NodeView:
     )
 
 
-def labels_of(meta: ObjectMeta) -> Labels:
-    """Return an object's labels in a form that can be compared and hashed."""
-    return tuple(sorted((meta.labels or {}).items()))
+def namespace_labels(namespaces: Iterable[Namespace]) -> dict[str, Labels]:
+    """Return the labels of each namespace by its name, in a form that can be hashed."""
+    return {each.metadata.name: tuple(sorted((each.metadata.labels or {}).items())) for each in namespaces}
 
 
 def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:

@@ -9,19 +9,22 @@ from msgspec.structs import replace
 
 from koordebpf.act.last_resort import LastResort
 from koordebpf.act.outcome import Result
-from koordebpf.decide.evict.exemptions import exempt_bytes, judged
+from koordebpf.decide.evict.exemptions import exempt_bytes, judged, judged_pods
 from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.decide.evict.preference import is_latency_sensitive
 from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
 from koordebpf.decide.suppress.memory_pressure import caused_ratio
+from koordebpf.detect import stall_evict
 from koordebpf.errors import ConfigError
 from koordebpf.kube.objects import Namespace, ObjectMeta
 from koordebpf.report.plan_page import plan_page
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.facts import facts_of_pods
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.stall_sample import StallSample
 from koordebpf.state.view import Frame, StallParts
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, node_plan_of, plan_of, pod, why_not
+from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, ls_pod, names, node_plan_of, plan_of, pod, why_not
 from tests.scenarios.test_who_goes_first import charged
 from tests.scenarios.test_who_may_go import APP, pdb
 from tests.unit.act.test_executors import Recorder
@@ -245,6 +248,23 @@ class TestALatencySensitiveLabelThatDoesNotCount:
         view = judged(view_of_frame(self.stalled()), self.settings.exemptions)
         assert [each.name for each in view.pods if is_latency_sensitive(each)] == []
         assert [each.name for each in view_of_frame(self.stalled()).pods if is_latency_sensitive(each)] == ["liar"]
+
+    def test_before_it_was_measured_it_is_judged_the_same_way(self) -> None:
+        facts = facts_of_pods([self.liar.pod, self.worker.pod])
+        labels = {"tenant": (("tier", "tin"),)}
+        for settings, known, said in ((by_label("qos_labels"), labels, "BE"), (by_label("qos_labels"), {}, "LS")):
+            assert [each.koord_qos for each in judged_pods(facts, settings.exemptions, known)] == [said, "BE"]
+
+    def test_the_plan_of_the_stall_net_names_the_label(self) -> None:
+        web = ls_pod("web", anon=50)
+        recorded = charged(frame([self.liar, web], used=850, gates={"StallEvict": True}), {"liar": 500}, web)
+        sample = StallSample(NOW_NS, 0.9, 0.9, "web/web", "web/web", is_whole=True)
+        window = tuple(replace(sample, at_ns=NOW_NS - second * NS_PER_S) for second in range(60, -1, -1))
+        recorded = replace(recorded, measured=replace(recorded.measured, stall_window=window))
+        (net,) = [
+            each for each in plan_of(recorded, self.settings).features if each.verdict.feature == stall_evict.FEATURE
+        ]
+        assert [each.code for each in net.not_honoured if each.code == "qos_label"] == ["qos_label"]
 
     def test_with_a_higher_priority_it_is_what_it_says(self) -> None:
         prod = pod("liar", anon=100, namespace="tenant", qos="LS", kube_qos="Burstable", priority=9500)

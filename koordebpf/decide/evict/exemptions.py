@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -12,14 +13,17 @@ from koordebpf.decide.evict.disruption import Disruptions
 from koordebpf.decide.evict.namespaces import Namespaces, includes, label_keys
 from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
 from koordebpf.decide.plan import Candidate, Excluded
-from koordebpf.detect import be_cpu_evict, be_memory_evict
+from koordebpf.detect import be_cpu_evict, be_memory_evict, stall_evict
 from koordebpf.slo.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
 from koordebpf.slo.priority import BANDS
 from koordebpf.slo.qos import QOS_LABEL
-from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
+from koordebpf.state.facts import PodFacts
+from koordebpf.state.view import FINISHED_PHASES, Labels, NodeView, PodView
 from koordebpf.units import NS_PER_S
 
-_BY_LABEL = frozenset({be_memory_evict.FEATURE, be_cpu_evict.FEATURE})
+P = TypeVar("P", PodView, PodFacts)
+
+_BY_LABEL = frozenset({be_memory_evict.FEATURE, be_cpu_evict.FEATURE, stall_evict.FEATURE})
 _BEST_EFFORT = "BE"
 _BEST_EFFORT_BANDS = tuple(band for band in BANDS if band.name in ("koord-batch", "koord-free"))
 
@@ -39,16 +43,21 @@ def judged(view: NodeView, exemptions: ExemptionSettings) -> NodeView:
 
     Cost:    nothing where all labels count; else 1 µs a pod. Twice is harmless.
     """
-    honoured = exemptions.qos_labels
-    if "*" in honoured:
+    if "*" in exemptions.qos_labels:
         return view
-    pods = [
+    return replace(view, pods=tuple(judged_pods(view.pods, exemptions, view.namespace_labels)))
+
+
+def judged_pods(pods: Iterable[P], exemptions: ExemptionSettings, labels: Mapping[str, Labels]) -> list[P]:
+    """Return the pods of `judged`, before or after they were measured; `labels` are those of namespaces."""
+    return [
         replace(pod, koord_qos=_BEST_EFFORT)
-        if pod.koord_qos != _BEST_EFFORT and _is_low(pod.priority) and not is_honoured(honoured, pod.namespace, view)
+        if pod.koord_qos != _BEST_EFFORT
+        and _is_low(pod.priority)
+        and includes(exemptions.qos_labels, pod.namespace, labels) is False
         else pod
-        for pod in view.pods
+        for pod in pods
     ]
-    return replace(view, pods=tuple(pods))
 
 
 def undecided_namespaces(view: NodeView, exemptions: ExemptionSettings) -> tuple[str, ...]:
