@@ -45,7 +45,7 @@ from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.choose import passed_over_sentence
 from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.protection import lock_memory, open_all_files, spare_from_oom
+from koordebpf.kernel.protection import lock_memory, open_all_files, share_one_arena, spare_from_oom
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.self_usage import SelfUsageReader
 from koordebpf.kube.file import FileSource
@@ -81,6 +81,7 @@ def run_agent(config: AgentConfig) -> None:
 
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
+    share_one_arena()
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
     check_kill_support(config, scope)
     with contextlib.ExitStack() as stack:

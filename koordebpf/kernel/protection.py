@@ -17,6 +17,8 @@ MCL_CURRENT = 1
 MCL_FUTURE = 2
 MCL_ONFAULT = 4
 
+M_ARENA_MAX = -8  # malloc.h
+
 OOM_SCORE_ADJ = -999  # the kubelet's own value; -1000 would exempt the agent even from its own leak
 
 
@@ -32,6 +34,18 @@ def lock_memory() -> str | None:
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0:
         return f"mlockall: {os.strerror(ctypes.get_errno())}: give CAP_IPC_LOCK or raise RLIMIT_MEMLOCK"
     return None
+
+
+def share_one_arena() -> None:
+    """Let all threads take memory from one heap. Before the first thread.
+
+    Each thread otherwise gets a heap of its own that never shrinks: 0.9 MiB in all (measured). Threads that hold the
+    interpreter's lock do not compete for it.
+    Source: mallopt(3), malloc.h; other libraries than glibc have no such thing.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_ARENA_MAX, 1)
 
 
 def open_all_files() -> int:
