@@ -52,11 +52,13 @@ class Watched:
 
     Args:
         report: where its junit.xml is; its mounts are written down beside it.
+        environment: what its processes get besides.
     """
 
-    def __init__(self, report: Path) -> None:
+    def __init__(self, report: Path, environment: Mapping[str, str] | None = None) -> None:
         self._before, self._after = (report.with_suffix(f".mounts-{when}") for when in ("before", "after"))
         self._token = secrets.token_hex(8)
+        self._given = environment or {}
         self._group = _usable_group()
         self._programs = _programs()
 
@@ -86,7 +88,7 @@ class Watched:
             files = [str(self._before), str(self._after)]
             command = ["unshare", "--mount", "sh", "-c", _IN_OWN_MOUNTS, "sh", *files, *command]
         errors = None if output is None else subprocess.STDOUT
-        environment = os.environ | self.environment
+        environment = os.environ | self._given | self.environment
         self._process = subprocess.Popen(
             command, cwd=cwd, env=environment, group=self._group, stdout=output, stderr=errors
         )

@@ -222,7 +222,15 @@ def run_beside(folders: Sequence[str]) -> Counted:
 def _watched(folder: str) -> tuple[Path, Watched]:
     report = REPORTS / f"{folder}.xml"
     report.unlink(missing_ok=True)
-    return report, Watched(report)
+    return report, Watched(report, _bytecode())
+
+
+# Not for what is installed or built before the tests: pip would put there what it compiles for others, too.
+def _bytecode() -> dict[str, str]:
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    # None in the checkout then; but of hundreds of processes not each is to compile the package.
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(REPORTS.with_name("bytecode"))}
 
 
 def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
@@ -305,9 +313,6 @@ def main(arguments: list[str]) -> int:
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        # None in the checkout then; but of hundreds of processes not each is to compile the package.
-        os.environ["PYTHONPYCACHEPREFIX"] = str(REPORTS.with_name("bytecode"))
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")
