@@ -62,6 +62,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kubelet_ca_file` source kubelet: the CA of its serving certificate. Why none: the system's certificates.
     `kubelet_insecure` source kubelet: do not verify its certificate. Why false: a forged list of pods chooses victims.
     `node_cgroup`     the node is this cgroup with a memory limit, as in kind. Why none: the machine is the node.
+    `cgroup_root`     the kubelet's own --cgroup-root, / or /custom, below the node: only cgroups there are pods'. Why
+                      none: it is learned from where the node's own pods are found first, and stays so; a second
+                      kubepods is named in the log. Give it where there are several kubelets (kind on a node).
     `run_dir`         a folder on a tmpfs: which agent acts on this node, and what it is carrying out. Why /run: it ends
                       with the machine, as every pod does. All agents of a machine have to share it.
     `stand_by`        with --enforce: where another agent acts on this node, watch until it ends and act then. Why
@@ -112,6 +115,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_ca_file: Path | None = None
     kubelet_insecure: bool = False
     node_cgroup: Path | None = None
+    cgroup_root: str | None = None
     run_dir: Path = Path("/run/koordebpf")
     stand_by: bool = False
     backend: WantedBackend = "auto"

@@ -9,6 +9,7 @@ from pathlib import Path
 from koordebpf.agent.cpu_collector import best_effort_root
 from koordebpf.agent.scope import NodeScope, open_scope
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.errors import SupportError
 from koordebpf.events import run_queue
 from koordebpf.kernel.backend import BackendName, SignalSource
@@ -22,24 +23,28 @@ from koordebpf.report.doctor import BackendTry, DoctorReport, doctor_report
 from koordebpf.report.fixes import fixes_of
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
+_SHOWN_ROOTS = 4
 _PASSED_OVER = "backend "  # how kernel/choose.py begins the signal's name of one that failed
 
 
-def examine(node_cgroup: Path | None, backend: WantedBackend | None = None) -> DoctorReport:
+def examine(
+    node_cgroup: Path | None, backend: WantedBackend | None = None, cgroup_root: str | None = None
+) -> DoctorReport:
     """Return which backend and how each signal is had here, and what is missing.
 
-    Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, or KOORDEBPF_BACKEND none of the backends.
+    Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, `cgroup_root` none of a kubelet, or
+             KOORDEBPF_BACKEND none of the backends.
     """
     wanted = wanted_backend(backend)
     sources: list[SignalSource] = []
     taken: BackendName | None = None
     try:
-        scope = open_scope(find_memory_hierarchy(), node_cgroup)
+        scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
         sources += support_of_files(scope.hierarchy)
         sources.append(support_of_tracing(run_queue.check_layout))
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
-            sources += [*watch.signals.sources, *_suppression(scope, watch)]
+            sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
@@ -50,6 +55,19 @@ def examine(node_cgroup: Path | None, backend: WantedBackend | None = None) -> D
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]
     return doctor_report(host_line(), tries, sources, fixes_of([*sources, *failed], host_facts()), quality)
+
+
+def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
+    # Without pods none is learned: several are named, and which one is the kubelet's is left open.
+    name, paths = "kubelet's cgroup root", ", ".join(each.path for each in kubelet.counting[:_SHOWN_ROOTS])
+    if kubelet.is_given and not paths:
+        return SignalSource(name, "", False, kubelet.missing(), kubelet.remedy(), "the agent evicts nobody")
+    if kubelet.is_given:
+        return SignalSource(name, f"{kubelet.path}, as given: {paths}", True)
+    if len(roots := list(dict.fromkeys(f"/{each.root}" for each in kubelet.counting))) > 1:
+        seen = ", ".join(roots[:_SHOWN_ROOTS])
+        return SignalSource(name, f"one of {seen}: learned from the pods, or --cgroup-root", True)
+    return SignalSource(name, f"{roots[0]}: {paths}" if roots else "learned once the kubelet has made it", True)
 
 
 def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:

@@ -276,6 +276,7 @@ class Reporter:
                 metrics.count_skipped("act", guard.code)
         metrics.quality = watch.quality
         metrics.lost_signals = len(watch.lost)
+        metrics.other_kubepods = len(watch.index.kubelet.others)
         self._quality = watch.quality
         self._health.rests_on(watch.quality, tuple(f"{source.signal}: {source.reason}" for source in watch.lost))
         if totals := watch.totals():

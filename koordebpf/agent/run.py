@@ -23,6 +23,7 @@ from koordebpf.agent.config import AgentConfig
 from koordebpf.agent.emergency import open_emergency
 from koordebpf.agent.kept_budget import KeptBudget
 from koordebpf.agent.kept_list import KeptList, KeptSource, open_kept_list
+from koordebpf.agent.kept_root import KeptRoot
 from koordebpf.agent.kill_support import check_kill_support, known_containers, pod_targets
 from koordebpf.agent.known import check_configuration
 from koordebpf.agent.ladder import open_ladder
@@ -38,6 +39,7 @@ from koordebpf.agent.suppression import Suppression
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.wake import open_wake
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.decide.evict.exemptions import asked_labels, may_replace_label
 from koordebpf.decide.evict.settings import Rung
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
@@ -82,7 +84,7 @@ def run_agent(config: AgentConfig) -> None:
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
     share_one_arena()
-    scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
+    scope = open_scope(find_memory_hierarchy(), config.node_cgroup, config.cgroup_root)
     check_kill_support(config, scope)
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
@@ -121,6 +123,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         actions = _open_actions(config, stack)
         watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
+        own_pod_uid = os.environ.get("KOORDEBPF_POD_UID")
+        kept_root = KeptRoot(watch.index.kubelet, folder / "cgroup-root" if folder else None, own_pod_uid)
         _tell_signals(watch)
         if (fd := watch.signals.fileno()) is not None:
             loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
@@ -165,7 +169,6 @@ def _run(
         writer = open_node_writer(config.writer, folder, reporter.written, stack)
         suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
         stack.callback(suppression.close)
-        own_pod_uid = os.environ.get("KOORDEBPF_POD_UID")
         ladder = open_ladder(
             config,
             scope,
@@ -203,7 +206,12 @@ def _run(
                 log.warning("%s", problem)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
-        _loop(config, loop, agent, reporter, lambda: pressure.follow(source.state().pods), is_over)
+
+        def follow_pods() -> None:
+            kept_root.look()
+            pressure.follow(source.state().pods)
+
+        _loop(config, loop, agent, reporter, follow_pods, is_over)
 
 
 # While whoever records and tells of it is still there.
@@ -347,7 +355,7 @@ def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -
     paths = [NODE_MEMORY_PRESSURE] if scope.kind == "machine" else []
     if scope.hierarchy.version == 2:
         levels = [scope.path] if scope.kind == "cgroup" else []
-        levels += [scope.path / name for name in ("kubepods", "kubepods.slice")]
+        levels += [scope.path / path for path in kubepods_paths(scope.cgroup_root or "/")]
         paths += [level / "memory.pressure" for level in levels if (level / "memory.pressure").exists()]
     for path in paths:
         try:

@@ -32,6 +32,7 @@ _PLACES: Mapping[str, str] = {
     "kubelet_ca_file": "source.kubelet.caFile",
     "kubelet_insecure": "source.kubelet.insecure",
     "node_cgroup": "node.cgroup",
+    "cgroup_root": "node.cgroupRoot",
     "run_dir": "node.runDir",
     "stand_by": "node.standBy",
     "backend": "backend.type",

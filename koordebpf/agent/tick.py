@@ -115,6 +115,7 @@ class Agent:
         self._was_for_cpu = False  # the last round, which set it, was for want of CPU alone
         self._next_cpu_ns = 0
         self._next_exempt_ns = 0
+        self._name_problems: tuple[str, ...] = ()
         self._records = 0
         self._lost_seen = 0
         self._loss_since_ns = 0
@@ -172,15 +173,16 @@ class Agent:
         if is_news and state:
             self._known.learn(state)
             self._watch.know_host_applications(self._known.host_applications)
-            self._report_problems()
+            self._reporter.problems(self._known.problems_by_reason)
             self._evictions.forget(self._known.uids)
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
         if state and self._known.look_at_namespaces(state, time.monotonic_ns()):
-            self._report_problems()
-
-    def _report_problems(self) -> None:
-        self._reporter.problems(self._known.problems_by_reason | {"cgroup names": self._watch.index.problems})
+            self._reporter.problems(self._known.problems_by_reason)
+        problems = self._watch.index.problems
+        if problems != self._name_problems:
+            self._name_problems = problems
+            self._reporter.problems({"cgroup names": problems})
 
     def take_outcomes(self) -> None:
         """Take note of what came of evictions since the last time; each tick does."""
@@ -213,7 +215,7 @@ class Agent:
             measured = msgspec.structs.replace(measured, cpu=cpu)
         self._reporter.stalls(self._history.news, self._known.facts)
         if self._known.look_at_capacity(measured.node):
-            self._report_problems()
+            self._reporter.problems(self._known.problems_by_reason)
         return measured
 
     def _sample(self) -> NodeMeasure:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from koordebpf.agent.scope import open_scope
+from koordebpf.agent.scope import NodeScope
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_stall, kinds_mask
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.choose import WantedBackend
 from koordebpf.kernel.loop import Loop
 from koordebpf.kernel.psi import PressureFile
@@ -60,8 +59,8 @@ def wall_time(ts_ns: int, offset_ns: int) -> datetime:
 
 
 def open_watch(
+    scope: NodeScope,
     files: tuple[Path, ...],
-    node_cgroup: Path | None,
     asked: Asked,
     backend: WantedBackend | None,
     ring_bytes: int | None = None,
@@ -70,7 +69,6 @@ def open_watch(
 
     Raises:  ConfigError, SupportError: as NodeWatch.
     """
-    scope = open_scope(find_memory_hierarchy(), node_cgroup)
     scans = asked.summary or "memcg_event" in asked.wanted.kinds
     source = _file_source(files) if files else None
     return NodeWatch(scope, source, asked.wanted.min_ns, measures=scans, backend=backend, ring_bytes=ring_bytes)

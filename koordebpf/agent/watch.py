@@ -54,7 +54,7 @@ class NodeWatch:
     ) -> None:
         self.scope = scope
         self.source = source
-        self.index = CgroupIndex()
+        self.index = CgroupIndex(cgroup_root=scope.cgroup_root)
         self.undecodable = 0
         self.rescans = 0
         self._lost_seen = 0

@@ -6,14 +6,15 @@ names missing here reads them and tells `add` or `replace_all`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.attribution.paths import TREE_ROOT, Place, child_place, host_application_place, place_of_path
+from koordebpf.attribution.paths import NO_PODS, TREE_ROOT, Place, child_place, host_application_place, place_of_path
 from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
-from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, TreeNode
+from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.objects import Pod
 
@@ -34,6 +35,8 @@ class CgroupIndex:
     A birth whose parent is unknown waits as an orphan, owned by nobody, until the parent appears. An id that is born
     again below another parent is another cgroup: the old one, whose death was not seen, goes with all below it.
 
+    Pods are found below the kubelet's root alone, once it is known. Of two cgroups of one pod the younger one counts.
+
     The sandbox is the one container-level cgroup of a known pod that no container status names, if it is also the
     oldest there (ids grow with birth) and another one is named. A second unknown one, or one that is younger than a
     named one, may be a container whose status is not yet written: it stays a CONTAINER without a name.
@@ -45,13 +48,20 @@ class CgroupIndex:
              0.1 µs again, `subtree_pod` 0.1 µs; 0.7 KiB a cgroup.
     """
 
-    def __init__(self, host_applications: Mapping[str, str] | None = None, max_cgroups: int = MAX_CGROUPS) -> None:
+    def __init__(
+        self,
+        host_applications: Mapping[str, str] | None = None,
+        max_cgroups: int = MAX_CGROUPS,
+        cgroup_root: str | None = None,
+    ) -> None:
         """Begin empty.
 
         Args:
             host_applications: path → name of the host applications with a directory of their own choice.
             max_cgroups: births beyond it are refused and counted.
+            cgroup_root: the kubelet's; None: it is learned from the pods.
         """
+        self.kubelet = KubeletRoot(cgroup_root)
         self.refused = 0
         self.version = 0  # another one: some owner may be another
         self._max_cgroups = max_cgroups
@@ -64,11 +74,10 @@ class CgroupIndex:
         self._nested = NestedBound(self._nodes)
         self._pods: dict[str, KnownPod] = {}  # by metadata.uid
         self._names = CgroupNames({}, {}, ())
-        self._pod_levels: dict[str, set[int]] = {}  # uid in the path → ids
+        self._levels = PodLevels()
         self._subtree_pod: dict[int, str] = {}
         self._owners: dict[int, Owner] = {}  # what `owner` worked out
         self._pod_cgroups: dict[str, int] | None = None  # None: to be worked out again
-        self._twins: set[int] | None = None  # cgroups that bear the name of a pod that is measured by another one
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -116,6 +125,7 @@ class CgroupIndex:
             self.add(birth.cgroup_id, birth.parent_id, birth.name)
         if birth.name_cut or not birth.parent_id:
             self._mark_unread(birth.cgroup_id)
+        self._learn_root()
 
     def died(self, death: CgroupDeath) -> None:
         """Forget the cgroup and what was below it: the kernel removes empty cgroups only, so those deaths were lost."""
@@ -135,6 +145,7 @@ class CgroupIndex:
             self._place(rename.cgroup_id)
         if rename.name_cut or (node is None and not rename.parent_id):
             self._mark_unread(rename.cgroup_id)
+        self._learn_root()
 
     def replace_all(self, walked: Iterable[tuple[int, int, str]]) -> Rescan:
         """Make the index equal to a walk of (cgroup id, parent's id, path), parents first; return what was wrong.
@@ -163,6 +174,7 @@ class CgroupIndex:
             if cgroup_id in self._nodes:
                 self._drop(cgroup_id)
         self._unread.clear()
+        self._learn_root()
         return Rescan(tuple(missing), extra)
 
     def is_closed(self, cgroup_id: int) -> bool:
@@ -184,19 +196,20 @@ class CgroupIndex:
             pod.uid: known if (known := old.get(pod.uid)) and known.pod is pod else KnownPod(pod) for pod in pods
         }
         before, self._names = self._names, cgroup_names(known.pod for known in self._pods.values())
-        for path_uid, ids in self._pod_levels.items():
+        for path_uid, _ in self._levels.items():
             uid = self._names.uids.get(path_uid)
             if before.uids.get(path_uid) != uid:
-                for cgroup_id in [each for top in ids for each in self._subtree(top)]:
+                for cgroup_id in [each for top in self._levels.of(path_uid) for each in self._subtree(top)]:
                     self._subtree_pod[cgroup_id] = uid or path_uid
         self._owners.clear()
         self._pod_cgroups = None
         self.version += 1
+        self._learn_root()
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Sentences on pods that claim the cgroup of another one; at most some."""
-        return self._names.problems
+        """Sentences on pods that claim the cgroup of another one, and on cgroups that only look like pods'; some."""
+        return self._names.problems + self.kubelet.problems
 
     def names_to_act_on(self, uid: str) -> tuple[str, ...]:
         """Return the names that the directory must bear before anything is done to this pod: its UID, or its own hash.
@@ -229,31 +242,12 @@ class CgroupIndex:
 
         None too where it is not the cgroup by which that pod is measured, `pod_cgroup`.
         """
-        if self._twins is None:
-            self._twins = {each for ids in self._pod_levels.values() for each in ids if each != self._chosen(ids)}
-        if self._twins and (node := self._nodes.get(cgroup_id)) is not None and node.pod_id in self._twins:
-            return None
-        return self._subtree_pod.get(cgroup_id)
+        uid = self._subtree_pod.get(cgroup_id)
+        return None if uid is None or self._levels.is_twin(self._nodes[cgroup_id].pod_id) else uid
 
     def pod_cgroup(self, uid: str) -> int | None:
         """Return the cgroup of the pod's own level, by metadata.uid or by what the path says."""
-        return self._chosen(self._pod_levels.get(self._names.hashes.get(uid, uid), ()))
-
-    # Of two, the one whose kubepods is higher up: the kubelet's root is at most a few levels down, and whoever has a
-    # tree of its own to make cgroups in has it below systemd's or a container's. Else the one that was made last, as by
-    # a kubelet with another driver.
-    def _chosen(self, ids: Collection[int]) -> int | None:
-        if len(ids) < 2:
-            return next(iter(ids), None)
-        return min(ids, key=lambda each: (self._kubepods_level(each), -each))
-
-    def _kubepods_level(self, cgroup_id: int) -> int:
-        top = cgroup_id
-        while (parent := self._nodes.get(self._nodes[top].parent_id)) is not None and parent.place is not None:
-            if not parent.place.is_kubepods:
-                break
-            top = self._nodes[top].parent_id
-        return (self.path(top) or "").count("/")
+        return self._levels.chosen(self._names.hashes.get(uid, uid))
 
     def pod_cgroups(self) -> Mapping[str, int]:
         """Return metadata.uid → cgroup of the pod's own level, for the known pods that have one."""
@@ -268,19 +262,34 @@ class CgroupIndex:
 
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
-        strays = (ids for path_uid, ids in self._pod_levels.items() if path_uid not in self._names.uids)
-        return tuple(owner for ids in strays for each in sorted(ids) if (owner := self.owner(each)) is not None)
+        strays = (cgroup_id for path_uid, cgroup_id in self._levels.items() if path_uid not in self._names.uids)
+        return tuple(owner for each in strays if (owner := self.owner(each)) is not None)
 
     def path(self, cgroup_id: int) -> str | None:
         """Return the path relative to the hierarchy's mount; None where it is not held, or its parent is not."""
+        names = self._names_of(cgroup_id)
+        return "/".join(filter(None, names)) if names else None
+
+    # The path of the node's root, and the names below it.
+    def _names_of(self, cgroup_id: int) -> list[str]:
         names: list[str] = []
         while (node := self._nodes.get(cgroup_id)) is not None:
-            if node.name:
-                names.append(node.name)
+            names.append(node.name)
             if cgroup_id in self._roots:
-                return "/".join(reversed(names))
+                return names[::-1]
             cgroup_id = node.parent_id
-        return None
+        return []
+
+    # Once, as soon as a pod of the list is found: what is below other directories is judged anew.
+    def _learn_root(self) -> None:
+        if self.kubelet.is_known or not self._pods:
+            return
+        found: dict[int, set[str]] = {}
+        for path_uid, uid in self._names.uids.items():
+            for each in self._levels.of(path_uid):
+                found.setdefault(kubepods_above(self._nodes, each), set()).add(uid)
+        for each in self.kubelet.learn(found):
+            self._place(each)
 
     # Only as many as there may be cgroups: the names of those that are refused are not asked for.
     def _mark_unread(self, cgroup_id: int) -> None:
@@ -301,8 +310,7 @@ class CgroupIndex:
         for cgroup_id in self._subtree(top):
             node = self._nodes[cgroup_id]
             self._leave_place(cgroup_id, node)
-            place = self._work_out_place(cgroup_id, node)
-            node.place = place
+            place = node.place = self._work_out_place(cgroup_id, node)
             self._nested.count(cgroup_id, node)
             if place is None:
                 if node.parent_id not in self._nodes:
@@ -311,34 +319,38 @@ class CgroupIndex:
             if place.pod_uid is not None:
                 self._subtree_pod[cgroup_id] = self._names.uids.get(place.pod_uid, place.pod_uid)
                 if place.kind is OwnerKind.POD:
-                    self._pod_levels.setdefault(place.pod_uid, set()).add(cgroup_id)
-                    self._pod_cgroups = self._twins = None
+                    self._levels_changed(self._levels.add(place.pod_uid, cgroup_id))
         self._forget_siblings(self._nodes[top].parent_id)
 
     def _work_out_place(self, cgroup_id: int, node: TreeNode) -> Place | None:
         if cgroup_id in self._roots:
             # A node cgroup inside another node's pod begins a tree of its own.
             place = place_of_path(node.name, self._host_applications)
-            return place if place.is_kubepods else TREE_ROOT
+            return place if place.is_kubepods and self.kubelet.is_kubepods(cgroup_id, "") else TREE_ROOT
         parent = self._nodes.get(node.parent_id)
         if parent is None or parent.place is None:
             return None
         if self._host_applications and (path := self.path(cgroup_id)) in self._host_applications:
             return host_application_place(self._host_applications[path])
-        return child_place(parent.place, node.name)
+        place = child_place(parent.place, node.name)
+        if not place.is_kubepods or parent.place.is_kubepods:
+            return place
+        return place if self.kubelet.is_kubepods(cgroup_id, "/".join(self._names_of(cgroup_id)[1:])) else NO_PODS
 
     def _leave_place(self, cgroup_id: int, node: TreeNode) -> None:
         self._owners.pop(cgroup_id, None)
         self._orphans.discard(cgroup_id)
         self._subtree_pod.pop(cgroup_id, None)
         self._nested.forget(node)
+        self.kubelet.forget(cgroup_id)
         place = node.place
         if place is not None and place.kind is OwnerKind.POD and place.pod_uid is not None:
-            ids = self._pod_levels[place.pod_uid]
-            ids.discard(cgroup_id)
-            if not ids:
-                del self._pod_levels[place.pod_uid]
-            self._pod_cgroups = self._twins = None
+            self._levels_changed(self._levels.remove(place.pod_uid, cgroup_id))
+
+    def _levels_changed(self, is_another: bool) -> None:
+        self._pod_cgroups = None
+        if is_another:
+            self._owners.clear()
 
     def _drop(self, top: int) -> None:
         self.version += 1
@@ -364,12 +376,15 @@ class CgroupIndex:
                 self._owners.pop(cgroup_id, None)
 
     def _owner(self, cgroup_id: int, node: TreeNode, place: Place) -> Owner:
+        if self._levels.is_twin(node.pod_id):
+            return Owner(cgroup_id, OwnerKind.SYSTEM, self.path(cgroup_id) or "")
         known = self._pods.get(self._names.uids.get(place.pod_uid, "")) if place.pod_uid is not None else None
         kind, container_name = place.kind, None
         if known and place.container_id is not None:
             container_name = known.container_names.get(place.container_id)
-            if kind is OwnerKind.CONTAINER and container_name is None and self._is_sandbox(cgroup_id, node, known):
-                kind = OwnerKind.SANDBOX
+            if kind is OwnerKind.CONTAINER and container_name is None:
+                beside = {each: self._nodes[each].place for each in self._children[node.parent_id]}
+                kind = OwnerKind.SANDBOX if is_sandbox(cgroup_id, beside, known) else kind
         return Owner(
             cgroup_id=cgroup_id,
             kind=kind,
@@ -383,14 +398,3 @@ class CgroupIndex:
             kube_qos=place.kube_qos,
             host_application=place.host_application,
         )
-
-    def _is_sandbox(self, cgroup_id: int, node: TreeNode, known: KnownPod) -> bool:
-        is_one_named = False
-        for sibling_id in self._children[node.parent_id]:
-            place = self._nodes[sibling_id].place
-            if sibling_id == cgroup_id or place is None or place.kind is not OwnerKind.CONTAINER:
-                continue
-            if place.container_id not in known.container_names or sibling_id < cgroup_id:
-                return False
-            is_one_named = True
-        return is_one_named

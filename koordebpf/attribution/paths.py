@@ -24,11 +24,16 @@ _HOST_APPLICATION_DIRS = ("host-latency-sensitive", "host-best-effort")
 # x-kubepods-….slice; a pod's uid has `_` where it had `-`.
 _SLICE = re.compile(r"(?:[^:]+-)?kubepods(?:-(?P<qos>burstable|besteffort))?(?:-pod(?P<uid>[^-.:]+))?\.slice")
 
-# runc without SystemdCgroup under a kubelet with the systemd driver: the whole path in one name, anywhere in the tree.
+# runc without SystemdCgroup under a kubelet with the systemd driver: the whole path in one name, in the node's root or
+# in the runtime's own cgroup, a service of systemd as system.slice/containerd.service.
 _COLON_NAME = re.compile(r"(?P<slice>[^:]+\.slice):(?P<runtime>[^:]+):(?P<id>[^:]+)")
+_RUNTIME = re.compile(
+    r"(?:(?:cri-)?containerd|crio|cri-o|docker|cri-docker|dockerd|k0s\w*|k3s(?:-agent)?|rke2-(?:server|agent)|kubelet"
+    r"|snap\.(?:microk8s|k8s)\.[\w.-]+)\.service"
+)
 
 # systemd gives each login a tree of its own in there, in which `systemd-run --user --slice=` makes any slice.
-_USERS = "user.slice"
+USERS = "user.slice"
 
 # `conmon` watches a container of CRI-O or podman from a cgroup of its own beside it.
 _CONTAINER = re.compile(r"(?:cri-containerd|crio|docker|pouch|libpod)-(?P<id>[0-9a-f]{12,64})(?:\.scope)?")
@@ -48,12 +53,16 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     host_application: str | None = None
     is_kubepods: bool = False  # kubepods or a QoS level: pods are its children
     is_host_application_dir: bool = False
-    is_of_users: bool = False  # where every login may make cgroups of any name
+    names_no_pods: bool = False  # nor does anything below it, whatever it is called
+    may_be_runtimes: bool = False  # a slice in the node's root: runtimes are services in there
+    has_containers: bool = False  # the node's root or a runtime: containers' whole paths may be names in there
 
 
-TREE_ROOT = Place(OwnerKind.ROOT)
+TREE_ROOT = Place(OwnerKind.ROOT, has_containers=True)
+NO_PODS = Place(OwnerKind.SYSTEM, names_no_pods=True)
 _SYSTEM = Place(OwnerKind.SYSTEM)
-_OF_USERS = Place(OwnerKind.SYSTEM, is_of_users=True)
+_TOP_SLICE = Place(OwnerKind.SYSTEM, may_be_runtimes=True)
+_OF_RUNTIME = Place(OwnerKind.SYSTEM, has_containers=True)
 _KUBEPODS = Place(OwnerKind.ROOT, is_kubepods=True)
 _QOS_PLACES = {
     name: Place(OwnerKind.ROOT, kube_qos=kube_qos, is_kubepods=True) for name, kube_qos in _QOS_LEVELS.items()
@@ -80,7 +89,7 @@ def child_place(parent: Place, name: str) -> Place:
         case OwnerKind.ROOT if name in _HOST_APPLICATION_DIRS:
             return _HOST_APPLICATION_DIR
         case _:
-            return parent if parent.is_of_users else _outside(name)
+            return parent if parent.names_no_pods else _outside(parent, name)
 
 
 def place_of_path(path: str, host_applications: Mapping[str, str] | None = None) -> Place:
@@ -107,17 +116,18 @@ def host_application_place(name: str) -> Place:
     return Place(OwnerKind.HOST_APPLICATION, host_application=name)
 
 
-# A kubelet may have its kubepods anywhere: below --cgroup-root, below a nested node's own cgroup.
-def _outside(name: str) -> Place:
-    if name == "kubepods":
-        return _KUBEPODS
-    if name == _USERS:
-        return _OF_USERS
+# A kubelet may have its kubepods anywhere: below --cgroup-root, below a nested node's own cgroup. Which one is the
+# kubelet's is for `KubeletRoot` to say. Its pods are below it and nowhere else.
+def _outside(parent: Place, name: str) -> Place:
+    if name == USERS:
+        return NO_PODS
     if ":" in name:
-        return _colon_place(name)
-    if name.endswith(".slice") and "kubepods" in name:
-        return _slice_place(name) or _SYSTEM
-    return _SYSTEM
+        return (_colon_place(name) if parent.has_containers else None) or _SYSTEM
+    if name == "kubepods" or ("kubepods" in name and _slice_place(name) is _KUBEPODS):
+        return _KUBEPODS
+    if parent is TREE_ROOT and name.endswith(".slice"):
+        return _TOP_SLICE
+    return _OF_RUNTIME if parent.may_be_runtimes and _RUNTIME.fullmatch(name) else _SYSTEM
 
 
 def _below_kubepods(parent: Place, name: str) -> Place:
@@ -137,10 +147,10 @@ def _slice_place(name: str) -> Place | None:
     return _QOS_PLACES[qos] if qos else _KUBEPODS
 
 
-def _colon_place(name: str) -> Place:
+def _colon_place(name: str) -> Place | None:
     if (match := _COLON_NAME.fullmatch(name)) and (pod := _slice_place(match["slice"])) and pod.pod_uid:
         return Place(OwnerKind.CONTAINER, pod.kube_qos, pod.pod_uid, match["id"])
-    return _SYSTEM
+    return None
 
 
 # Without a runtime's prefix the name is the container's id: what runc is given by the cgroupfs driver.

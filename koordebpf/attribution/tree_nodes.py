@@ -1,8 +1,8 @@
-"""What the index holds of one cgroup and of one pod, and how many a pod may have within its containers. Pure."""
+"""What the index holds of one cgroup and of one pod, which cgroup is a pod's, and how many one may have. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.attribution.paths import Place
@@ -47,6 +47,83 @@ class KnownPod:
             for each in statuses or ()
             if "://" in each.containerID
         }
+
+
+def kubepods_above(nodes: Mapping[int, TreeNode], cgroup_id: int) -> int:
+    """Return the topmost one of the kubepods directory and the QoS levels that a pod's own level is in."""
+    parent_id = nodes[cgroup_id].parent_id
+    while (parent := nodes.get(parent_id)) is not None and parent.place is not None and parent.place.is_kubepods:
+        cgroup_id, parent_id = parent_id, parent.parent_id
+    return cgroup_id
+
+
+def is_sandbox(cgroup_id: int, containers: Mapping[int, Place | None], known: KnownPod) -> bool:
+    """Tell whether a container's cgroup that no status names is the sandbox, among all that its pod has."""
+    is_one_named = False
+    for other_id, place in containers.items():
+        if other_id == cgroup_id or place is None or place.kind is not OwnerKind.CONTAINER:
+            continue
+        if place.container_id not in known.container_names or other_id < cgroup_id:
+            return False
+        is_one_named = True
+    return is_one_named
+
+
+class PodLevels:
+    """The cgroups of pods' own levels by the uid in their paths.
+
+    Of two that bear one uid the younger one is the pod's, as after a change of the kubelet's driver. The other one is
+    its twin, and nobody's.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, set[int]] = {}
+        self._doubled: set[str] = set()  # uids of several cgroups
+        self._twins: frozenset[int] | None = None  # None: to be worked out again
+
+    def of(self, path_uid: str) -> Collection[int]:
+        """Return all that bear this uid."""
+        return self._ids.get(path_uid, ())
+
+    def chosen(self, path_uid: str) -> int | None:
+        """Return the one that is the pod's."""
+        return max(self.of(path_uid), default=None)
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield each uid with the one that is the pod's."""
+        return ((path_uid, max(ids)) for path_uid, ids in self._ids.items())
+
+    def is_twin(self, cgroup_id: int | None) -> bool:
+        """Tell whether this one bears the name of a pod that has a younger one."""
+        if not self._doubled:
+            return False
+        if self._twins is None:
+            doubled = (self._ids[path_uid] for path_uid in self._doubled)
+            self._twins = frozenset(each for ids in doubled for each in ids if each != max(ids))
+        return cgroup_id in self._twins
+
+    def add(self, path_uid: str, cgroup_id: int) -> bool:
+        """Take one in; return whether another one is the pod's now, or no more."""
+        ids = self._ids.setdefault(path_uid, set())
+        ids.add(cgroup_id)
+        return self._changed(path_uid, ids)
+
+    def remove(self, path_uid: str, cgroup_id: int) -> bool:
+        """Leave one out; return as `add`."""
+        ids = self._ids[path_uid]
+        ids.discard(cgroup_id)
+        if not ids:
+            del self._ids[path_uid]
+        return self._changed(path_uid, ids)
+
+    def _changed(self, path_uid: str, ids: Collection[int]) -> bool:
+        was_doubled = path_uid in self._doubled
+        if len(ids) > 1:
+            self._doubled.add(path_uid)
+        else:
+            self._doubled.discard(path_uid)
+        self._twins = None
+        return was_doubled or len(ids) > 1
 
 
 class NestedBound:

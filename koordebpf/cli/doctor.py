@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="Examine for this cgroup as the node.")
+@click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root, to be looked for.")
 @click.option("--fix", is_flag=True, help="Below the table, what to type to get what is missing. Changes nothing.")
 @click.option(
     "--backend",
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     help="Try this one alone; default: which would be taken, and why not the others.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
-def doctor(node_cgroup: Path | None, fix: bool, backend: WantedBackend | None, as_json: bool) -> None:
+def doctor(
+    node_cgroup: Path | None, cgroup_root: str | None, fix: bool, backend: WantedBackend | None, as_json: bool
+) -> None:
     """Show which signals and which policies of suppression work on this host, and what is missing.
 
     Each is tried: the programs are loaded and attached for a moment and gone again. What is marked -- does not work
@@ -53,7 +56,7 @@ def doctor(node_cgroup: Path | None, fix: bool, backend: WantedBackend | None, a
     from koordebpf.agent.doctor import examine
     from koordebpf.report.doctor import doctor_text
 
-    report = examine(node_cgroup, backend)
+    report = examine(node_cgroup, backend, cgroup_root)
     if as_json:
         echo_json(report)
     else:

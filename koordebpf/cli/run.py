@@ -47,6 +47,11 @@ _FILE = click.Path(exists=True, path_type=Path)
     help="The node is this cgroup with a memory limit (kind, nested nodes), not the machine.",
 )
 @click.option(
+    "--cgroup-root",
+    metavar="PATH",
+    help="The kubelet's own --cgroup-root, / or /custom: only cgroups below it are pods'. Default: learned.",
+)
+@click.option(
     "--backend",
     type=click.Choice(["auto", "co-re", "bcc", "files"]),
     envvar="KOORDEBPF_BACKEND",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     help="Pods as YAML or JSON, for their names, QoS and the threshold.",
 )
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="The node is this cgroup.")
+@click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root; default: learned from --pods.")
 @click.option("--level", type=click.Choice(["pod", "container", "cgroup"]), default="pod", show_default=True)
 @click.option(
     "--sort", type=click.Choice(["stall", "usage", "growth", "ttt", "name"]), default="usage", show_default=True
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 def top(
     files: tuple[Path, ...],
     node_cgroup: Path | None,
+    cgroup_root: str | None,
     level: Level,
     sort: Sort,
     ledger: bool,
@@ -113,7 +115,7 @@ def top(
     from koordebpf.report.top import Choice, cut, page_lines
     from koordebpf.state.frame import encode_frame
 
-    scope = open_scope(find_memory_hierarchy(), node_cgroup)
+    scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     source = FileSource(files) if files else None
     choice = Choice(sort, level, ledger)
     is_live = not (once or as_json or as_frame) and sys.stdout.isatty()

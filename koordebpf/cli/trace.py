@@ -38,6 +38,7 @@ _KINDS = (
     help="Pods as YAML or JSON, for their names; without it a pod shows as its uid.",
 )
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="Only this cgroup and what lies below it.")
+@click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root; default: learned from --pods.")
 @click.option("--pod", "pod", multiple=True, help="Only this pod: name, namespace/name or uid.")
 @click.option(
     "--cgroup",
@@ -79,6 +80,7 @@ _KINDS = (
 def trace(
     files: tuple[Path, ...],
     node_cgroup: Path | None,
+    cgroup_root: str | None,
     pod: tuple[str, ...],
     cgroup: tuple[Path, ...],
     kind: tuple[str, ...],
@@ -152,13 +154,14 @@ def trace(
         raise click.UsageError("--summary counts every stall: it goes with neither --count, --kind nor --min-ms")
     if every and not summary:
         raise click.UsageError("--every needs --summary")
-    if replay and (record_to or summary or since_boot or seconds is not None or cgroup or node_cgroup):
+    if replay and (record_to or summary or since_boot or seconds is not None or cgroup or node_cgroup or cgroup_root):
         raise click.UsageError("--replay goes with --pods, --pod, --kind, --min-ms, --count and --json only")
     if record_to and (summary or since_boot or as_json):
         raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
 
+    from koordebpf.agent.scope import open_scope
     from koordebpf.agent.trace import Asked, follow, open_watch
-    from koordebpf.kernel.cgroupfs import cgroup_id
+    from koordebpf.kernel.cgroupfs import cgroup_id, find_memory_hierarchy
     from koordebpf.report.told import Told, told_json, told_text
     from koordebpf.report.trace import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
 
@@ -190,7 +193,8 @@ def trace(
         from koordebpf.agent.record import RING_BYTES
 
         ring_bytes = RING_BYTES
-    with open_watch(files, node_cgroup, asked, backend, ring_bytes) as watch:
+    scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
+    with open_watch(scope, files, asked, backend, ring_bytes) as watch:
         if record_to:
             from koordebpf.agent.replay import record_trace
 

@@ -81,6 +81,7 @@ class AgentMetrics(Collector):
         self.pods_synced_age_s: float | None = None
         self.quality: SignalQuality | None = None
         self.lost_signals = 0
+        self.other_kubepods = 0
         self.is_dry_run = True
         self.pending_bytes = 0
         self.exempt_bytes: Mapping[str, int] = {}  # by reason
@@ -229,6 +230,9 @@ class AgentMetrics(Collector):
             quality = {name: getattr(self.quality, name) for name in ("backend", "stalls", "births", "scan")}
             yield InfoMetricFamily("koordebpf_signals", "What decisions rest on.", quality)
         yield GaugeMetricFamily("koordebpf_lost_signals", "Signals that worked at start only.", self.lost_signals)
+        yield GaugeMetricFamily(
+            "koordebpf_other_kubepods", "Directories called kubepods that are not the kubelet's.", self.other_kubepods
+        )
         yield CounterMetricFamily("koordebpf_records", "Kernel records received.", self.records)
         yield CounterMetricFamily("koordebpf_lost_records", "Kernel records lost.", self.lost_records)
         yield CounterMetricFamily("koordebpf_missed_runs", "Runs of BPF programs passed over.", self.missed_runs)

@@ -59,6 +59,7 @@ CONTRACT = {
     "koordebpf_pods_age_seconds": set(),
     "koordebpf_signals_info": {"backend", "stalls", "births", "scan"},
     "koordebpf_lost_signals": set(),
+    "koordebpf_other_kubepods": set(),
     "koordebpf_records_total": set(),
     "koordebpf_lost_records_total": set(),
     "koordebpf_missed_runs_total": set(),

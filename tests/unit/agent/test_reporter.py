@@ -17,6 +17,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.watch import NodeWatch
+from koordebpf.attribution.index import CgroupIndex
 from koordebpf.decide.plan import Plan
 from koordebpf.decide.reconcile.values import DesiredState
 from koordebpf.decide.rounds import decide
@@ -199,7 +200,7 @@ def look(agent: Agent, *, now: int, threshold: int = 80, is_measured: bool = Tru
     plan = decide(view)
     if any(feature.verdict.fires for feature in plan.features):
         agent.reporter.plan(plan, (), crossed_ns=None, decided_ns=view.now_ns)
-    watch = SimpleNamespace(quality=QUALITY, lost=(), source=None, totals=lambda: None)
+    watch = SimpleNamespace(quality=QUALITY, lost=(), source=None, totals=lambda: None, index=CgroupIndex())
     agent.reporter.view(view, plan, (), cast("NodeWatch", watch))
     agent.reporter.flush()
 

@@ -310,19 +310,6 @@ def test_a_logins_own_cgroups_are_no_pods() -> None:
     assert {kind(index, each) for each in (*range(100, 106), 110)} == {OwnerKind.SYSTEM}
 
 
-def test_of_two_cgroups_of_one_pod_the_higher_one_is_it_and_the_other_is_nobodys() -> None:
-    index = walked([pod()])
-    parent_id = ROOT
-    for number, name in enumerate(("system.slice", "any.service", "x-kubepods.slice", "x-kubepods-podu_1.slice", APP)):
-        index.born(birth(100 + number, parent_id, name))
-        parent_id = 100 + number
-    assert (index.pod_cgroup("u-1"), index.pod_cgroups()) == (POD_ID, {"u-1": POD_ID})
-    assert (index.subtree_pod(POD_ID), index.subtree_pod(APP_ID)) == ("u-1", "u-1")
-    assert (index.subtree_pod(103), index.subtree_pod(104)) == (None, None)
-    index.died(death(POD_ID))
-    assert (index.pod_cgroup("u-1"), index.subtree_pod(104)) == (103, "u-1")
-
-
 def test_of_two_at_the_same_height_the_younger_one_is_it() -> None:
     index = walked([pod()])
     index.born(birth(100, ROOT, "kubepods.slice"))

@@ -1,0 +1,58 @@
+"""The kubelet's cgroup root that was learned, kept where the next agent finds it: it is learned once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Final
+
+from koordebpf.attribution.kubelet_root import KubeletRoot
+
+log = logging.getLogger("koordebpf")
+
+_MOST: Final = 4096  # Why: PATH_MAX, include/uapi/linux/limits.h
+
+
+class KeptRoot:
+    """Owns the file at `path`, on a tmpfs; None: nothing is kept.
+
+    What it holds is taken again only if pods of the list are there: after a change of the kubelet's setting the new one
+    is learned by the agent's next start.
+
+    Args:
+        own_pod_uid: of the pod that this agent runs in; None: of none.
+    """
+
+    def __init__(self, kubelet: KubeletRoot, path: Path | None, own_pod_uid: str | None) -> None:
+        self._kubelet = kubelet
+        self._path = path
+        self._has_looked = kubelet.is_given
+        kubelet.own_pod_uid = own_pod_uid
+        kubelet.expected = _read(path)
+
+    def look(self) -> None:
+        """Log the root once it is known, and keep it."""
+        if self._has_looked or not self._kubelet.is_known:
+            return
+        self._has_looked = True
+        root = self._kubelet.path or "/"
+        there = ", ".join(each.path for each in self._kubelet.counting[:2])
+        log.info("the kubelet's cgroup root is %s: this node's pods are below %s", root, there)
+        if (before := self._kubelet.expected) not in (None, root):
+            log.warning("it was %s for the agent before; no pod of this node is there now", before)
+        if self._path is None or before == root:
+            return
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_text(root)
+            part.replace(self._path)
+        except OSError as error:
+            log.warning("%s: %s: the next agent learns it again", self._path, error.strerror)
+
+
+def _read(path: Path | None) -> str | None:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path is not None and len(text := path.read_text()) < _MOST:
+            return text or None
+    return None
