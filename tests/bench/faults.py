@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.report.audit import AuditRecord
 from koordebpf.report.explain import decode_audit
 from tests.bench.contenders import THRESHOLD_PERCENT
@@ -18,7 +20,7 @@ from tests.bench.figure import figure
 from tests.bench.nodes import GIB, FullNode, full_node, wait_until_below
 from tests.bench.report import CannotMeasure, Report
 from tests.contract.apiserver import hold_open, until
-from tests.contract.cri_runtime import RUNNING, Runtime
+from tests.contract.cri_runtime import Runtime
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
 from tests.hung import CannotHang, FullPipe, hung_filesystem
@@ -120,13 +122,17 @@ class _HungServer(_Fault):
 
 
 class _HungRuntime(_Fault):
+    """The container that is stopped is known; the list that would follow names no other one."""
+
     name = "runtime hung"
     method = f"{_METHOD} StopContainer at a runtime that does not answer it"
 
     def prepare(self) -> None:
+        # A runtime is not the bench: it does not wait for a processor that the hog keeps busy.
+        hurry_this_thread()
         self.runtime = Runtime(self.folder / "cri.sock")
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         self.stack.callback(self.runtime.close)
-        self.runtime.pods = {self.node.hog_uid: {"c0": RUNNING}}
         self.runtime.hold.clear()
         self.more = ("--executor", "cri", "--cri-socket", self.folder / "cri.sock")
 
@@ -155,17 +161,21 @@ _FAULTS = (_Fault, _BlockedOutput, _FullDisk, _HungDisk, _HungServer, _HungRunti
 
 
 def faults(report: Report) -> None:
-    """Burst with each fault in force, one after the other on one node."""
-    n = 5 if report.quick else 30
+    """Burst with each fault in force on one node, in rounds: what else the machine does meets all of them."""
+    rounds, n = (1, 5) if report.quick else (6, 5)
+    samples: dict[type[_Fault], list[float]] = {kind: [] for kind in _FAULTS}
     with full_node() as node:
         Hog(node.ballast, node.cgroup.limit_bytes // 2 >> 20, huge=True, hold_s=0).story()  # as in `reaction`
-        for kind in _FAULTS:
-            try:
-                samples = _series(report, node, kind, n)
-            except CannotMeasure as error:
-                report.cannot(f"{kind.name}: {error}")
-                continue
-            report.add(figure(f"crossed → kill, {kind.name}", "ms", samples, kind.method, reach_p99=15))
+        for number in range(1, rounds + 1):
+            for kind in list(samples):
+                try:
+                    samples[kind] += _series(report, node, kind, n)
+                except CannotMeasure as error:
+                    report.cannot(f"{kind.name}: {error}")
+                    del samples[kind]
+            report.say(f"round {number} of {rounds}")
+    for kind, found in samples.items():
+        report.add(figure(f"crossed → kill, {kind.name}", "ms", found, kind.method, reach_p99=15))
 
 
 def _series(report: Report, node: FullNode, kind: type[_Fault], n: int) -> list[float]:
@@ -177,7 +187,11 @@ def _series(report: Report, node: FullNode, kind: type[_Fault], n: int) -> list[
         agent.becomes_ready()
         fault.begin(agent)
         samples: list[float] = []
-        for number in range(1, n + 1):
+        number = 0
+        while len(samples) < n:
+            number += 1
+            if number > 2 * n + 3:
+                raise RuntimeError(f"{kind.name}: the hog said {len(samples)} times of {number} when it crossed")
             wait_until_below(node.usage_file, GIB // 4)
             time.sleep(1 + random.random() * 0.5)
             mark = node.usage_at(node.threshold_bytes(THRESHOLD_PERCENT))
