@@ -76,6 +76,7 @@ def unpack(archive: Path, folder: Path) -> Unpacked:
     manifest = json.loads(_blob(folder, entry).read_text())
     root = folder / "root"
     root.mkdir()
+    root.chmod(0o755)  # whatever the umask: the image's user begins there
     for layer in manifest["layers"]:
         run(["tar", "--extract", f"--file={_blob(folder, layer)}", f"--directory={root}", "--numeric-owner"])
     config = json.loads(_blob(folder, manifest["config"]).read_text())["config"]

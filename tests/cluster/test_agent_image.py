@@ -116,6 +116,7 @@ def test_each_command_begins_there(root: Path) -> None:
 def test_it_decides_there(root: Path) -> None:
     frame = Path(__file__).parents[1] / "scenarios/frames/hog-goes.json"
     (root / "tmp/frame.json").write_bytes(frame.read_bytes())
+    (root / "tmp/frame.json").chmod(0o644)  # whatever the umask: it is the image's user who reads it
     done = inside(root, f"/{KOORDEBPF}", "plan", "/tmp/frame.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("evicting spark/exec-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from tests.cluster.agent_image import unpack
+from tests.cluster.image import write_image
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy/image"
@@ -79,3 +83,14 @@ print(len(sys.modules))
     assert done.returncode == 0, done.stderr
     removed = re.findall(r"(kubernetes/aio|kubernetes/client/api|kubernetes/client/models|pygments)\b", DOCKERFILE)
     assert {name.replace("/", ".") for name in removed} == set(LEFT_OUT) - {"aiohttp"}
+
+
+def test_an_image_that_is_unpacked_lets_its_user_in_whatever_the_umask(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    write_image(tmp_path / "image.tar", "some:1", {"bin/file": tmp_path / "file"}, links={})
+    before = os.umask(0o077)
+    try:
+        root = unpack(tmp_path / "image.tar", tmp_path).root
+    finally:
+        os.umask(before)
+    assert root.stat().st_mode & 0o777 == 0o755
