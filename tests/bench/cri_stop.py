@@ -13,6 +13,7 @@ from typing import Any
 
 from koordebpf.kernel.cgroupfs import CgroupMemory
 from tests.bench.figure import figure
+from tests.bench.nodes import TMPFS
 from tests.bench.report import CannotMeasure, Report
 from tests.cluster.binaries import CannotHave, obtain
 from tests.cluster.control_plane import control_plane
@@ -72,7 +73,7 @@ def _node(report: Report) -> Iterator[Story]:
         node = RealNode(plane, binaries, "bench", NODE_BYTES)
         stack.callback(node.close)
         plane.add_namespace("bench")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TMPFS)))
         story = Story(plane, node, "bench", folder)
         stack.callback(story.close)
         yield story

@@ -17,7 +17,7 @@ from koordebpf.report.audit import AuditRecord
 from koordebpf.report.explain import decode_audit
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
-from tests.bench.nodes import GIB, FullNode, full_node, wait_until_below
+from tests.bench.nodes import GIB, TMPFS, FullNode, full_node, wait_until_below
 from tests.bench.report import CannotMeasure, Report
 from tests.contract.apiserver import hold_open, until
 from tests.contract.cri_runtime import Runtime
@@ -180,7 +180,7 @@ def faults(report: Report) -> None:
 
 def _series(report: Report, node: FullNode, kind: type[_Fault], n: int) -> list[float]:
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TMPFS)))
         fault = kind(node, folder, stack)
         given = ("--node-cgroup", node.cgroup.path, "--enforce", "--evictions-per-minute", 1000)
         agent = stack.enter_context(LiveAgent(folder, *fault.source, *given, *fault.more, output=fault.output))

@@ -11,6 +11,8 @@ from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
 from tests.nodes import MIB, NodeCgroup
 
 GIB = 1 << 30
+# For run directories, as /run is one: a decision is noted there first, and a disk that is synced keeps that waiting.
+TMPFS = "/dev/shm"
 
 
 class FullNode:
