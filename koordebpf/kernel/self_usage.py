@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import msgspec
-
-_STATM = Path("/proc/self/statm")
-_TASKS, _FDS = Path("/proc/self/task"), Path("/proc/self/fd")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+import psutil
 
 
 class SelfUsage(msgspec.Struct, frozen=True):
@@ -22,14 +16,18 @@ class SelfUsage(msgspec.Struct, frozen=True):
 
 
 class SelfUsageReader:
-    """Reads this process's own usage. Not by psutil, which is 0.8 MiB of it."""
+    """Reads this process's own usage."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
 
     def read(self) -> SelfUsage:
-        """Return the usage now. Source: times(2), proc(5) statm, task and fd."""
-        times = os.times()
-        return SelfUsage(
-            cpu_s=times.user + times.system,
-            rss_bytes=int(_STATM.read_text().split()[1]) * _PAGE_BYTES,
-            threads=sum(1 for _ in _TASKS.iterdir()),
-            open_fds=sum(1 for _ in _FDS.iterdir()) - 1,  # without the one that lists them
-        )
+        """Return the usage now."""
+        with self._process.oneshot():
+            times = self._process.cpu_times()
+            return SelfUsage(
+                cpu_s=times.user + times.system,
+                rss_bytes=self._process.memory_info().rss,
+                threads=self._process.num_threads(),
+                open_fds=self._process.num_fds(),
+            )
