@@ -19,6 +19,7 @@ _OWN = {
     "act/writer/journal.py",
     "agent/kept_budget.py",
     "agent/kept_list.py",
+    "agent/kept_root.py",
     "agent/recording.py",
     "agent/sole_agent.py",
     "agent/suppression.py",
