@@ -5,6 +5,7 @@
 # mounted), NODE_MEMORY_KIB, NODE_IMAGES, NODE_SNAPSHOTTER,
 # NODE_KUBERNETES.
 set -eu
+umask 022 # as init gives it to containerd, whose umask the root of a container has
 
 hostname "$NODE_NAME"
 mount --make-rshared /
