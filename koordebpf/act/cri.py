@@ -17,7 +17,7 @@ from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
 from koordebpf.kernel.ending import have_ended
 from koordebpf.kernel.kill import hurry_this_thread
-from koordebpf.kube.cri import RunningContainer, StopResult
+from koordebpf.kube.cri import PodContainers, RunningContainer, StopResult
 from koordebpf.units import NS_PER_S, format_ns
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class Stops(Protocol):
     def warm(self, timeout_s: float) -> None:
         """Connect, and have everything ready that a stop needs."""
 
-    def running(self, pod_uid: str, timeout_s: float) -> tuple[RunningContainer, ...]:
-        """Return every container of the pod that runs."""
+    def containers(self, pod_uid: str, timeout_s: float) -> PodContainers:
+        """Return every container of the pod."""
 
     def stop(self, containers: Sequence[RunningContainer], *, grace_s: int, timeout_s: float) -> tuple[StopResult, ...]:
         """Stop them side by side and wait for all."""
@@ -158,16 +158,18 @@ class CriExecutor(Actuator):
         results = self._stopped(known)
         problems = []
         try:
-            running = self._cri.running(victim.candidate.uid, self._limits.timeout_s)
+            found = self._cri.containers(victim.candidate.uid, self._limits.timeout_s)
         except KubeError as error:
             if sent_ns is None:
                 raise
             problems.append(f"it is not known what else of it runs: {error}")
         else:
+            # A runtime takes the stop of a container that it does not know for done, and has stopped nothing.
+            results = tuple(each for each in results if each.problem or each.container.id in found.ids)
             asked = {each.id for each in known}
-            if others := [each for each in running if each.id not in asked]:
-                sent_ns = sent_ns or time.monotonic_ns()
-                results += self._stopped(others)
+            others = [each for each in found.running if each.id not in asked]
+            sent_ns = (sent_ns or time.monotonic_ns()) if results or others else None
+            results += self._stopped(others)
         if sent_ns is None:
             return self._outcome(victim, decided_ns, Result.GONE, "no container of it runs")
         stopped = ", ".join(each.container.name for each in results if each.problem is None)

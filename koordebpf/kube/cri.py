@@ -35,8 +35,7 @@ MESSAGES: dict[str, Fields] = {
     "Label": {"key": (1, "string"), "value": (2, "string")},
     "VersionRequest": {"version": (1, "string")},
     "VersionResponse": {"runtime_name": (2, "string"), "runtime_version": (3, "string")},
-    "StateValue": {"state": (1, "int32")},
-    "ContainerFilter": {"state": (2, "StateValue"), "label_selector": (4, "*Label")},
+    "ContainerFilter": {"label_selector": (4, "*Label")},
     "ListContainersRequest": {"filter": (1, "ContainerFilter")},
     "Container": {"id": (1, "string"), "state": (6, "int32"), "labels": (8, "*Label")},
     "ListContainersResponse": {"containers": (1, "*Container")},
@@ -50,6 +49,13 @@ class RunningContainer(msgspec.Struct, frozen=True):
 
     id: str
     name: str  # as in the pod's spec
+
+
+class PodContainers(msgspec.Struct, frozen=True):
+    """The containers of one pod that a runtime knows: those that run, and the ids of all, also of those that ended."""
+
+    running: tuple[RunningContainer, ...]
+    ids: frozenset[str]
 
 
 class StopResult(msgspec.Struct, frozen=True):
@@ -95,16 +101,19 @@ class Cri:
         """
         self.version(timeout_s)
 
-    def running(self, pod_uid: str, timeout_s: float) -> tuple[RunningContainer, ...]:
-        """Return every container of the pod that runs. Raises: KubeError."""
-        wanted = {"state": {"state": _RUNNING}, "label_selector": [{"key": _POD_UID, "value": pod_uid}]}
-        found = []
+    def containers(self, pod_uid: str, timeout_s: float) -> PodContainers:
+        """Return every container of the pod. Raises: KubeError."""
+        wanted = {"label_selector": [{"key": _POD_UID, "value": pod_uid}]}
+        running, ids = [], set()
         for each in self._ask("ListContainers", {"filter": wanted}, timeout_s)["containers"]:
             labels = {label["key"]: label["value"] for label in each["labels"]}
             # A runtime that does not know a filter must not make other pods' containers ours.
-            if labels.get(_POD_UID) == pod_uid and each["state"] == _RUNNING:
-                found.append(RunningContainer(each["id"], labels.get(_CONTAINER_NAME, each["id"])))
-        return tuple(found)
+            if labels.get(_POD_UID) != pod_uid:
+                continue
+            ids.add(each["id"])
+            if each["state"] == _RUNNING:
+                running.append(RunningContainer(each["id"], labels.get(_CONTAINER_NAME, each["id"])))
+        return PodContainers(tuple(running), frozenset(ids))
 
     def stop(self, containers: Sequence[RunningContainer], *, grace_s: int, timeout_s: float) -> tuple[StopResult, ...]:
         """Stop them side by side and wait for all; one that is gone counts as stopped.

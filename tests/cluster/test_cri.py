@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.kube.cri import Cri
+from koordebpf.kube.cri import Cri, PodContainers
 from tests.cluster.story import Story
 from tests.patience import patience
 
@@ -53,11 +53,12 @@ def test_what_runs_is_what_the_runtime_says(story: Story) -> None:
     cri = Cri(story.node.socket)
     try:
         assert cri.version().startswith("containerd ")
-        (container,) = cri.running(uid, 5)
-        assert cri.running("00000000-0000-0000-0000-000000000000", 5) == ()
+        (container,) = cri.containers(uid, 5).running
+        assert cri.containers("00000000-0000-0000-0000-000000000000", 5) == PodContainers((), frozenset())
         (result,) = cri.stop([container], grace_s=0, timeout_s=10)
         assert result.problem is None
-        assert cri.running(uid, 5) == () or cri.running(uid, 5)[0].id != container.id
+        running = cri.containers(uid, 5).running
+        assert container.id not in [each.id for each in running]
         (again,) = cri.stop([container], grace_s=0, timeout_s=10)
         assert again.problem is None  # it is stopped already
     finally:

@@ -79,7 +79,7 @@ class Runtime:
             )
             for uid, names in self.pods.items()
             for name, state in names.items()
-            if not self.filters or (wanted["io.kubernetes.pod.uid"] == uid and state == request.filter.state.state)
+            if not self.filters or wanted["io.kubernetes.pod.uid"] == uid
         ]
         return self.messages["ListContainersResponse"](containers=containers)
 
@@ -89,7 +89,8 @@ class Runtime:
         self.hold.wait(patience(30))
         if failure := self.fails.get(request.container_id):
             context.abort(*failure)
-        self.on_stop(request.container_id)
+        if any(request.container_id == f"{uid}-{name}" for uid, names in self.pods.items() for name in names):
+            self.on_stop(request.container_id)  # a runtime takes the stop of any other one for done
         self.stopped.append((request.container_id, request.timeout))
         return self.messages["StopContainerResponse"]()
 

@@ -137,6 +137,15 @@ def test_known_containers_are_stopped_before_the_runtime_is_asked_what_runs(
     assert runtime.calls == ["StopContainer", "ListContainers"]
 
 
+def test_known_containers_that_the_runtime_knows_nothing_of_are_gone(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known
+) -> None:
+    known["a"] = (RunningContainer("a-main", "main"),)  # as after a runtime lost its state
+    outcome = evict("a")
+    assert runtime.stopped == [("a-main", 0)]  # which it takes for done
+    assert (outcome.result, outcome.detail, outcome.sent_ns) == (Result.GONE, "no container of it runs", None)
+
+
 def test_what_runs_beside_the_known_containers_is_stopped_too(
     evict: Callable[[str], Outcome], runtime: Runtime, known: Known
 ) -> None:
