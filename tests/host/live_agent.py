@@ -22,6 +22,11 @@ from tests.ports import free_ports
 ROOT = Path(__file__).parents[2]
 
 
+def left_in(folder: Path) -> list[str]:
+    """Return what agents left in their run directory, but for the cgroup root: the next agent is to take the same."""
+    return [path.name for path in folder.rglob("run/*/*") if path.name != "cgroup-root"]
+
+
 class LiveAgent:
     """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it.
 

@@ -62,7 +62,7 @@ def test_a_process_at_the_end_of_a_chain_dies(site: Site, sleeper: subprocess.Po
             report = begun.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
         assert report.left_tasks == 0 and report.empty_ns is not None
         assert sleeper.wait(patience(5)) == -signal.SIGKILL
-        assert len(list(Path("/proc/self/fd").iterdir())) == open_fds
+        assert len(list(Path("/proc/self/fd").iterdir())) <= open_fds
     finally:
         sleeper.kill()
         remove_all(site)

@@ -210,6 +210,7 @@ def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_
         # It has nobody to kill: a kill freezes, too.
         with start(ladder, tmp_path, threshold_percent=99) as successor:
             successor.started()
+            until(lambda: changes(successor, ladder.freezer), "the audit's line")
             assert [result for *_, result in changes(successor, ladder.freezer)] == ["written"]
             successor.process.kill()
     assert (ladder.brake.read_text(), ladder.freezer.read_text()) == (brake, freezer)

@@ -49,7 +49,7 @@ def numbers(pages: RingPages, limit: int | None = None) -> Iterator[tuple[int, i
         found = columns(batch)
         assert found.undecodable == 0
         assert sum(len(rows) for rows in found.rows.values()) == batch.count
-        pairs = []
+        pairs, rows = [], None  # a batch may have nothing but records that were discarded
         for name, rows in found.rows.items():
             assert (rows["ts_ns"] == rows[bodies.get(name, "delta_ns")]).all()
             for cpu in np.unique(rows["cgroup_id"]):

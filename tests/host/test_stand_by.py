@@ -15,7 +15,7 @@ import pytest
 from tests.contract.apiserver import until
 from tests.followed import Followed
 from tests.host.held_node import HeldNode
-from tests.host.live_agent import LiveAgent
+from tests.host.live_agent import LiveAgent, left_in
 
 ENFORCE = ("--enforce", "--stand-by")
 ACTS = "this one acts now"
@@ -55,7 +55,7 @@ def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, b
         assert not list(tmp_path.glob("run/*/suppression.json"))
         assert second.stop() == 0
     assert held.quota_file.read_bytes() == before
-    assert list(tmp_path.rglob("run/*/*")) == []
+    assert left_in(tmp_path) == []
 
 
 def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Pa
         assert first.stop() == 0
         assert "is kept for" not in first.log
     assert held.quota_file.read_bytes() == before
-    assert list(tmp_path.rglob("run/*/*")) == []
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -86,7 +86,7 @@ def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, t
         agents[1].process.send_signal(signal.SIGTERM)
         assert [each.process.wait(20) for each in agents] == [0, 0], first.log + second.log
         assert held.quota_file.read_bytes() == before, first.log + second.log
-    assert list(tmp_path.rglob("run/*/*")) == []
+    assert left_in(tmp_path) == []
 
 
 def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, t
         second.process.send_signal(signal.SIGCONT)
         assert second.process.wait(20) == 0
     assert held.quota_file.read_bytes() == before
-    assert list(tmp_path.rglob("run/*/*")) == []
+    assert left_in(tmp_path) == []
 
 
 def test_in_a_container_nothing_is_kept_for_one_that_may_never_come(held: HeldNode, tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_in_a_container_nothing_is_kept_for_one_that_may_never_come(held: HeldNo
         assert agent.stop() == 0
         assert "is kept for" not in agent.log
     assert held.quota_file.read_bytes() == before
-    assert list(tmp_path.rglob("run/*/*")) == []
+    assert left_in(tmp_path) == []

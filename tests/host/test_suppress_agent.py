@@ -14,7 +14,7 @@ from pathlib import Path
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import until
 from tests.host.held_node import HeldNode, burner
-from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.live_agent import ROOT, LiveAgent, left_in
 
 
 def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
@@ -150,7 +150,7 @@ def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: Held
     waiting = leave_for_a_successor(held, tmp_path, keep="1s")
     until(lambda: is_over(waiting), "an end of the wait")
     assert held.quota_file.read_bytes() == before
-    assert [path.name for path in tmp_path.rglob("run/*/*")] == []
+    assert left_in(tmp_path) == []
 
 
 def test_who_waits_for_a_successor_and_is_told_to_end_gives_it_back_at_once(held: HeldNode, tmp_path: Path) -> None:
