@@ -49,6 +49,14 @@ def opened(node_name: str) -> Iterator[Opens]:
         source.close()
 
 
+@pytest.fixture(autouse=True)
+def slo(cluster: ControlPlane, node_name: str) -> Iterator[None]:
+    """The node's NodeSLO, gone afterwards: the controllers of other tests write none while they find one like it."""
+    made = cluster.api.create(nodeslo(node_name, enable=True, memoryEvictThresholdPercent=80))
+    yield
+    cluster.api.delete(made)
+
+
 @pytest.fixture
 def allowed(cluster: ControlPlane, namespace: str) -> Path:
     """An account of the test's own with the agents' rights and that of the component."""
@@ -91,7 +99,6 @@ def test_a_label_of_the_namespace_changes_who_goes(
 ) -> None:
     spared = {"koordinator.sh/eviction-policy": "[]"}
     cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
-    cluster.api.create(nodeslo(node_name, enable=True, memoryEvictThresholdPercent=80))
     source = opened(allowed)
     until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
     until(lambda: source.state().namespaces, "its namespace")
@@ -111,7 +118,6 @@ def test_without_the_right_every_exemption_counts_and_both_say_so(
 ) -> None:
     spared = {"koordinator.sh/eviction-policy": "[]"}
     cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
-    cluster.api.create(nodeslo(node_name, enable=True, memoryEvictThresholdPercent=80))
     source = opened(agent_kubeconfig)
     until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
     until(lambda: any("namespaces" in each for each in source.state().problems), "the refusal")
