@@ -311,9 +311,9 @@ class TestLeftBehind:
 
     def test_a_process(self, folders, name):
         with subprocess.Popen(["sleep", "60"]) as of_others:
-            found = self.left(
-                folders, f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 61; : {name}'], env={{}})"
-            )
+            started = f"import subprocess, time; its = subprocess.Popen(['sh', '-c', 'sleep 61; : {name}'], env={{}})"
+            children = "open(f'/proc/{its.pid}/task/{its.pid}/children').read()"
+            found = self.left(folders, f"{started}; any({children} or time.sleep(0.01) for _ in range(3000))")
             of_others.terminate()
         assert len(found) == 2, "the shell and its sleep"
         processes = [re.fullmatch(r"process (\d+): (.*)", line) for line in found]
@@ -378,7 +378,7 @@ def test_whoever_ends_it_lets_its_tests_clean_up(folders, tmp_path, names, numbe
         (folders / name).mkdir(exist_ok=True)
         body = TAKES_LONG.format(begun=tmp_path / f"{name}-begun", cleaned=tmp_path / f"{name}-cleaned")
         (folders / name / "test_long.py").write_text(body)
-    settings = {"KOORDEBPF_ENDS_WITHIN_S": "0.5", "XDG_CACHE_HOME": str(tmp_path)}
+    settings = {"KOORDEBPF_ENDS_WITHIN_S": "5", "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, str(folders / "run.py"), *names[: os.cpu_count()]],
         env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
