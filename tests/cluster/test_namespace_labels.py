@@ -34,7 +34,8 @@ Opens = Callable[[Path], ApiSource]
 
 
 @pytest.fixture
-def opened(node_name: str) -> Iterator[Opens]:
+def opened(cluster: ControlPlane, node_name: str, namespace: str) -> Iterator[Opens]:
+    """Open a source by its kubeconfig; it has seen a pod whose annotation lets nothing evict it."""
     sources: list[ApiSource] = []
 
     def open_source(kubeconfig: Path) -> ApiSource:
@@ -42,8 +43,12 @@ def opened(node_name: str) -> Iterator[Opens]:
         pace = Pace(first_s=0.1, cap_s=1.0, slow_s=0.2)
         sources.append(ApiSource(open_cluster(kubeconfig), node_name, pace, namespace_labels=labels))
         sources[-1].start(lambda: None)
+        state = sources[-1].state
+        until(lambda: state().synced_at_ns and state().pods and state().nodeslo, "first sight")
         return sources[-1]
 
+    spared = {"koordinator.sh/eviction-policy": "[]"}
+    cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
     yield open_source
     for source in sources:
         source.close()
@@ -95,12 +100,9 @@ def goes(source: ApiSource) -> list[str]:
 
 
 def test_a_label_of_the_namespace_changes_who_goes(
-    cluster: ControlPlane, allowed: Path, opened: Opens, node_name: str, namespace: str
+    cluster: ControlPlane, allowed: Path, opened: Opens, namespace: str
 ) -> None:
-    spared = {"koordinator.sh/eviction-policy": "[]"}
-    cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
     source = opened(allowed)
-    until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
     until(lambda: source.state().namespaces, "its namespace")
     assert source.state().problems == ()
     assert goes(source) == ["spared"]
@@ -114,12 +116,9 @@ def test_a_label_of_the_namespace_changes_who_goes(
 
 
 def test_without_the_right_every_exemption_counts_and_both_say_so(
-    cluster: ControlPlane, agent_kubeconfig: Path, opened: Opens, node_name: str, namespace: str
+    agent_kubeconfig: Path, opened: Opens, namespace: str
 ) -> None:
-    spared = {"koordinator.sh/eviction-policy": "[]"}
-    cluster.api.create(pod("spared", node_name, namespace=namespace, annotations=spared))
     source = opened(agent_kubeconfig)
-    until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "first sight")
     until(lambda: any("namespaces" in each for each in source.state().problems), "the refusal")
     assert not source.state().is_denied
     assert goes(source) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
+from tests.index_records import apply
 
 ROOT = 1
 NAMES = [
@@ -82,16 +83,6 @@ def histories(draw: st.DrawFn) -> tuple[Tree, list[CgroupBirth | CgroupDeath | C
                 tree.nodes[cgroup_id] = (parent_id, name)
                 records.append(CgroupRename(0, cgroup_id, parent_id, 1, name, False))
     return tree, records
-
-
-def apply(index: CgroupIndex, record: CgroupBirth | CgroupDeath | CgroupRename) -> None:
-    match record:
-        case CgroupBirth():
-            index.born(record)
-        case CgroupDeath():
-            index.died(record)
-        case CgroupRename():
-            index.renamed(record)
 
 
 def answers(index: CgroupIndex, ids: range) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from tests.index_records import apply
 
 UIDS = ["web", "hog", "evil"]
 APP = "a" * 64
@@ -142,17 +143,6 @@ def answers(index: CgroupIndex, of: Node) -> Any:
     )
 
 
-def apply(index: CgroupIndex, records: list[Any]) -> None:
-    for record in records:
-        match record:
-            case CgroupBirth():
-                index.born(record)
-            case CgroupDeath():
-                index.died(record)
-            case CgroupRename():
-                index.renamed(record)
-
-
 def untouched(of: Node, root: str) -> Any:
     index = CgroupIndex(cgroup_root=root)
     index.replace_all(walk_of(of.made, [0]))
@@ -181,7 +171,8 @@ def test_once_the_root_is_known(root: str, driver: str, steps: list[Hostile], is
     index.replace_all(walk_of(of.made, [0]))
     index.set_pods(PODS)
     records, made, own = carried_out(steps, of)
-    apply(index, records)
+    for record in records:
+        apply(index, record)
     check(index, of, root, own)
     index.replace_all(walk_of(made, [1, 0]))  # nor does a walk, as after records were lost
     check(index, of, root, own)

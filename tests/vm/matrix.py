@@ -55,18 +55,15 @@ def _host(*names: str) -> tuple[str, ...]:
 # What the kernel does and says. An emulated second costs five to ten: starting the agent alone takes fifteen, and what
 # it does afterwards is the same on every kernel.
 _SIGNALS = _host("test_signals*", "test_psi_live")
-_KERNEL = (
-    *_SIGNALS,
-    *_host(
-        "test_cgroupfs_live",
-        "test_collector",
-        "test_memory_comes_back",
-        "test_kill",
-        "test_kill_nested",
-        "test_page_faults",
-        "test_shares",
-    ),
+_CGROUPS = _host(
+    "test_cgroupfs_live",
+    "test_collector",
+    "test_memory_comes_back",
+    "test_kill",
+    "test_kill_nested",
+    "test_page_faults",
 )
+_KERNEL = (*_SIGNALS, *_CGROUPS, *_host("test_shares"))
 
 _LOST_ENDS = "tests/host/test_signals_lost_ends.py::test_ends_that_are_passed_over_leave_nobody_stalled"
 _CHAIN = "tests/host/test_kill_nested.py::test_a_process_at_the_end_of_a_chain_dies"
@@ -105,18 +102,9 @@ MATRIX = (
         boot_options=("SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",),  # virtme-init mounts what it asks systemd for
         cpus=3,  # best-effort pods keep two of them
         tests=(
-            *_host(
-                "test_signals",
-                "test_signals_cgroups",
-                "test_signals_scan",
-                "test_cgroupfs_live",
-                "test_collector",
-                "test_memory_comes_back",
-                "test_kill",
-                "test_kill_nested",
-                "test_page_faults",
-                "test_successor_cpuset",
-            ),
+            *_host("test_signals", "test_signals_cgroups", "test_signals_scan"),
+            *_CGROUPS,
+            *_host("test_successor_cpuset"),
             # Making and removing each takes minutes here; that they are beyond PATH_MAX is no kernel's doing.
             *(f"--deselect={_CHAIN}[{site}-2300]" for site in ("v1-freezer", "v1-bare")),
         ),
