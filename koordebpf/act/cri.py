@@ -52,8 +52,8 @@ class CriLimits(msgspec.Struct, frozen=True):
 
     `grace_s`    between SIGTERM and SIGKILL. Why 0: Koordinator's; the node is short of memory now.
     `timeout_s`  Why: a runtime answers within a second; a task in uninterruptible sleep keeps it waiting.
-    `warm_every_s` the connection is looked after so often, and made anew where the runtime was restarted. Why 10 s: a
-                 call takes 1 ms of CPU, and the first stop over a new connection 10 to 40 ms longer (measured).
+    `warm_every_s` the connection is tried so often, and made anew where the runtime was restarted. Why 10 s: it costs
+                 one short call, and a runtime that restarts is connected to before the next victim.
     """
 
     grace_s: int = 0
@@ -107,8 +107,8 @@ class CriExecutor(Actuator):
         self._cri.close()
         if not have_ended(self._threads, _CLOSE_S):
             with self._lock:
-                left = ", ".join(self._in_flight.values())
-            _log.warning("the container runtime has not answered, and nobody waits any more: %s", left or "no victim")
+                left = ", ".join(self._in_flight.values()) or "no victim"
+            _log.warning("the container runtime did not answer within %g s; left behind: %s", _CLOSE_S, left)
         self._threads = []
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _NODE = ""  # its key among the rates; no cgroup below the node has it
 _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
-# What somebody else writes into a single set shows within so many rounds, and is the writer's to mend. Why 30: koordlet
+# What another process writes into a single set shows within so many rounds; the writer corrects it. Why 30: koordlet
 # writes again after 60 s (resource-force-update-seconds); the sets of 221 directories take 1 ms, so many 0.04 ms.
 _ROUNDS = 30
 
@@ -56,7 +56,7 @@ class BurstLook(msgspec.Struct, frozen=True, gc=False):
 class CpuCollector:
     """Measures the node's CPUs through kept fds.
 
-    Cost:    9 µs for each pod where somebody asks for each; 4 µs for each set of CPUs that is read: a part in turn, all
+    Cost:    9 µs for each pod where `each_pod`; 4 µs for each set of CPUs that is read: a part in turn, all
              where one has changed.
     """
 
@@ -300,7 +300,7 @@ class CpuCollector:
         more = None if burst is None or be_burst is None else max(burst - be_burst, 0)
         return OtherPodsCpu(max(used - be_used, 0), more)
 
-    # Pods that are to be read one by one, though nobody asks for each: they are not in kubepods, or something is there
+    # Pods that are to be read one by one, even without `each_pod`: they are not in kubepods, or something is there
     # that is no pod.
     def _not_together(self, owned: Mapping[str, Owner]) -> tuple[str, ...]:
         parent = self._be_parent

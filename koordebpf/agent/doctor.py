@@ -61,7 +61,7 @@ def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
     # Without pods none is learned: several are named, and which one is the kubelet's is left open.
     name, paths = "kubelet's cgroup root", ", ".join(each.path for each in kubelet.counting[:_SHOWN_ROOTS])
     if kubelet.is_given and not paths:
-        return SignalSource(name, "", False, kubelet.missing(), kubelet.remedy(), "the agent evicts nobody")
+        return SignalSource(name, "", False, kubelet.missing(), kubelet.remedy(), "the agent evicts no pod")
     if kubelet.is_given:
         return SignalSource(name, f"{kubelet.path}, as given: {paths}", True)
     if len(roots := list(dict.fromkeys(f"/{each.root}" for each in kubelet.counting))) > 1:

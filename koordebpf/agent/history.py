@@ -189,7 +189,7 @@ class NodeHistory:
         children = [each for each in self._shares if each != cgroup_id and index.subtree_pod(each) == uid]
         return self._shares.shares_of_parent(cgroup_id, children, now_ns)
 
-    # The longest of a pod's containers with one task each: there, when it waits, nobody runs. None: there is none.
+    # The longest of a pod's containers with one task each: there, when it waits, no task runs. None: there is none.
     def _full_of_container(self, uid: str, now_ns: int) -> float | None:
         index = self._watch.index
         found = [self._shares.shares(each, now_ns) for each in self._shares if index.subtree_pod(each) == uid]

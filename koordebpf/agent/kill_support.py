@@ -56,7 +56,7 @@ def known_containers(index: CgroupIndex, pod_uid: str) -> tuple[RunningContainer
     """Return every container of a pod, without asking the runtime; none where one of them is not known yet.
 
     A container is known where its status names it and the pod's own directory has a cgroup of its id: a status alone
-    may be old, or written by whoever may write it, and would lead to another pod's container.
+    may be old, or written by a process that may write it, and would lead to another pod's container.
 
     Cost:    5 µs, 40 µs after a change of the pods.
     """

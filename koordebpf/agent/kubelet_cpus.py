@@ -21,7 +21,7 @@ from koordebpf.state.facts import PodFacts
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 300.0  # Why: what nobody saw change
+_AGAIN_S = 300.0  # Why: a change without an event
 _RETRY_S = 10.0  # Why: a kubelet that is updated is back within it
 _APART_S = 5.0  # Why: many pods that start at once are one question
 

@@ -51,7 +51,7 @@ class Ladder:
         self._told: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid, of those told to go
         self._impossible: frozenset[Rung] = frozenset()  # found in this shortage
         self._said = ""
-        self.begun_ns: int | None = None  # when the last rung was, at the time of the view
+        self.last_rung_ns: int | None = None  # now_ns of the view on which the last rung was started
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -101,7 +101,7 @@ class Ladder:
                 continue
             self._state = step.state
             if begun is not None:
-                self.begun_ns = now_ns
+                self.last_rung_ns = now_ns
             if not is_short and self._state == LadderState():
                 self._impossible = frozenset()
             if begun is not None and begun.rung is Rung.KILL:

@@ -247,7 +247,7 @@ class Agent:
                 self._carry_out(view, plan, guards, self._executor)
         elif self._ladder and not is_above:
             self._ladder.climb(view, plan, guards, self._executor)
-        if self._ladder and self._ladder.begun_ns == view.now_ns:
+        if self._ladder and self._ladder.last_rung_ns == view.now_ns:
             self._history.restart_stall_window()
         if self._suppression and view.cpu and self._known.is_whole:  # else nobody knows whose CPUs are whose
             self._reporter.suppression(self._suppression.hold(view, self._woken_by), self._suppression.counts)

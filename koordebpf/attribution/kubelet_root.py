@@ -1,7 +1,7 @@
 """Where the kubelet's cgroups begin: given, or learned once. A `kubepods` directory anywhere else names no pod. Pure.
 
-Whoever may make cgroups may name one `kubepods` and lay out pods of any UID below it: a container with a writable
-cgroup file system, a service with cgroups of its own, a second kubelet in a container (kind).
+A process that may make cgroups may name one `kubepods` and lay out pods of any UID below it: a container with a
+writable cgroup file system, a service with cgroups of its own, a second kubelet in a container (kind).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 _MAX_OTHERS = 64
 _MAX_PROBLEMS = 4  # Why: a tenant may make thousands, and a person reads the first ones
-_SHOWN = 96  # characters of a path that somebody made up
+_SHOWN = 96  # characters of a path that a tenant may choose
 _SETTING = "--cgroup-root (node.cgroupRoot)"
 
 

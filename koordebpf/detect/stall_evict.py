@@ -16,7 +16,7 @@ from koordebpf.units import NS_PER_S
 
 FEATURE = "StallEvict"
 
-_GAP_NS = 5 * NS_PER_S  # Why: half of what a sample averages; beyond it nobody knows what was between two of them
+_GAP_NS = 5 * NS_PER_S  # Why: half of what a sample averages; beyond it what was between two of them is unknown
 # Of the node's memory, for one reclaim. Why: it shows its effect within seconds, and a larger one would empty the cache
 # of a pod that may be allowed to stay.
 _RECLAIM_SHARE = 10
@@ -25,8 +25,8 @@ _RECLAIM_SHARE = 10
 def stall_evict(view: NodeView, full_percent: int, seconds: int, *, strict: bool = False) -> Verdict:
     """Judge how long latency-sensitive pods have stalled for the node's memory without a break.
 
-    Stalls at a limit of a pod's own are not in the samples. An eviction begins the window anew, so does whoever carries
-    out a rung of the ladder. The need is what the rung `reclaim` may take at once, at most.
+    Stalls at a limit of a pod's own are not in the samples. An eviction restarts the window, and so does a
+    rung of the ladder. The need is what the rung `reclaim` may take at once, at most.
 
     Args:
         view: with the window of samples.

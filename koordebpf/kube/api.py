@@ -40,7 +40,7 @@ class ApiSource:
              only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them. So are namespaces, which are read only
-             where somebody asks for their labels.
+             where a setting selects by their labels.
     Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),
              and 0 until pods and Node are known. Its age stays below Pace.silence_s (75 s) while the connection is
              healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign

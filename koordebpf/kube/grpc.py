@@ -1,7 +1,7 @@
 """Calls of gRPC over a Unix socket: each has one request and one answer.
 
 HTTP/2 is h2's, 1.3 MiB of memory; grpcio has threads of its own, which wake up 27 times a second, and is 17 MiB
-(measured). Without those nobody reads while no call is made: what a server asks meanwhile (a ping, new settings) is
+(measured). Without those no thread reads between calls: what a server asks meanwhile (a ping, new settings) is
 answered by the next call.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
@@ -49,7 +49,7 @@ class GrpcError(KubeError):
 class GrpcSocket:
     """Connections to one Unix socket, made when they are needed and kept. Calls may come from any thread.
 
-    A connection that broke while nobody used it is made anew within the call.
+    A connection that broke while idle is made anew within the call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -197,7 +197,7 @@ class _Connection:
         return [call.answer() for call in calls]
 
     def cut(self) -> None:
-        """Have whoever waits for an answer see the connection closed."""
+        """Close the connection for the thread that waits for an answer."""
         self.is_usable = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

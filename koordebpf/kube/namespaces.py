@@ -1,4 +1,4 @@
-"""The labels of all namespaces, of them those that somebody asks for, by list and watch.
+"""The labels of all namespaces, of them those that selectors name, by list and watch.
 
 A pod of a namespace that is new on this node is judged within milliseconds, so those of other nodes are known too. Of
 each its name and the labels asked for are kept, and a list is read in pages of about 1 MiB, of which nothing else is

@@ -78,7 +78,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -
         yield from filled(f"{verdict.feature}: {verdict.reason}.", "  ")
         return
     sums = amounts_of(feature)
-    # Of stalls nobody knows how many bytes would end them.
+    # How many bytes would end stalls is not known.
     needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
     parts = [f"{verdict.feature}: {needed}"]
     if sums.pending:

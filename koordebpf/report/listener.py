@@ -67,7 +67,7 @@ class Limits(msgspec.Struct, frozen=True):
     `connections`   at once. Why 64: the kubelet and a few scrapers need ten; each costs a descriptor and a few KiB.
     `per_peer`      of them from one address. Why 16: several scrapers behind one address.
     `rate_per_s`    new connections of one address, after a burst of twice as many. Why 20: scrapers need one, and to
-                    serve 50 pages took all of the share, so that nobody was turned away any more.
+                    serve 50 pages took all of the share, so that no client was refused any more.
     `deadline_s`    for a request and its reply together.
     `head_bytes`    of a request line with its headers.
     `share`         of a CPU that it uses at most. Why 2 %: what a flood may take from the pods of a node. The loop does

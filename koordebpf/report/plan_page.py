@@ -86,7 +86,7 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
 
 def _stalls(stall: StallEvidence) -> list[str]:
     partly = "" if stall.is_whole else "; of direct reclaim and compaction alone"
-    lines = [_said("stalled", f"{100 * stall.ratio:.1f} %", f"{stall.pod or 'nobody for certain'}{partly}")]
+    lines = [_said("stalled", f"{100 * stall.ratio:.1f} %", f"{stall.pod or 'no pod for certain'}{partly}")]
     if stall.at_most_ratio > stall.ratio:
         lines.append(_said("at most", f"{100 * stall.at_most_ratio:.1f} %", stall.at_most_pod))
     lines.append(_said("threshold", f"{100 * stall.threshold_ratio:.0f} %"))

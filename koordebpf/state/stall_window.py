@@ -70,7 +70,7 @@ def stall_sample(now_ns: int, pods: Iterable[StalledPod], *, is_whole: bool) -> 
 def extended(window: tuple[StallSample, ...], sample: StallSample) -> tuple[StallSample, ...]:
     """Return the window with one more look: the newest last, 139 at most.
 
-    Nothing before a calm moment counts any more, so that a node on which nobody stalls keeps one sample.
+    Nothing before a calm moment counts any more, so that a node without stalls keeps one sample.
     """
     if sample.at_most_ratio < _CALM_RATIO:
         return (sample,)

@@ -29,7 +29,7 @@ _BEST_EFFORT_BANDS = tuple(band for band in BANDS if band.name in ("koord-batch"
 
 
 def is_honoured(namespaces: Namespaces, namespace: str, view: NodeView) -> bool:
-    """Tell whether an exemption counts in a namespace: it is selected, or nobody knows its labels."""
+    """Tell whether an exemption counts in a namespace: it is selected, or its labels are not known."""
     return includes(namespaces, namespace, view.namespace_labels) is not False
 
 

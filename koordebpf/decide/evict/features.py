@@ -74,7 +74,7 @@ def _rank_by_usage(current: Round) -> Ranking:
     return _in_order(current, priority_order(pods, size), priority_key, size), excluded
 
 
-# Whoever is charged with less than half of what the largest cause is would go for nothing.
+# To evict a pod that is charged with less than half of the largest cause would not end the stalls.
 def _rank_aggressors(current: Round) -> Ranking:
     pods, excluded = candidates_of(current, stall_evict.FEATURE)
     largest_ns, caused = largest_cause_ns(current.view.ledger, current.view.pods), current.caused or {}
