@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
+from typing import Self
 
 import msgspec
 
@@ -16,13 +17,13 @@ from koordebpf.agent.scope import NodeScope
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.errors import CgroupGone, ConfigError, SupportError
-from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs, unpack_memcgs
+from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.backend import Backend
 from koordebpf.kernel.cgroupfs import CgroupMemory, task_count
 from koordebpf.kernel.meminfo import Meminfo
 from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
 from koordebpf.state.series import GrowthTable
-from koordebpf.state.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes
+from koordebpf.state.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed
 from koordebpf.state.view import (
     Measured,
     MemoryParts,
@@ -42,6 +43,21 @@ _NODE, _USAGE = "", "usage"
 _NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: nobody sums them up
 
 
+# The cgroups of pods' own levels, of one version of the index.
+class _Levels(msgspec.Struct, frozen=True):
+    version: int
+    cgroups: Mapping[str, int]  # by the uid of a known pod
+    without_pod: tuple[Owner, ...]
+    uids: Mapping[int, str]  # of both
+
+    @classmethod
+    def of(cls, index: CgroupIndex) -> Self:
+        cgroups, without_pod = index.pod_cgroups(), index.cgroups_without_pod()
+        uids = {cgroup_id: uid for uid, cgroup_id in cgroups.items()}
+        uids.update((owner.cgroup_id, owner.pod_uid) for owner in without_pod if owner.pod_uid)
+        return cls(index.version, cgroups, without_pod, uids)
+
+
 class Collector:
     """Measures the node and its pods, by one scan where the kernel has a cgroup iterator, else by files."""
 
@@ -56,6 +72,7 @@ class Collector:
         self._stats = MemoryStats(scope, index)
         self._pressure = _open_pressure(scope)
         self._pod_pressure: dict[int, PressureFile] = {}
+        self._levels: _Levels | None = None
         self._sums: ScanSums | None = None  # of the last full measurement
         self._scanned: NodeMeasure | None = None  # what `node` made of the last scan, if it was its
         self._scanned_since_ns = 0
@@ -120,8 +137,10 @@ class Collector:
         pods: list[PodMeasure] = []
         strays: list[StrayMeasure] = []
         now_ns = time.monotonic_ns()
-        cgroups, without_pod = self._index.pod_cgroups(), self._index.cgroups_without_pod()
-        memories = self._memories(sums, cgroups, without_pod, tmpfs_uids)
+        if self._levels is None or self._levels.version != self._index.version:
+            self._levels = _Levels.of(self._index)
+        cgroups, without_pod = self._levels.cgroups, self._levels.without_pod
+        memories = self._memories(sums, self._levels, tmpfs_uids)
         for uid, cgroup_id in cgroups.items():
             memory = memories.get(cgroup_id)
             growth = self._growth.push(uid, now_ns, memory.held_bytes) if memory else None
@@ -204,12 +223,16 @@ class Collector:
 
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
-            return ScanSums(self._scan_files(), self._index.subtree_pod, 1)
+            return ScanSums(packed(self._scan_files()), self._index.subtree_pod, 1)
         return self._sums_of(self._rows())
 
     def _sums_of(self, rows: memoryview) -> ScanSums:
+        before, version = self._sums, self._index.version
         with rows:
-            return ScanSums(unpack_memcgs(rows), self._index.subtree_pod, PAGE_BYTES)
+            copy = bytes(rows)  # compared in no time; a memoryview is compared byte by byte
+        if before is not None and before.is_of(copy, version):
+            return before
+        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version)
 
     def _rows(self) -> memoryview:
         # A memoryview releases itself at the end of its `with`.
@@ -263,19 +286,13 @@ class Collector:
         return NodeMeasure("cgroup", limit, used, growth, memory)
 
     # By cgroup id, of pods and of cgroups without a known pod.
-    def _memories(
-        self,
-        sums: ScanSums,
-        cgroups: Mapping[str, int],
-        without_pod: Collection[Owner],
-        tmpfs_uids: Collection[str],
-    ) -> Mapping[int, MemoryParts]:
-        uids = {cgroup_id: uid for uid, cgroup_id in cgroups.items()}
-        uids.update((owner.cgroup_id, owner.pod_uid) for owner in without_pod if owner.pod_uid)
+    def _memories(self, sums: ScanSums, levels: _Levels, tmpfs_uids: Collection[str]) -> Mapping[int, MemoryParts]:
         memories = {
-            cgroup_id: memory for cgroup_id, uid in uids.items() if (memory := sums.pod(uid, cgroup_id)) is not None
+            cgroup_id: memory
+            for cgroup_id, uid in levels.uids.items()
+            if (memory := sums.pod(uid, cgroup_id)) is not None
         }
-        return self._stats.complete(memories, [cgroups[uid] for uid in tmpfs_uids if uid in cgroups])
+        return self._stats.complete(memories, [levels.cgroups[uid] for uid in tmpfs_uids if uid in levels.cgroups])
 
     def close(self) -> None:
         """Close every fd."""

@@ -21,7 +21,7 @@ from koordebpf.kernel.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.cpu_usage import STAT, CgroupCpu, NodeCpuTime
 from koordebpf.kube.cpu_manager import STATE as CPU_MANAGER_STATE
 from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
-from koordebpf.state.be_cpu import be_limit_millicpu
+from koordebpf.state.be_cpu import be_limit_millicpu, be_sets
 from koordebpf.state.cpu import (
     BeCgroup,
     BeQuota,
@@ -100,7 +100,9 @@ class CpuCollector:
         self._pods: dict[str, tuple[str, bool]] = {}  # path → uid, is best-effort
         self._applications: dict[str, tuple[str, bool]] = {}  # path → name, is best-effort
         self._be_tree: tuple[BeCgroup, ...] = ()  # without CPUs
+        self._be_paths: list[str] = []
         self._be_cgroups: tuple[BeCgroup, ...] = ()  # with those of the last reading
+        self._be_sets: frozenset[tuple[int, ...]] = frozenset()  # of `_be_cgroups`
         self._be_cpus: dict[str, tuple[int, ...] | None] = {}
         self._turn = 0
         self._be_parent: str | None = None
@@ -123,6 +125,7 @@ class CpuCollector:
             if owner.host_application is not None and is_application(path, owned)
         }
         self._be_tree = () if root is None else tuple(self._tree(root, owned))
+        self._be_paths = [each.path for each in self._be_tree]
         self._be_parent = None if root is None else root.rpartition("/")[0]
         self._apart = self._not_together(owned)
         known = {each.path for each in self._be_tree} | self._pods.keys() | self._applications.keys()
@@ -202,7 +205,7 @@ class CpuCollector:
             node_used=node_used,
             be_used=be_used,
             be_request=be_request_millicpu,
-            be_limit=be_limit_millicpu(measured),
+            be_limit=be_limit_millicpu(measured, self._be_sets),
         )
         return replace(measured, window=self._windows.window(now_ns, evict_window_ns))
 
@@ -233,7 +236,7 @@ class CpuCollector:
                 yield BeCgroup(path, "pod" if depth < _CONTAINER_DEPTH else "container", owned[path].pod_uid)
 
     def _with_cpus(self) -> tuple[BeCgroup, ...]:
-        paths = [each.path for each in self._be_tree]
+        paths = self._be_paths
         new = [path for path in paths if path not in self._be_cpus or path not in self._files]
         share = -(-len(paths) // _ROUNDS)
         due = {*paths[:1], *paths[self._turn : self._turn + share], *new}
@@ -247,6 +250,7 @@ class CpuCollector:
                 for each in self._be_tree
                 if each.path in self._files  # else it is gone
             )
+            self._be_sets = be_sets(self._be_cgroups)
         return self._be_cgroups
 
     # Tells whether one is another than when it was last read.

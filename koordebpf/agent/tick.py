@@ -200,7 +200,6 @@ class Agent:
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
         self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._evictions.is_waiting(now_ns) else _FULL_EVERY_NS)
-        self._cpus = os.cpu_count() or 1
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
         measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
         # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
@@ -213,6 +212,7 @@ class Agent:
                 measured.now_ns, self._known, self._last_view, each_pod=self._evicts_for_cpu
             )
             measured = msgspec.structs.replace(measured, cpu=cpu)
+        self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
         self._reporter.stalls(self._history.news, self._known.facts)
         if self._known.look_at_capacity(measured.node):
             self._reporter.problems(self._known.problems_by_reason)

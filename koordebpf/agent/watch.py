@@ -57,6 +57,8 @@ class NodeWatch:
         self.index = CgroupIndex(cgroup_root=scope.cgroup_root)
         self.undecodable = 0
         self.rescans = 0
+        self._raw_totals: bytes | None = None  # the last ones, and what they say
+        self._totals: Totals | None = None
         self._lost_seen = 0
         self._must_rescan = False
         self._rescanned_ns = 0
@@ -85,7 +87,9 @@ class NodeWatch:
     def totals(self) -> Totals | None:
         """Return the backend's counters; None where it has none."""
         raw = self.signals.totals()
-        return decode_totals(raw) if raw else None
+        if raw != self._raw_totals:
+            self._raw_totals, self._totals = raw, decode_totals(raw) if raw else None
+        return self._totals
 
     def drain(self) -> list[tuple[Record, Owner | None]]:
         """Take all records out of the backend, oldest first, each with its cgroup's owner at that moment.

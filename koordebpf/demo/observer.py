@@ -11,13 +11,15 @@ import msgspec
 from koordebpf.demo.node import NodeCgroup
 from koordebpf.demo.verdict import PodStalls
 from koordebpf.errors import CgroupGone
-from koordebpf.events.layout import check_layout, decode_stall, unpack_memcgs
+from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backend import SignalRequest
 from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id
 from koordebpf.kernel.signals import KernelSignals
 from koordebpf.state.sums import ScanSums, cgroup_used_bytes
 from koordebpf.state.view import MemoryParts
 from koordebpf.units import NS_PER_S, PAGE_BYTES
+
+_NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +55,7 @@ class NodeObserver:
             min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
         )
         self._signals = KernelSignals(request, check_layout)
+        self._sums: ScanSums | None = None  # of the last sample
 
     def sample(self) -> Usage:
         """Read the node now. Cost: 30 µs."""
@@ -89,10 +92,10 @@ class NodeObserver:
         if self._signals.can_scan:
             rows = self._signals.scan()
             try:
-                memory = ScanSums(unpack_memcgs(rows), lambda _: None, PAGE_BYTES).all(self._root_id)
+                sums = self._sums = ScanSums(bytes(rows), lambda _: None, PAGE_BYTES, self._sums, _NO_PODS)
             finally:
                 rows.release()
-            if memory is None:
+            if (memory := sums.all(self._root_id)) is None:
                 raise CgroupGone(str(self._node.path))
             return msgspec.structs.replace(memory, slab_reclaimable_bytes=slab_reclaimable)
         return MemoryParts(

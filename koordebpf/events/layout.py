@@ -177,6 +177,7 @@ _STRUCT_MEMCG = _struct("koord_memcg")
 _STRUCT_MEMCG_NODE = _struct("koord_memcg_node")
 
 STALL_BYTES = _STRUCT_STALL.size
+MEMCG_WORDS = _STRUCT_MEMCG.size // 8  # every member is a u64
 MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_memcg
 
 

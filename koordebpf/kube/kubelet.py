@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list anew for every reques
 _ANSWER_S: Final = 5.0
 _SLOW_S: Final = 60.0
 _LOG = logging.getLogger(__name__)
+_DIGEST_BYTES: Final = 16
 _CLOSE_S: Final = 0.9  # the thread ends within a second
 
 
@@ -60,6 +62,7 @@ class KubeletSource:
         self._nudge_gap_s = nudge_gap_s
         self._backoff = Backoff(0.5, max(period_s, 30.0))
         self._table = Table("pods", _decode_pod)
+        self._digests: frozenset[bytes] = frozenset()  # of the pods of the last good answer
         self._state = ClusterState(version=0, synced_at_ns=0)
         self._wake: Callable[[], None] = lambda: None
         self._stop = threading.Event()
@@ -129,7 +132,10 @@ class KubeletSource:
             raise KubeError(f"kubelet: the answer is not a list of pods: {e}") from e
         if not items:
             raise KubeError("kubelet: the list of pods is empty, as after its restart; the previous one stays")
-        is_news = self._table.replace(items, "")
+        # Their order says nothing: kubelet lists its pods in that of a Go map.
+        digests = frozenset(blake2b(item, digest_size=_DIGEST_BYTES).digest() for item in items)
+        is_news = digests != self._digests and self._table.replace(items, "")
+        self._digests = digests
         problems = tuple(self._table.problems.values())
         if not is_news and self._state.version and problems == self._state.problems:
             self._state = msgspec.structs.replace(self._state, synced_at_ns=asked_ns)

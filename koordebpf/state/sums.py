@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import struct
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from koordebpf.events.layout import NO_LIMIT_PAGES, NOT_KNOWN
+from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
 from koordebpf.state.view import MemoryParts
 
 # struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, reclaimable slab in bytes, four
 # events, and the five LRU sizes.
 Row = tuple[int, ...]
+_USAGE_AT, _LIMIT_AT, _SWAP_AT, _SLAB_AT = 2, 3, 4, 5
+_FILE_AT = MEMCG_LRU_AT + 2  # inactive file, then active file
+_ROW = struct.Struct(f"<{MEMCG_WORDS}Q")
 
 
 class LimitedCgroup(msgspec.Struct, frozen=True, gc=False):
@@ -23,64 +28,91 @@ class LimitedCgroup(msgspec.Struct, frozen=True, gc=False):
     limit_bytes: int
 
 
-class ScanSums:
-    """LRU sizes of one scan, summed over each pod's subtree and over everything; usage of the roots of each."""
+def packed(rows: Iterable[Row]) -> bytes:
+    """Return rows as one scan writes them."""
+    return b"".join(_ROW.pack(*row) for row in rows)
 
-    def __init__(self, rows: Iterable[Row], pod_of: Callable[[int], str | None], page_bytes: int) -> None:
-        """Sum `rows`.
 
-        Args:
-            rows: in pages; parents before children.
-            pod_of: gives the pod of a cgroup at or below the pod's own level.
-            page_bytes: size of a page.
-        """
-        self._page_bytes = page_bytes
-        self.usage_bytes: dict[int, int] = {}
-        leaves: dict[int, int] = {}
-        swapped: dict[int, int] = {}
-        slabs: dict[int, int] = {}
-        limited: list[tuple[int, str, int, int, int]] = []
-        pods: dict[str, list[int]] = {}
+class _Layout:
+    """Whose the rows are. It holds for as long as the same cgroups are scanned and `pod_of` says the same."""
+
+    def __init__(self, ids: Sequence[int], parents: Sequence[int], pod_of: Callable[[int], str | None]) -> None:
+        self.ids, self.parents = ids, parents
+        self.row_of = {cgroup_id: row for row, cgroup_id in enumerate(ids)}
+        runs: dict[str, list[list[int]]] = {}  # of rows: first, and the one after the last
         within: dict[int, str] = {}
-        all_inactive_anon = all_active_anon = all_inactive_file = all_active_file = all_unevictable = 0
-        usage_of = self.usage_bytes
-        for (
-            cgroup_id, parent_id, usage, limit, swap, slab, _, _, _, _,
-            inactive_anon, active_anon, inactive_file, active_file, unevictable,
-        ) in rows:  # fmt: skip
-            usage_of[cgroup_id] = usage * page_bytes
-            if swap:
-                swapped[cgroup_id] = swap
-            if slab < NOT_KNOWN:
-                slabs[cgroup_id] = slab
+        leaves: dict[int, int] = {}
+        self.own: list[tuple[int, int, str]] = []  # row, cgroup and pod of what is known of pods
+        for row, (cgroup_id, parent_id) in enumerate(zip(ids, parents, strict=True)):
             leaves.pop(parent_id, None)
             uid = pod_of(cgroup_id)
-            if uid is None and (uid := within.get(parent_id) or pod_of(parent_id)) is not None:
+            if uid is not None:
+                self.own.append((row, cgroup_id, uid))
+            elif (uid := within.get(parent_id) or pod_of(parent_id)) is not None:
                 within[cgroup_id] = uid  # beyond what is known of the pod: its memory is the pod's all the same
-            if uid is None:
-                leaves[cgroup_id] = usage
             else:
-                if limit < NO_LIMIT_PAGES and cgroup_id not in within:
-                    limited.append((cgroup_id, uid, usage, limit, inactive_file + active_file))
-                sums = pods.get(uid)
-                if sums is None:
-                    sums = pods[uid] = [0, 0, 0, 0, 0]
-                sums[0] += inactive_anon
-                sums[1] += active_anon
-                sums[2] += inactive_file
-                sums[3] += active_file
-                sums[4] += unevictable
-            all_inactive_anon += inactive_anon
-            all_active_anon += active_anon
-            all_inactive_file += inactive_file
-            all_active_file += active_file
-            all_unevictable += unevictable
-        self._pods = pods
-        self._leaves = leaves
-        self._swapped = swapped
-        self._slabs = slabs
-        self._limited = limited
-        self._total = [all_inactive_anon, all_active_anon, all_inactive_file, all_active_file, all_unevictable]
+                leaves[cgroup_id] = row
+                continue
+            of_pod = runs.setdefault(uid, [])
+            if of_pod and of_pod[-1][1] == row:
+                of_pod[-1][1] += 1
+            else:
+                of_pod.append([row, row + 1])
+        self.leaves = leaves
+        self.slices = {uid: tuple(_bytes_of(first, end) for first, end in found) for uid, found in runs.items()}
+
+
+class _PodRows(NamedTuple):
+    cgroup_id: int  # the pod's own level, its usage and reclaimable slab
+    usage: int
+    slab: int
+    rows: bytes
+
+
+class ScanSums:
+    """LRU sizes of one scan, summed over each pod's subtree and over everything; usage of the roots of each.
+
+    Cost:    most pods of a node are as they were a second ago: what reads the same is not summed again.
+    """
+
+    def __init__(
+        self,
+        rows: bytes,
+        pod_of: Callable[[int], str | None],
+        page_bytes: int,
+        before: ScanSums | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Take `rows`.
+
+        Args:
+            rows: whole struct koord_memcg, in pages; parents before children.
+            pod_of: gives the pod of a cgroup at or below the pod's own level.
+            page_bytes: size of a page.
+            before: of an earlier scan.
+            version: of what `pod_of` says: as long as it is that of `before`, it says the same.
+        """
+        self._rows, self._page_bytes, self._version = rows, page_bytes, version
+        self._numbers = memoryview(rows).cast("Q")
+        ids, parents = self._column(0), self._column(1)
+        self._pods: dict[str, tuple[_PodRows, MemoryParts]] = {}
+        self._swapped: dict[int, int] | None = None
+        self._total: list[int] | None = None
+        self._layout: _Layout
+        if (
+            before is not None
+            and version is not None
+            and (version, ids, parents) == (before._version, before._layout.ids, before._layout.parents)
+        ):
+            self._layout = before._layout
+            self._pods_before = before._pods
+        else:
+            self._layout = _Layout(ids, parents, pod_of)
+            self._pods_before = {}
+
+    def is_of(self, rows: bytes, version: int) -> bool:
+        """Tell whether these are the sums of such rows, which are another scan's."""
+        return version == self._version and rows == self._rows
 
     def pod(self, uid: str, cgroup_id: int) -> MemoryParts | None:
         """Return the memory of one pod, whose own level is `cgroup_id`; None where the scan saw neither.
@@ -88,22 +120,43 @@ class ScanSums:
         `kernel_bytes` is all that is charged and on no list of a living cgroup, at most: huge pages that count as usage
         and the page cache of removed containers are still in it, and reclaimable slab that was not measured.
         """
-        sums = self._pods.get(uid)
-        usage_bytes = self.usage_bytes.get(cgroup_id)
-        if sums is None or usage_bytes is None:
+        found = self._pods.get(uid)
+        if found is not None and found[0].cgroup_id == cgroup_id:
+            return found[1]
+        row, slices = self._layout.row_of.get(cgroup_id), self._layout.slices.get(uid)
+        if row is None or slices is None:
             return None
-        slab_bytes = self._slabs.get(cgroup_id)
+        usage, slab = self._at(row, _USAGE_AT), self._at(row, _SLAB_AT)
+        rows = self._rows[slices[0]] if len(slices) == 1 else b"".join([self._rows[each] for each in slices])
+        its = _PodRows(cgroup_id, usage, slab, rows)
+        known = self._pods_before.get(uid)
+        if known is None or known[0] != its:
+            known = its, self._sum(its)
+        self._pods[uid] = known
+        return known[1]
+
+    def _sum(self, its: _PodRows) -> MemoryParts:
+        sums = [sum(sizes) for sizes in zip(*(row[MEMCG_LRU_AT:] for row in _ROW.iter_unpack(its.rows)), strict=True)]
+        usage_bytes = its.usage * self._page_bytes
+        slab_bytes = its.slab if its.slab < NOT_KNOWN else None
         # Usage was read before the lists of the cgroups below: these may have grown meanwhile.
         kernel_bytes = max(usage_bytes - sum(sums) * self._page_bytes - (slab_bytes or 0), 0)
         return self._parts(usage_bytes, sums, slab_bytes, kernel_bytes)
 
     def all(self, root_id: int) -> MemoryParts | None:
         """Return the memory of everything that was scanned below and with `root_id`; None where that is gone."""
-        usage_bytes = self.usage_bytes.get(root_id)
-        return self._parts(usage_bytes, self._total) if usage_bytes is not None else None
+        row = self._layout.row_of.get(root_id)
+        if row is None:
+            return None
+        if self._total is None:
+            self._total = [sum(self._numbers[at::MEMCG_WORDS]) for at in range(MEMCG_LRU_AT, MEMCG_WORDS)]
+        return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._total)
 
     def swap_bytes(self, cgroup_id: int) -> int:
         """Return what a cgroup has in swap; 0 too where the rows come from files, which are not read for it."""
+        if self._swapped is None:
+            pairs = zip(self._layout.ids, self._column(_SWAP_AT), strict=True)
+            self._swapped = {each: swap for each, swap in pairs if swap}
         return self._swapped.get(cgroup_id, 0) * self._page_bytes
 
     def outside(self) -> dict[int, int]:
@@ -111,17 +164,29 @@ class ScanSums:
 
         What has children is left out: it gets the pages of those that are removed, and did not grow by that.
         """
-        page, swapped = self._page_bytes, self._swapped
-        return {cgroup_id: (usage + swapped.get(cgroup_id, 0)) * page for cgroup_id, usage in self._leaves.items()}
+        return {
+            cgroup_id: (self._at(row, _USAGE_AT) + self._at(row, _SWAP_AT)) * self._page_bytes
+            for cgroup_id, row in self._layout.leaves.items()
+        }
 
     def limited(self, pod_levels: Collection[int]) -> list[LimitedCgroup]:
         """Return every pod and container that has a limit, `pod_levels` being the cgroups of the pods themselves."""
         page, found = self._page_bytes, []
-        for cgroup_id, uid, usage, limit, file in self._limited:
-            if cgroup_id in pod_levels:
-                file = self._pods[uid][2] + self._pods[uid][3]  # noqa: PLW2901 - the pod's with its containers'
-            found.append(LimitedCgroup(cgroup_id, uid, max(usage - file, 0) * page, limit * page))
+        for row, cgroup_id, uid in self._layout.own:
+            limit = self._at(row, _LIMIT_AT)
+            if limit >= NO_LIMIT_PAGES:
+                continue
+            of = self._layout.slices[uid] if cgroup_id in pod_levels else (_bytes_of(row, row + 1),)
+            file = sum(sum(each[_FILE_AT : _FILE_AT + 2]) for part in of for each in _ROW.iter_unpack(self._rows[part]))
+            used = max(self._at(row, _USAGE_AT) - file, 0)
+            found.append(LimitedCgroup(cgroup_id, uid, used * page, limit * page))
         return found
+
+    def _column(self, member: int) -> list[int]:
+        return self._numbers[member::MEMCG_WORDS].tolist()
+
+    def _at(self, row: int, member: int) -> int:
+        return self._numbers[row * MEMCG_WORDS + member]
 
     def _parts(
         self, usage_bytes: int, sums: list[int], slab_bytes: int | None = None, kernel_bytes: int | None = None
@@ -131,6 +196,10 @@ class ScanSums:
             usage_bytes, sums[0] * page, sums[1] * page, sums[2] * page, sums[3] * page, sums[4] * page,
             None, slab_bytes, kernel_bytes,
         )  # fmt: skip
+
+
+def _bytes_of(first: int, end: int) -> slice:
+    return slice(first * _ROW.size, end * _ROW.size)
 
 
 def cgroup_used_bytes(memory: MemoryParts) -> int:

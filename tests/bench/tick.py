@@ -19,7 +19,6 @@ from koordebpf.agent.tick import Agent
 from koordebpf.agent.watch import NodeWatch
 from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.decide.rounds import decide
-from koordebpf.events.layout import unpack_memcgs
 from koordebpf.kernel.cgroupfs import find_memory_hierarchy
 from koordebpf.kernel.kill import hurry_this_thread
 from koordebpf.kernel.protection import lock_memory
@@ -84,7 +83,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         def sums() -> ScanSums:
             rows = watch.signals.scan()
             try:
-                return ScanSums(unpack_memcgs(rows), watch.index.subtree_pod, PAGE_BYTES)
+                return ScanSums(bytes(rows), watch.index.subtree_pod, PAGE_BYTES)
             finally:
                 rows.release()
 

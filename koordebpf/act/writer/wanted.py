@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -17,6 +17,7 @@ class Wanted:
     def __init__(self) -> None:
         self._states: dict[str, DesiredState] = {}
         self._demands: dict[FileKey, Demand] = {}
+        self._of: dict[str, tuple[tuple[FileKey, Value], ...]] = {}
         self.values: Mapping[FileKey, Value] = {}
 
     def take(self, desired: DesiredState, owner: str) -> bool:
@@ -29,6 +30,7 @@ class Wanted:
         if not is_same:
             self._demands = joined(self._states | {owner: desired})
             self.values = {key: demand.value for key, demand in self._demands.items()}
+            self._of.clear()
         self._states[owner] = desired  # also for its reason
         return not is_same
 
@@ -42,9 +44,13 @@ class Wanted:
             else:
                 self.take(DesiredState(""), each)
 
-    def of(self, owner: str) -> Iterator[tuple[FileKey, Value]]:
-        """Give the files that an owner wants something of, and what they are to hold."""
-        return ((key, demand.value) for key, demand in self._demands.items() if owner in demand.owners)
+    def of(self, owner: str) -> tuple[tuple[FileKey, Value], ...]:
+        """Return the files that an owner wants something of, and what they are to hold."""
+        found = self._of.get(owner)
+        if found is None:
+            of_owner = ((key, demand.value) for key, demand in self._demands.items() if owner in demand.owners)
+            found = self._of[owner] = tuple(of_owner)
+        return found
 
     def owners(self, key: FileKey) -> tuple[str, ...]:
         """Return those that have a file written; cpu.idle resets the shares beside it."""

@@ -63,10 +63,10 @@ def cpus_in_use(cpu: CpuView) -> frozenset[int] | None:
     of the best-effort directory. That is empty on v1 after its last CPU went offline: the kernel moved its tasks to the
     directory above, and they come no more; who is started then is held. An empty container is one that is being made.
     """
-    known = [(each.level, each.cpus) for each in cpu.measured.be_cgroups if each.cpus is not None]
-    now = next((cpus for level, cpus in known if level == "root"), None)
+    be_cgroups = cpu.measured.be_cgroups
+    now = next((each.cpus for each in be_cgroups if each.level == "root" and each.cpus is not None), None)
     if cpu.placement.manager_policy == "static":
-        now = min((cpus for level, cpus in known if level == "container" and cpus), key=len, default=now)
+        now = min((each.cpus for each in be_cgroups if each.level == "container" and each.cpus), key=len, default=now)
     return None if now is None else frozenset(cpu.measured.topology.cpus).intersection(now)
 
 

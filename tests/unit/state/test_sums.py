@@ -1,7 +1,7 @@
 """Scan rows summed by pod and for the node."""
 
 from koordebpf.events.layout import NOT_KNOWN
-from koordebpf.state.sums import LimitedCgroup, ScanSums, cgroup_used_bytes
+from koordebpf.state.sums import LimitedCgroup, ScanSums, cgroup_used_bytes, packed
 from koordebpf.state.view import MemoryParts
 
 NOT_SUMMED = (0, NOT_KNOWN, 9, 9, 9, 9)  # no swap, slab that was not looked for, and the four events
@@ -15,7 +15,7 @@ POD_OF = {2: "a", 3: "a"}.get
 
 
 def test_a_pod_is_its_subtree() -> None:
-    sums = ScanSums(ROWS, POD_OF, 10)
+    sums = ScanSums(packed(ROWS), POD_OF, 10)
     assert sums.pod("a", 2) == MemoryParts(600, 300, 10, 70, 0, 20, kernel_bytes=200)
     assert sums.pod("b", 4) is None
     assert sums.pod("a", 99) is None
@@ -23,7 +23,8 @@ def test_a_pod_is_its_subtree() -> None:
 
 def test_what_is_on_no_list_is_the_kernels_but_for_reclaimable_slab() -> None:
     def pod(usage: int, slab: int) -> MemoryParts | None:
-        return ScanSums([(2, 1, usage, 1 << 51, 0, slab, 0, 0, 0, 0, 10, 0, 5, 0, 0)], {2: "a"}.get, 10).pod("a", 2)
+        rows = packed([(2, 1, usage, 1 << 51, 0, slab, 0, 0, 0, 0, 10, 0, 5, 0, 0)])
+        return ScanSums(rows, {2: "a"}.get, 10).pod("a", 2)
 
     assert pod(60, 120) == MemoryParts(600, 100, 0, 50, 0, 0, slab_reclaimable_bytes=120, kernel_bytes=330)
     assert pod(60, 0) == MemoryParts(600, 100, 0, 50, 0, 0, slab_reclaimable_bytes=0, kernel_bytes=450)
@@ -31,13 +32,13 @@ def test_what_is_on_no_list_is_the_kernels_but_for_reclaimable_slab() -> None:
 
 
 def test_the_node_is_everything_under_its_root() -> None:
-    node = ScanSums(ROWS, POD_OF, 10).all(1)
+    node = ScanSums(packed(ROWS), POD_OF, 10).all(1)
     assert node == MemoryParts(1000, 310, 30, 100, 120, 70)
     assert cgroup_used_bytes(node) == 1000 - 220
 
 
 def test_a_node_that_is_gone_is_none() -> None:
-    assert ScanSums([], POD_OF, 10).all(1) is None
+    assert ScanSums(b"", POD_OF, 10).all(1) is None
 
 
 def test_reclaimable_slab_counts_as_free_where_it_is_known() -> None:
@@ -47,14 +48,14 @@ def test_reclaimable_slab_counts_as_free_where_it_is_known() -> None:
 
 def test_who_holds_memory_outside_all_pods() -> None:
     rows = [*ROWS, (5, 4, 2, 1 << 51, *NOT_SUMMED, 0, 0, 0, 0, 0)]
-    assert ScanSums(ROWS, POD_OF, 10).outside() == {4: 90}
-    assert ScanSums(rows, POD_OF, 10).outside() == {5: 20}
+    assert ScanSums(packed(ROWS), POD_OF, 10).outside() == {4: 90}
+    assert ScanSums(packed(rows), POD_OF, 10).outside() == {5: 20}
 
 
 def test_what_is_in_swap_is_held_still() -> None:
     swapped = (70, NOT_KNOWN, 9, 9, 9, 9)
     rows = [(1, 0, 9, 1 << 51, *swapped, 0, 0, 0, 0, 0), (2, 0, 5, 1 << 51, *swapped, 1, 0, 0, 0, 0)]
-    sums = ScanSums(rows, {2: "a"}.get, 10)
+    sums = ScanSums(packed(rows), {2: "a"}.get, 10)
     assert sums.outside() == {1: 790}
     assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
     assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction gives back none of it
@@ -67,15 +68,40 @@ def test_what_has_a_limit_and_how_much_of_it_reclaim_cannot_give_back() -> None:
         (3, 2, 50, 70, *NOT_SUMMED, 20, 1, 7, 4, 2),
         (4, 2, 5, 1 << 51, *NOT_SUMMED, 5, 0, 0, 0, 0),
     ]
-    found = ScanSums(rows, {2: "a", 3: "a", 4: "a"}.get, 10).limited({2})
+    found = ScanSums(packed(rows), {2: "a", 3: "a", 4: "a"}.get, 10).limited({2})
     assert found == [LimitedCgroup(2, "a", (60 - 12) * 10, 900), LimitedCgroup(3, "a", (50 - 11) * 10, 700)]
 
 
 def test_what_is_beyond_the_known_cgroups_of_a_pod_is_the_pods() -> None:
     deep = [(each, each - 1, 40, 500, *NOT_SUMMED, 100, 0, 0, 0, 0) for each in (50, 51, 52)]
     rows = [*ROWS, (50, 3, *deep[0][2:]), *deep[1:]]
-    sums = ScanSums(rows, POD_OF, 1)
+    sums = ScanSums(packed(rows), POD_OF, 1)
     memory = sums.pod("a", 2)
     assert memory is not None and memory.inactive_anon_bytes == 30 + 300
     assert sums.outside() == {4: 9}
     assert sums.limited({2}) == []
+
+
+def test_the_next_scan_is_summed_as_if_there_had_been_none_before() -> None:
+    before = ScanSums(packed(ROWS), POD_OF, 10, version=1)
+    assert before.pod("a", 2) is not None
+    grown = [*ROWS[:2], (3, 2, 50, 1 << 51, *NOT_SUMMED, 25, 1, 7, 0, 2), ROWS[3]]
+    risen = [ROWS[0], (2, 1, 70, 1 << 51, *NOT_SUMMED, 10, 0, 0, 0, 0), *ROWS[2:]]
+    for rows in (ROWS, grown, risen, ROWS[:3], [*ROWS, (5, 2, 7, 80, *NOT_SUMMED, 1, 1, 1, 1, 1)]):
+        now, anew = ScanSums(packed(rows), POD_OF, 10, before, version=1), ScanSums(packed(rows), POD_OF, 10)
+        assert now.pod("a", 2) == anew.pod("a", 2)
+        assert (now.all(1), now.outside(), now.limited({2})) == (anew.all(1), anew.outside(), anew.limited({2}))
+
+
+def test_a_cgroup_that_is_another_pods_now_is_summed_for_that_one() -> None:
+    before = ScanSums(packed(ROWS), POD_OF, 10, version=1)
+    assert before.pod("a", 2) is not None
+    after = ScanSums(packed(ROWS), {2: "b", 3: "b"}.get, 10, before, version=2)
+    assert after.pod("a", 2) is None
+    assert after.pod("b", 2) == before.pod("a", 2)
+
+
+def test_what_reads_the_same_is_not_summed_again() -> None:
+    before = ScanSums(packed(ROWS), POD_OF, 10, version=1)
+    memory = before.pod("a", 2)
+    assert ScanSums(packed(ROWS), POD_OF, 10, before, version=1).pod("a", 2) is memory
