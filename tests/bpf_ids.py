@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from koordebpf.kernel import libbpf
+from koordebpf.kernel.bpf import libbpf
 
 InfoT = TypeVar("InfoT", bound=ctypes.Structure)
 Kind = Literal["prog", "map", "link"]

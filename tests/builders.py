@@ -12,12 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.node_plan import NodePlan, decide_node
-from koordebpf.decide.plan import FeaturePlan, Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.kube.objects import (
+from koordebpf.kube.cache.objects import (
     Container,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
@@ -32,6 +27,11 @@ from koordebpf.kube.objects import (
     ResourceRequirements,
     Volume,
 )
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.plan import FeaturePlan, Plan
+from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, Measured, MemoryParts, NodeMeasure, PendingRelease, PodMeasure, StallParts

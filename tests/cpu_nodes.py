@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.kube.objects import NodeResourceTopology, NodeStatus, ObjectMeta
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kube.cache.objects import NodeResourceTopology, NodeStatus, ObjectMeta
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu import (
+from koordebpf.state.cpu.measured import (
     BeCgroup,
     BeQuota,
     CpuManager,

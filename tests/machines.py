@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
-from koordebpf.kernel.cgroup_files import format_cpu_list
-from koordebpf.kernel.cpu_topology import Cpu, CpuTopology
+from koordebpf.kernel.cgroup.files import format_cpu_list
+from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology
 
 Numbering = Literal["siblings together", "siblings last", "sockets in turn"]
 

@@ -8,7 +8,7 @@ import struct
 from types import TracebackType
 from typing import Self
 
-from koordebpf.kernel import libbpf
+from koordebpf.kernel.bpf import libbpf
 from tests.loads import BUILD
 
 _FLOOD = struct.Struct("<QQII")  # struct flood

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.cgroupfs import cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from tests.loads import BUILD
 from tests.tracefs import TRACEFS
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from koordebpf.act.actuator import Actuator
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.emergency import EmergencySettings, emergency
-from koordebpf.agent.config import AgentConfig
-from koordebpf.agent.kept_list import KeptList
-from koordebpf.detect import be_memory_evict
-from koordebpf.kube.objects import ClusterState
-from koordebpf.state.facts import PodFacts
+from koordebpf.act.evict.actuator import Actuator
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.guards.emergency import EmergencySettings, emergency
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.policy.detect import be_memory_evict
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import Measured, NodeView
+from koordebpf.store.pod_list import KeptList
 from koordebpf.units import format_ns
 
 log = logging.getLogger("koordebpf")
@@ -89,3 +90,16 @@ def open_emergency(
         format_ns(until),
     )
     return Emergency(config.emergency, config.guards.pods_max_age_ns, executor, kept_list)
+
+
+def open_kept_list(
+    config: AgentConfig, folder: Path | None, stack: contextlib.ExitStack, *, knows_pods: bool = False
+) -> KeptList | None:
+    """Return it for an agent that acts, with `folder`, and may do so without the API server."""
+    if folder is None or config.source != "api" or config.emergency.action != "kill-be":
+        return None
+    kept = KeptList(folder / "pods.json", config.node_name or "", config.emergency.max_age_ns)
+    if knows_pods:
+        kept.drop()
+    stack.callback(kept.close)
+    return kept

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordebpf.act.guards import Budget
-from koordebpf.act.last_evictions import LastEvictions
+from koordebpf.act.guards.effectiveness import Usefulness
+from koordebpf.act.guards.last_evictions import LastEvictions
+from koordebpf.act.guards.pending import Settled, is_fruitless, note_outcome, note_told, settle
+from koordebpf.act.guards.rules import Budget
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.act.pending import Settled, is_fruitless, note_outcome, note_told, settle
-from koordebpf.act.usefulness import Usefulness
-from koordebpf.agent.kept_budget import KeptBudget
-from koordebpf.decide.evict.credit import credit_bytes
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.plan import Candidate
+from koordebpf.policy.credit import credit_bytes
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import Candidate
 from koordebpf.state.view import NodeView, PastEviction, PendingRelease, RefusedEviction
+from koordebpf.store.budget import KeptBudget
 from koordebpf.units import NS_PER_S
 
 _LOOK_CLOSELY_NS = NS_PER_S  # a victim's memory comes back in tens of milliseconds, or with its grace period

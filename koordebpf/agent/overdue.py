@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.act.actuator import Actuator
-from koordebpf.act.last_resort import LastResort
+from koordebpf.act.evict.actuator import Actuator
+from koordebpf.act.evict.fallback import LastResort
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.agent.config import AgentConfig
-from koordebpf.decide.evict.credit import credit_bytes
-from koordebpf.decide.evict.grace import own_grace_s
-from koordebpf.decide.plan import Plan, Victim
-from koordebpf.detect.verdict import USED
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.policy.credit import credit_bytes
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.evict.grace import own_grace_s
+from koordebpf.policy.plan import Plan, Victim
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 

@@ -7,32 +7,32 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from koordebpf.act.guards import ClosedGuard
+from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import SUPPRESS
-from koordebpf.agent.history import StallNews
 from koordebpf.agent.problems import ProblemLog
-from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.owner import Owner
-from koordebpf.decide.evict.cpu_features import CPU_FEATURES
-from koordebpf.decide.plan import Plan, Victim
-from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
-from koordebpf.decide.suppress.settings import Policy
-from koordebpf.detect.verdict import Verdict
+from koordebpf.collect.history import StallNews
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.records import OomKill
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
-from koordebpf.report.audit_trail import AuditTrail
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.evict.cpu_features import CPU_FEATURES
+from koordebpf.policy.plan import Plan, Victim
+from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
+from koordebpf.policy.suppress.settings import Policy
 from koordebpf.report.events import EventPoster, eviction_event
-from koordebpf.report.http import Health
-from koordebpf.report.in_flight import InFlight
-from koordebpf.report.metrics import AgentMetrics
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.sentences import RepeatFilter, late_sentence, outcome_sentence, tick_sentence
-from koordebpf.report.trace import oom_sentence
-from koordebpf.report.writes import AuditedWrite, alike, audited_write, write_sentence
-from koordebpf.state.facts import PodFacts
+from koordebpf.report.trace.record_line import oom_sentence
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
+from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
+from koordebpf.store.audit_trail import AuditTrail
+from koordebpf.store.wal import InFlight
+from koordebpf.store.write_log import AuditedWrite, alike, audited_write, write_sentence
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
 log = logging.getLogger("koordebpf")

@@ -14,58 +14,58 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from koordebpf.act.actuator import Actuator, OutcomeQueue
-from koordebpf.act.api import ApiExecutor, ApiLimits
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.last_resort import LastResort
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.config import AgentConfig
-from koordebpf.agent.emergency import open_emergency
-from koordebpf.agent.kept_budget import KeptBudget
-from koordebpf.agent.kept_list import KeptList, KeptSource, open_kept_list
-from koordebpf.agent.kept_root import KeptRoot
-from koordebpf.agent.kill_support import check_kill_support, known_containers, pod_targets
-from koordebpf.agent.known import check_configuration
-from koordebpf.agent.ladder import open_ladder
-from koordebpf.agent.node_marking import open_node_marking
-from koordebpf.agent.node_writer import open_node_writer
+from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.evict.api import ApiExecutor, ApiLimits
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.evict.fallback import LastResort
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.emergency import open_emergency, open_kept_list
+from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
+from koordebpf.agent.lifecycle.standby import Acting, stand_by, take_right
 from koordebpf.agent.overdue import open_overdue
-from koordebpf.agent.pressure import PodPressure
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.scope import NodeScope, open_scope
 from koordebpf.agent.serving import serve_reports
-from koordebpf.agent.stand_by import Acting, stand_by, take_right
-from koordebpf.agent.suppression import Suppression
+from koordebpf.agent.strategies.ladder import open_ladder
+from koordebpf.agent.strategies.node_writer import open_node_writer
+from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.agent.strategies.suppression_wake import open_wake
+from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.wake import open_wake
-from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.kubelet_root import kubepods_paths
-from koordebpf.decide.evict.exemptions import asked_labels, may_replace_label
-from koordebpf.decide.evict.settings import Rung
+from koordebpf.collect.cluster_view import check_configuration
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.pod_pressure import PodPressure
+from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.choose import passed_over_sentence
-from koordebpf.kernel.kill import hurry_this_thread
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.protection import lock_memory, open_all_files, share_one_arena, spare_from_oom
-from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PsiTrigger
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.kube.file import FileSource
-from koordebpf.kube.merged import MergedSource
-from koordebpf.kube.source import Source
-from koordebpf.report.audit import open_audit
+from koordebpf.kernel.backends.select import passed_over_sentence
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.host.protection import lock_memory, open_all_files, share_one_arena, spare_from_oom
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kube.sources.base import Source
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.kube.sources.merged import MergedSource
+from koordebpf.policy.ladder_settings import Rung
 from koordebpf.report.events import EventPoster
-from koordebpf.report.http import Health
-from koordebpf.report.koordlet_metrics import KoordletMetrics
-from koordebpf.report.logs import log_sink
-from koordebpf.report.metrics import AgentMetrics
-from koordebpf.slo.eviction import may_be_evicted
+from koordebpf.report.http.routes import Health
+from koordebpf.report.log.json_log import log_sink
+from koordebpf.report.prom.koordlet import KoordletMetrics
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.slo.pods.eviction import may_be_evicted
+from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
+from koordebpf.store.audit import open_audit
+from koordebpf.store.budget import KeptBudget
+from koordebpf.store.cgroup_root import KeptRoot
+from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from koordebpf.attribution.index import CgroupIndex
-    from koordebpf.kube.actions import KubeActions
-    from koordebpf.kube.objects import Pod
+    from koordebpf.kube.cache.objects import Pod
+    from koordebpf.kube.clients.evictions import KubeActions
 
 log = logging.getLogger("koordebpf")
 
@@ -269,8 +269,8 @@ def _open_source(config: AgentConfig) -> Source:
     if not config.node_name:
         raise ConfigError("--node-name", None, f"source {config.source} needs this node's name")
     if config.source == "api":
-        from koordebpf.kube.api import ApiSource
-        from koordebpf.kube.transport import open_cluster
+        from koordebpf.kube.http.transport import open_cluster
+        from koordebpf.kube.sources.api import ApiSource
 
         exemptions = config.eviction.exemptions
 
@@ -283,7 +283,7 @@ def _open_source(config: AgentConfig) -> Source:
             may_be_evicted=has_victims,
             namespace_labels=asked_labels(exemptions),
         )
-    from koordebpf.kube.kubelet import KubeletSource
+    from koordebpf.kube.sources.kubelet import KubeletSource
 
     if not config.kubelet_url:
         raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
@@ -303,8 +303,8 @@ def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActio
     # The others need no API server; one that is there anyway is told of their Events.
     if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
         return None
-    from koordebpf.kube.actions import KubeActions
-    from koordebpf.kube.transport import open_cluster
+    from koordebpf.kube.clients.evictions import KubeActions
+    from koordebpf.kube.http.transport import open_cluster
 
     actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
     stack.callback(actions.close)
@@ -319,8 +319,8 @@ def _open_executor(
     index: CgroupIndex,
 ) -> Actuator:
     if config.executor == "cri":
-        from koordebpf.act.cri import CriExecutor
-        from koordebpf.kube.cri import Cri
+        from koordebpf.act.evict.cri import CriExecutor
+        from koordebpf.kube.clients.cri import Cri
 
         known = functools.partial(known_containers, index)
         return CriExecutor(Cri(config.cri_socket), outcomes, known=known, enforce=config.enforce)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.scope import NodeScope
-from koordebpf.agent.sole_agent import folder_of
-from koordebpf.kernel.kill import hurry_this_thread
-from koordebpf.report.http import DecisionServer, Health, ReportServer
-from koordebpf.report.local_socket import LocalSocket
-from koordebpf.report.metrics import AgentMetrics
+from koordebpf.collect.scope import NodeScope
+from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.report.http.local_socket import LocalSocket
+from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
+from koordebpf.report.prom.metrics import AgentMetrics
 
 log = logging.getLogger("koordebpf")
 

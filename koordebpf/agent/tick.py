@@ -12,35 +12,36 @@ import time
 
 import msgspec
 
-from koordebpf.act.actuator import Actuator, OutcomeQueue
-from koordebpf.act.emergency import without_stale
-from koordebpf.act.guards import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
+from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.guards.emergency import without_stale
+from koordebpf.act.guards.rules import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.config import AgentConfig
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.evictions import Evictions
-from koordebpf.agent.history import NodeHistory
-from koordebpf.agent.kept_budget import KeptBudget
-from koordebpf.agent.known import Known
-from koordebpf.agent.ladder import Ladder
-from koordebpf.agent.node_marking import NodeMarking
 from koordebpf.agent.overdue import Overdue
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.suppression import Suppression
-from koordebpf.agent.wake import SuppressionWake
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.decide.evict.cpu_features import CPU_FEATURES
-from koordebpf.decide.evict.exemptions import asked_labels, exempt_bytes, judged
-from koordebpf.decide.plan import Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.detect import be_memory_evict, memory_evict
-from koordebpf.detect.used_memory import threshold_bytes
-from koordebpf.detect.verdict import USED
+from koordebpf.agent.strategies.ladder import Ladder
+from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.agent.strategies.suppression_wake import SuppressionWake
+from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.records import OomKill
+from koordebpf.policy.decide import decide
+from koordebpf.policy.detect import be_memory_evict, memory_evict
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.evict.cpu_features import CPU_FEATURES
+from koordebpf.policy.plan import Plan
+from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
+from koordebpf.state.pods.exemptions import asked_labels, judged
 from koordebpf.state.series import next_sample_ns
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
+from koordebpf.store.budget import KeptBudget
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)

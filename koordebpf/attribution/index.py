@@ -16,7 +16,7 @@ from koordebpf.attribution.paths import NO_PODS, TREE_ROOT, Place, child_place, 
 from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
 from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import Pod
+from koordebpf.kube.cache.objects import Pod
 
 # Why 65,536: the kernel's own bound on memory cgroups (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
 MAX_CGROUPS = 1 << 16

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordebpf.kube.objects import Pod
+from koordebpf.kube.cache.objects import Pod
 
 CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
 CONFIG_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.attribution.paths import Place
-from koordebpf.kube.objects import Pod
+from koordebpf.kube.cache.objects import Pod
 
 # Why 4,096 and 24: within its containers a pod with a container runtime of its own has some hundreds, few levels down.
 # One that may write the cgroup file system can make all that the kernel allows, and must not use up the other pods'.

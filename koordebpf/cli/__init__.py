@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return _group.main(arguments, prog_name="koordebpf")
     except KoordebpfError as error:
-        from koordebpf.report.logs import say_last
+        from koordebpf.report.log.json_log import say_last
 
         if not say_last(f"koordebpf: {error}"):
             echo(f"koordebpf: {error}", err=True)

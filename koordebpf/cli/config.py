@@ -36,7 +36,7 @@ def check(path: str) -> None:
     Examples:
       koordebpf config check config.yaml
     """
-    from koordebpf.agent.config_file import ConfigProblems, check_config, differences
+    from koordebpf.agent.config.file import ConfigProblems, check_config, differences
 
     try:
         changes = differences(check_config(path, read_input(path)))
@@ -62,8 +62,8 @@ def show(path: str | None) -> None:
       koordebpf config show
       koordebpf config show config.yaml
     """
-    from koordebpf.agent.config import agent_config
-    from koordebpf.agent.config_file import check_config, config_text
+    from koordebpf.agent.config.file import check_config, config_text
+    from koordebpf.agent.config.settings import agent_config
 
     echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
 
@@ -76,7 +76,7 @@ def schema() -> None:
     Examples:
       koordebpf config schema > config.schema.json
     """
-    from koordebpf.agent.config_file import config_schema
+    from koordebpf.agent.config.file import config_schema
 
     echo_json(config_schema(), indent=2)
 

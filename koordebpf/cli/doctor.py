@@ -10,7 +10,7 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 
 if TYPE_CHECKING:
-    from koordebpf.kernel.choose import WantedBackend
+    from koordebpf.kernel.backends.select import WantedBackend
 
 
 @click.command()
@@ -53,8 +53,8 @@ def doctor(
       koordebpf doctor --json | jq '.sources[] | select(.works | not)'
       koordebpf doctor >/dev/null || echo "exit code $?"
     """
-    from koordebpf.agent.doctor import examine
-    from koordebpf.report.doctor import doctor_text
+    from koordebpf.report.pages.doctor import doctor_text
+    from koordebpf.tools.doctor import examine
 
     report = examine(node_cgroup, backend, cgroup_root)
     if as_json:

@@ -9,7 +9,7 @@ import click
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text, to standard error with `err`; a pipe gets the same, since it may end at a terminal."""
-    from koordebpf.report.printable import printable_text
+    from koordebpf.printable import printable_text
 
     click.echo(printable_text(text), err=err, nl=nl)
 
@@ -18,7 +18,7 @@ def echo_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON, on one line or indented; bytes are JSON already."""
     import msgspec
 
-    from koordebpf.report.printable import json_bytes, plain_json
+    from koordebpf.printable import json_bytes, plain_json
 
     raw = plain_json(value) if isinstance(value, bytes) else json_bytes(value)
     click.echo(msgspec.json.format(raw, indent=indent) if indent else raw)

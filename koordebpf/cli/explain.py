@@ -53,7 +53,7 @@ def explain(
       koordebpf explain --url /run/koordebpf/machine/acting.sock
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
-    from koordebpf.report.explain import concerns, decode_audit, explained
+    from koordebpf.report.pages.explain import concerns, decode_audit, explained
 
     if of_writes and pod:
         raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
@@ -81,7 +81,7 @@ def explain(
 
 def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
 
-    from koordebpf.report.explain_writes import decode_writes, explained_writes, rounds_of
+    from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)
     for problem in problems:
@@ -102,7 +102,7 @@ def _ask(url: str | None, run_dir: Path, what: str) -> tuple[bytes, str]:
     import urllib.error
     import urllib.request
 
-    from koordebpf.report.local_socket import agent_socket, asked
+    from koordebpf.report.http.local_socket import agent_socket, asked
 
     place = str(agent_socket(run_dir)) if url is None else url
     if "://" in place and not place.startswith(("http://", "https://")):

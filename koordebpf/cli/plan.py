@@ -78,10 +78,10 @@ def plan(
     if frame is None:
         raise click.UsageError("Missing argument 'FRAME.json'.")
 
-    from koordebpf.agent.case import Case, case_changes, with_entries, with_feature_gates, with_file
-    from koordebpf.report.plan_diff import diff_page, plan_diff
-    from koordebpf.report.plan_page import plan_page
+    from koordebpf.report.pages.plan import plan_page
+    from koordebpf.report.pages.plan_diff import diff_page, plan_diff
     from koordebpf.state.frame import decode_frame
+    from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates, with_file
 
     case = Case(decode_frame(read_input(frame), frame))
     if config is not None:
@@ -110,8 +110,8 @@ def plan(
 
 
 def _schema(of: str) -> object:
-    from koordebpf.decide.node_plan import node_plan_schema
-    from koordebpf.report.plan_diff import plan_diff_schema
+    from koordebpf.policy.node_plan import node_plan_schema
+    from koordebpf.report.pages.plan_diff import plan_diff_schema
     from koordebpf.state.frame import frame_schema
 
     return {"frame": frame_schema, "plan": node_plan_schema, "diff": plan_diff_schema}[of]()

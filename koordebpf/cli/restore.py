@@ -8,18 +8,18 @@ from pathlib import Path
 
 import click
 
-from koordebpf.act.begun_kill import frozen_by
+from koordebpf.act.evict.unfinished_kill import frozen_by
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
-from koordebpf.agent.sole_agent import is_held
-from koordebpf.agent.successor import forget_kept, is_succeeded
+from koordebpf.agent.lifecycle.handover import forget_kept, is_succeeded
+from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.errors import ActuationError
-from koordebpf.kernel.cgroupfs import find_controllers
-from koordebpf.kernel.freezer import thaw
-from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
+from koordebpf.kernel.cgroup.freezer import thaw
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 
 
 @click.command()

@@ -153,11 +153,11 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
       koordebpf run --source api --node-name $NODE_NAME --audit -
       koordebpf run --config /etc/koordebpf/config.yaml --enforce
     """
-    from koordebpf.act.guards import GuardLimits
-    from koordebpf.agent.config import agent_config, named_gates
-    from koordebpf.agent.config_file import places, read_config
+    from koordebpf.act.guards.rules import GuardLimits
+    from koordebpf.agent.config.file import places, read_config
+    from koordebpf.agent.config.settings import agent_config, named_gates
     from koordebpf.agent.run import run_agent
-    from koordebpf.report.logs import set_up_logging
+    from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 
     in_file = read_config(str(config_file), config_file.read_bytes()) if config_file else {}

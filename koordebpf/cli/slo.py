@@ -40,8 +40,8 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
       koordebpf slo render --node node.json slo-controller-config.yaml
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
-    from koordebpf.kube.manifest import NODESLO_VERSION, parse_manifests
-    from koordebpf.slo.render import render_spec
+    from koordebpf.kube.sources.manifest import NODESLO_VERSION, parse_manifests
+    from koordebpf.slo.manager.render import render_spec
 
     found = parse_manifests({node_path: read_input(node_path)}).node
     if found is None:
@@ -72,9 +72,9 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
       koordebpf slo check slo-controller-config.yaml
       kubectl get nodes -o json | koordebpf slo check --nodes - slo-controller-config.yaml
     """
-    from koordebpf.kube.manifest import node_labels
-    from koordebpf.slo.shapes import unknown_in_config
-    from koordebpf.slo.webhook import check_configmap
+    from koordebpf.kube.sources.manifest import node_labels
+    from koordebpf.slo.manager.shapes import unknown_in_config
+    from koordebpf.slo.manager.webhook import check_configmap
 
     data = _data(configmap)
     problems = check_configmap(data, node_labels(nodes, read_input(nodes)) if nodes else None, strict=strict)
@@ -99,16 +99,16 @@ def crd() -> None:
     Examples:
       koordebpf slo crd | kubectl apply --server-side -f -
     """
-    from koordebpf.slo.crd import nodeslo_crd_json
+    from koordebpf.slo.manager.crd import nodeslo_crd_json
 
     echo_json(nodeslo_crd_json())
 
 
 # What of the ConfigMap does not mean what it says, for this node.
 def _notes(data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None) -> list[str]:
-    from koordebpf.slo.doubts import strategy_doubts
-    from koordebpf.slo.keys import THRESHOLD_KEY
-    from koordebpf.slo.shapes import unknown_in_config
+    from koordebpf.slo.lint import strategy_doubts
+    from koordebpf.slo.manager.keys import THRESHOLD_KEY
+    from koordebpf.slo.manager.shapes import unknown_in_config
     from koordebpf.slo.spec import spec_of_configmap
 
     made, _, left_out = spec_of_configmap(data, labels, annotations)
@@ -117,7 +117,7 @@ def _notes(data: dict[str, str], labels: dict[str, str], annotations: dict[str, 
 
 
 def _data(path: str) -> dict[str, str]:
-    from koordebpf.kube.manifest import parse_manifests
+    from koordebpf.kube.sources.manifest import parse_manifests
 
     data = parse_manifests({path: read_input(path)}, among_others=True).slo_controller_config
     if data is None:

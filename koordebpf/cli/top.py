@@ -11,8 +11,8 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 
 if TYPE_CHECKING:
-    from koordebpf.kernel.choose import WantedBackend
-    from koordebpf.report.top import Level, Sort
+    from koordebpf.kernel.backends.select import WantedBackend
+    from koordebpf.report.pages.top import Level, Sort
 
 
 @click.command()
@@ -98,22 +98,22 @@ def top(
       koordebpf top --pods pods.yaml --frame | koordebpf plan -
     """
     if schema:
-        from koordebpf.report.top import top_schema
+        from koordebpf.report.pages.top import top_schema
 
         echo_json(top_schema(), indent=2)
         return
 
-    from koordebpf.agent.config import FEATURE_GATES
-    from koordebpf.agent.frames import frame_of
-    from koordebpf.agent.keyboard import Keyboard
-    from koordebpf.agent.scope import open_scope
-    from koordebpf.agent.top import looks
-    from koordebpf.agent.watch import NodeWatch
-    from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-    from koordebpf.kube.file import FileSource
-    from koordebpf.report.printable import page
-    from koordebpf.report.top import Choice, cut, page_lines
+    from koordebpf.agent.config.settings import FEATURE_GATES
+    from koordebpf.collect.node_watch import NodeWatch
+    from koordebpf.collect.scope import open_scope
+    from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+    from koordebpf.kube.sources.file import FileSource
+    from koordebpf.printable import page
+    from koordebpf.report.pages.top import Choice, cut, page_lines
     from koordebpf.state.frame import encode_frame
+    from koordebpf.tools.frame import frame_of
+    from koordebpf.tools.keyboard import Keyboard
+    from koordebpf.tools.top import looks
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     source = FileSource(files) if files else None
@@ -121,7 +121,7 @@ def top(
     is_live = not (once or as_json or as_frame) and sys.stdout.isatty()
     with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
         if is_live:
-            from koordebpf.report.screen import Screen
+            from koordebpf.report.pages.screen import Screen
 
             with Keyboard() as keyboard, Screen() as screen:
                 for look in looks(watch, interval, choice, keyboard):

@@ -10,9 +10,9 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 
 if TYPE_CHECKING:
-    from koordebpf.kernel.choose import WantedBackend
+    from koordebpf.kernel.backends.select import WantedBackend
 
-# As koordebpf.report.trace.KINDS has them, which `--help` must not import.
+# As koordebpf.report.trace.record_line.KINDS has them, which `--help` must not import.
 _KINDS = (
     "reclaim",
     "oom_kill",
@@ -146,7 +146,7 @@ def trace(
       koordebpf trace --replay storm --pods pods.yaml    to be read later
     """
     if schema:
-        from koordebpf.report.told import trace_schema
+        from koordebpf.report.trace.trace_output import trace_schema
 
         echo_json(trace_schema(), indent=2)
         return
@@ -159,11 +159,11 @@ def trace(
     if record_to and (summary or since_boot or as_json):
         raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
 
-    from koordebpf.agent.scope import open_scope
-    from koordebpf.agent.trace import Asked, follow, open_watch
-    from koordebpf.kernel.cgroupfs import cgroup_id, find_memory_hierarchy
-    from koordebpf.report.told import Told, told_json, told_text
-    from koordebpf.report.trace import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
+    from koordebpf.collect.scope import open_scope
+    from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
+    from koordebpf.report.trace.record_line import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
+    from koordebpf.report.trace.trace_output import Told, told_json, told_text
+    from koordebpf.tools.trace import Asked, follow, open_watch
 
     wanted = TraceFilter(
         pod,
@@ -180,7 +180,7 @@ def trace(
             echo(told_text(told))
 
     if replay:
-        from koordebpf.agent.replay import replayed
+        from koordebpf.tools.replay import replayed
 
         if not as_json:
             echo(HEADER)
@@ -190,13 +190,13 @@ def trace(
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
     ring_bytes = None
     if record_to:
-        from koordebpf.agent.record import RING_BYTES
+        from koordebpf.tools.record import RING_BYTES
 
         ring_bytes = RING_BYTES
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     with open_watch(scope, files, asked, backend, ring_bytes) as watch:
         if record_to:
-            from koordebpf.agent.replay import record_trace
+            from koordebpf.tools.replay import record_trace
 
             echo(record_trace(watch, record_to, asked), err=True)
         else:

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from koordebpf.controller.settings import Settings
-from koordebpf.kube.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
-from koordebpf.slo.render import SPEC_FIELDS, render_spec
+from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
+from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "koordebpf-controller"

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeError, KubeGone
-from koordebpf.kube.lease import Lease, LeaseClient, LeaseSpec, micro_time
+from koordebpf.kube.clients.lease import Lease, LeaseClient, LeaseSpec, micro_time
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

@@ -6,9 +6,9 @@ from typing import Final
 
 from koordebpf.controller.desired import desired_nodeslo
 from koordebpf.controller.settings import Settings
-from koordebpf.kube.backoff import Backoff
-from koordebpf.kube.nodeslos import NodeMeta, NodeSLO
-from koordebpf.kube.table import is_older
+from koordebpf.kube.cache.store import is_older
+from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO
+from koordebpf.kube.http.backoff import Backoff
 from koordebpf.units import NS_PER_S
 
 # A write shows in the watch within milliseconds, and a watch that was cut is back within seconds. After this the watch

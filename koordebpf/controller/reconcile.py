@@ -16,8 +16,8 @@ from koordebpf.controller.desired import is_ours
 from koordebpf.controller.keeper import Keeper
 from koordebpf.controller.settings import Settings
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
-from koordebpf.kube.backoff import Backoff
-from koordebpf.kube.nodeslos import ControllerState, NodeSLO
+from koordebpf.kube.clients.nodeslos import ControllerState, NodeSLO
+from koordebpf.kube.http.backoff import Backoff
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

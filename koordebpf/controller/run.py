@@ -16,14 +16,14 @@ from koordebpf.controller.election import Election
 from koordebpf.controller.reconcile import Reconciler
 from koordebpf.controller.tick import Controller
 from koordebpf.errors import SupportError
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.kube.lease import LeaseClient
-from koordebpf.kube.nodeslos import ControllerSource, NodeSLOWriter
-from koordebpf.kube.transport import open_cluster
-from koordebpf.report.controller import ControllerMetrics
-from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.logs import log_sink
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kube.clients.lease import LeaseClient
+from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.report.http.routes import Health, ReportServer
+from koordebpf.report.log.json_log import log_sink
+from koordebpf.report.prom.controller import ControllerMetrics
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.render import SPEC_FIELDS, render_spec
-from koordebpf.slo.shapes import decode_config
-from koordebpf.slo.webhook import EMPTY_SELECTOR, Problem, check_configmap, entries_field
+from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
+from koordebpf.slo.manager.shapes import decode_config
+from koordebpf.slo.manager.webhook import EMPTY_SELECTOR, Problem, check_configmap, entries_field
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ from typing import Final
 from koordebpf.controller.reconcile import Reconciler, Round
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import KubeConflict, KubeError
-from koordebpf.kube.nodeslos import ControllerSource, ControllerState, NodeSLOWriter
-from koordebpf.kube.objects import ConfigMap
-from koordebpf.report.controller import ControllerMetrics
-from koordebpf.report.http import Health
-from koordebpf.slo.webhook import Problem
+from koordebpf.kube.cache.objects import ConfigMap
+from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, NodeSLOWriter
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.controller import ControllerMetrics
+from koordebpf.slo.manager.webhook import Problem
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.kernel.cgroupfs import CgroupMemory, cgroup_id, walk
-from koordebpf.kernel.kill import KillTarget, kill_cgroup
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, cgroup_id, walk
+from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 from koordebpf.units import NS_PER_S
 
 CgroupVersion = Literal[1, 2]

@@ -12,10 +12,10 @@ from koordebpf.demo.node import NodeCgroup
 from koordebpf.demo.verdict import PodStalls
 from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import check_layout, decode_stall
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals import KernelSignals
-from koordebpf.state.sums import ScanSums, cgroup_used_bytes
+from koordebpf.kernel.backends.co_re import KernelSignals
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.state.view import MemoryParts
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 

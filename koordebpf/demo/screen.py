@@ -12,7 +12,7 @@ import msgspec
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
-from koordebpf.report.printable import json_bytes, printable, printable_text
+from koordebpf.printable import json_bytes, printable, printable_text
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 
 _COLUMNS = 80

@@ -22,13 +22,13 @@ from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import FULL_PERCENT, Eviction, PodEnd, StoryFacts, evictions_of, rounds_within
-from koordebpf.detect.used_memory import threshold_bytes
 from koordebpf.errors import KoordebpfError, SupportError
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
-from koordebpf.kernel.meminfo import Meminfo
-from koordebpf.kernel.objects import object_path
-from koordebpf.report.audit import AuditRecord
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
+from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.store.audit import AuditRecord
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
 
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.act.outcome import Result
-from koordebpf.report.audit import AuditRecord
+from koordebpf.store.audit import AuditRecord
 from koordebpf.units import NS_PER_MS
 
 Kind = Literal["hog", "page-cache", "own-limit"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from koordebpf.events.layout import KIND_NUMBERS, LAYOUTS, expected_offsets
-from koordebpf.kernel.ring_pages import Batch, require_numpy
+from koordebpf.kernel.bpf.ring import Batch, require_numpy
 
 if TYPE_CHECKING:
     import numpy as np

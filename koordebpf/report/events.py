@@ -12,10 +12,10 @@ from typing import Literal, Protocol
 import msgspec
 
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Victim
 from koordebpf.errors import KubeError
-from koordebpf.kernel.ending import have_ended
-from koordebpf.report.printable import printable
+from koordebpf.kernel.io.ending import have_ended
+from koordebpf.policy.plan import Victim
+from koordebpf.printable import printable
 
 _log = logging.getLogger(__name__)
 

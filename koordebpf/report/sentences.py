@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from koordebpf.act.guards import ClosedGuard
+from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Plan
-from koordebpf.kernel.quality import SignalQuality
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.plan import Plan
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S, format_ns
 

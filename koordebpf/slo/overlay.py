@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 # Source: koordinator pkg/util/sloconfig/nodeslo_config.go, DefaultResourceThresholdStrategy.
 DEFAULT_STRATEGY = ResourceThresholdStrategy(

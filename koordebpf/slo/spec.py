@@ -12,14 +12,14 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import overlaid
-from koordebpf.slo.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
-from koordebpf.slo.host_applications import HostApplication, host_applications
+from koordebpf.slo.manager.render import SPEC_FIELDS, render_part
+from koordebpf.slo.manager.shapes import named_spec
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
-from koordebpf.slo.render import SPEC_FIELDS, render_part
-from koordebpf.slo.resource_qos import DEFAULT_RESOURCE_QOS, ResourceQOSStrategy, without_disabled
-from koordebpf.slo.shapes import named_spec
-from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.slo.system_strategy import DEFAULT_SYSTEM, SystemStrategy, overlaid_system
+from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
+from koordebpf.slo.strategies.host_applications import HostApplication, host_applications
+from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS, ResourceQOSStrategy, without_disabled
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.slo.strategies.system import DEFAULT_SYSTEM, SystemStrategy, overlaid_system
 
 
 class NodeSLOSpec(msgspec.Struct, frozen=True):

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, PodDisruptionBudget
+from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
-from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.state.cpu_view import cpu_view
-from koordebpf.state.facts import PodFacts, facts_of_pods, seconds_of
-from koordebpf.state.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.cpu.view import cpu_view
+from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
+from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import (
     ExecutorName,

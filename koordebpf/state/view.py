@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from koordebpf.kube.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
-from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.state.cpu import CpuMeasured, CpuView
-from koordebpf.state.pod_terms import PodTerms
-from koordebpf.state.stall_sample import StallSample
+from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.cpu.measured import CpuMeasured, CpuView
+from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 

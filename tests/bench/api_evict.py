@@ -6,12 +6,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.api import ApiExecutor
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.api import ApiExecutor
 from koordebpf.act.outcome import Result
-from koordebpf.decide.plan import Candidate, Victim
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.policy.plan import Candidate, Victim
 from tests.bench.api_server import NODE, ApiServer, api_pod, certificate
 from tests.bench.figure import figure
 from tests.bench.report import Report

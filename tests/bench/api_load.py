@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.bench.figure import at_most
 from tests.bench.nodes import GIB
 from tests.bench.report import CannotMeasure, Report

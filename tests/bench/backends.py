@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from koordebpf.kernel.backend import BackendName
+from koordebpf.kernel.signals.interface import BackendName
 from tests.bench.figure import at_most, figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import CannotMeasure, Report
@@ -28,10 +28,10 @@ _NS_PER_MS = 1_000_000
 _PROGRAM = """
 import select, sys, time
 from pathlib import Path
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.records import CgroupBirth
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 node, backend = sys.argv[1:]
 scope = open_scope(find_memory_hierarchy(), Path(node))

@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import MEMCG_LRU_AT, unpack_memcgs
-from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
 
 _FLOOR_S = 0.005
 _FASTEST_BYTES_PER_S = 6 << 30

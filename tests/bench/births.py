@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy, walk
-from koordebpf.kernel.choose import WantedBackend
-from koordebpf.kernel.loop import Loop
+from koordebpf.kernel.backends.select import WantedBackend
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy, walk
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_most
 from tests.bench.nodes import full_node

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.psi import NODE_CPU_PRESSURE, PsiTrigger
-from koordebpf.report.writes import WRITE_LINE, AuditedWrite
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE, PsiTrigger
+from koordebpf.store.write_log import WRITE_LINE, AuditedWrite
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
 from tests.host.burst_node import BurstNode

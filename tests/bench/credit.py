@@ -6,14 +6,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.decide.evict.credit import credit_bytes
-from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
-from koordebpf.kube.file import FileSource
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.policy.credit import credit_bytes
 from koordebpf.state.build import build_view
-from koordebpf.state.facts import facts_of_pods
+from koordebpf.state.pods.facts import facts_of_pods
 from tests.bench.figure import between
 from tests.bench.report import Report
 from tests.loads import Holder

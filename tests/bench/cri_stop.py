@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from koordebpf.kernel.cgroupfs import CgroupMemory
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from tests.bench.figure import figure
 from tests.bench.nodes import TMPFS
 from tests.bench.report import CannotMeasure, Report

@@ -12,9 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from koordebpf.kernel.kill import hurry_this_thread
-from koordebpf.report.audit import AuditRecord
-from koordebpf.report.explain import decode_audit
+from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.report.pages.explain import decode_audit
+from koordebpf.store.audit import AuditRecord
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
 from tests.bench.nodes import GIB, TMPFS, FullNode, full_node, wait_until_below

@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from koordebpf.decide.suppress.settings import Policy, SuppressSettings
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.suppress.settings import Policy, SuppressSettings
 from tests.bench.figure import at_least, at_most, figure
 from tests.bench.report import CannotMeasure, Report
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.metrics import AgentMetrics
-from koordebpf.state.ledger import Charge
+from koordebpf.report.http.routes import Health, ReportServer
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import Party
 from tests.attackers import drips, floods, holds
 from tests.bench.figure import at_most, figure, percentile

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.units import NS_PER_MS
 from tests.bench.figure import Figure, figure
 from tests.bench.report import CannotMeasure, Report

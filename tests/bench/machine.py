@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 
 class Machine(msgspec.Struct, frozen=True):

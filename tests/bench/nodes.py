@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
 from tests.nodes import MIB, NodeCgroup
 
 GIB = 1 << 30

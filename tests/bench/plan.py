@@ -7,8 +7,8 @@ import time
 
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.rounds import decide
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party

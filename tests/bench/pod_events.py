@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from koordebpf.agent.known import Known
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.build import build_view
 from koordebpf.state.view import Measured, NodeMeasure
 from tests.bench.api_server import NODE, SENT_LABEL, ApiServer, api_pod

@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
-from koordebpf.agent.record import first_in_line, follow
-from koordebpf.agent.recording import Recorder, own_header, read_recording
 from koordebpf.events.columns import columns
 from koordebpf.events.layout import decode, expected_offsets
 from koordebpf.events.records import ReclaimStall
-from koordebpf.kernel.libbpf import RingReader
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.ring_pages import Batch, RingPages
+from koordebpf.kernel.bpf.libbpf import RingReader
+from koordebpf.kernel.bpf.ring import Batch, RingPages
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.store.recording import Recorder, own_header, read_recording
+from koordebpf.tools.record import first_in_line, follow
 from koordebpf.units import NS_PER_S, format_bytes
 from tests.bench.figure import at_least, at_most
 from tests.bench.report import CannotMeasure, Report

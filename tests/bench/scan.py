@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode_memcgs, unpack_memcgs
-from koordebpf.kernel.backend import Backend
-from koordebpf.kernel.cgroupfs import CgroupMemory, find_memory_hierarchy, walk
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy, walk
+from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import PAGE_BYTES
 from tests.bench.figure import figure
 from tests.bench.report import Report

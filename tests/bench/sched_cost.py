@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from koordebpf.agent.sched_tracing import SchedTracing
-from koordebpf.decide.suppress.wake import MAX_SHIFT, WakeSettings
+from koordebpf.agent.strategies.sched_tracing import SchedTracing
 from koordebpf.events.run_queue import check_layout
-from koordebpf.kernel.cgroupfs import cgroup_id, find_controllers
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.sched_latency import SchedLatency
-from koordebpf.report.wake_metrics import WakeMetrics
+from koordebpf.kernel.bpf.sched_latency import SchedLatency
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_controllers
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.policy.suppress.wake import MAX_SHIFT, WakeSettings
+from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.units import NS_PER_MS
 from tests.bench.figure import at_most, figure
 from tests.bench.kernel_cost import median_interval

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from koordebpf.events.layout import decode_stall, decode_totals
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_most
 from tests.bench.report import CannotMeasure, Report

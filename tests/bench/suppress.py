@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from koordebpf.decide.suppress.choose_cpus import choose_cpus
-from koordebpf.decide.suppress.round import plan_suppress
+from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.state.suppression import SuppressState
 from tests.bench.figure import figure
 from tests.bench.report import Report

@@ -7,27 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.guards import GuardLimits
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.config import FEATURE_GATES, AgentConfig
-from koordebpf.agent.known import Known
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.guards.rules import GuardLimits
+from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.scope import open_scope
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.rounds import decide
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.kill import hurry_this_thread
-from koordebpf.kernel.protection import lock_memory
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.kube.file import FileSource
-from koordebpf.report.http import Health
-from koordebpf.report.metrics import AgentMetrics
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.host.protection import lock_memory
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.build import build_view
-from koordebpf.state.sums import ScanSums
+from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView
 from koordebpf.units import MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import format_cpu_list, parse_cpu_list
+from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report

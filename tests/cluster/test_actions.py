@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.accounts import account_that_lacks, refused_requests
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane

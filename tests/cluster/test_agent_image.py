@@ -129,7 +129,7 @@ def test_with_a_compiler_it_compiles_the_programs_for_other_headers(tmp_path: Pa
     shutil.copytree(unpacked(cache_folder() / names[0], names, say_line), root, symlinks=True, dirs_exist_ok=True)
     (modules,) = (root / "lib/modules").iterdir()
     modules.rename(modules.with_name(platform.release()))
-    program = "from pathlib import Path; import koordebpf.kernel as kernel; from koordebpf.kernel.bcc_child import *; "
+    program = "from pathlib import Path; import koordebpf.kernel as kernel; from koordebpf.kernel.bcc.child import *; "
     program += "built = Built(import_bcc(), Path(kernel.__file__).parent / 'sources', []); "
     program += "print(sorted(built.layouts()), len(built.maps()[1]))"
     mounts = 'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" && exec chroot "$0" "$@"'

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from koordebpf.agent.kubelet_cpus import KubeletCpus
-from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState
-from koordebpf.kube.objects import Pod
-from koordebpf.kube.pod_resources import BoundCpus, bound_cpus
-from koordebpf.state.facts import PodFacts, pod_facts
+from koordebpf.collect.kubelet_cpus import KubeletCpus
+from koordebpf.kube.cache.objects import Pod
+from koordebpf.kube.clients.pod_resources import BoundCpus, bound_cpus
+from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState
+from koordebpf.state.pods.facts import PodFacts, pod_facts
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.kube.cri import Cri, PodContainers
+from koordebpf.kube.clients.cri import Cri, PodContainers
 from tests.cluster.story import Story
 from tests.patience import patience
 

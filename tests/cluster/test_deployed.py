@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kube.pod_resources import SOCKET, BoundCpus
+from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus
 from koordebpf.units import MIB
 from tests.cluster.agent_image import IMAGE, ROOT, obtain_image
 from tests.cluster.api import Object
@@ -156,9 +156,11 @@ def test_the_sockets_that_it_mounts_answer(deployment: Deployment) -> None:
         return deployment.kubectl("-n", NAMESPACE, "exec", agent, "--", *command)
 
     # Policy none, and a runtime that runs the agent.
-    ask = f"from koordebpf.kube.pod_resources import *; print(bound_cpus(Path('{SOCKET}')))"
+    ask = f"from koordebpf.kube.clients.pod_resources import *; print(bound_cpus(Path('{SOCKET}')))"
     assert run("python", "-c", ask).strip() == str(BoundCpus())
-    assert run("python", "-c", "from koordebpf.kube.cri import Cri; print(Cri().version())").startswith("containerd ")
+    assert run("python", "-c", "from koordebpf.kube.clients.cri import Cri; print(Cri().version())").startswith(
+        "containerd "
+    )
 
 
 def sources(text: str) -> list[Object]:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.api import ApiExecutor
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.api import ApiExecutor
 from koordebpf.act.outcome import Result
-from koordebpf.decide.plan import Candidate, Victim
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
+from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane

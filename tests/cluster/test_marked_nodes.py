@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.act.node_marker import NodeMarker
+from koordebpf.act.taint.worker import NodeMarker
 from koordebpf.errors import KubeConflict, KubeDenied
-from koordebpf.kube.node_marks import CONDITION_TYPE, TAINT_KEY, NodeMarks
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.taints import CONDITION_TYPE, TAINT_KEY, NodeMarks
+from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.accounts import account_that_lacks
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries

@@ -9,19 +9,19 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from koordebpf.agent.frames import frame_of
-from koordebpf.agent.known import Known
-from koordebpf.decide.evict.exemptions import asked_labels
-from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
-from koordebpf.decide.plan import Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.pods.exemptions import ExemptionSettings, asked_labels
+from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure
+from koordebpf.tools.frame import frame_of
 from koordebpf.units import GIB, MIB
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, nodeslo, pod

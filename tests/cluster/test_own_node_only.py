@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.node_marks import NodeMarks
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.clients.taints import NodeMarks
+from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod

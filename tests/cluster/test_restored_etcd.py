@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.objects import AGENT, NAMESPACE, install, node, nodeslo, pod

@@ -18,11 +18,11 @@ import pytest
 import yaml
 
 from koordebpf.errors import KubeError
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
-from koordebpf.kube.node_marks import NodeMarks
-from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.clients.taints import NodeMarks
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
 from tests.cluster.accounts import resource_of
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from koordebpf.kube.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
-from koordebpf.kube.objects import ClusterState
-from koordebpf.kube.transport import open_cluster, open_in_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.http.transport import open_cluster, open_in_cluster
+from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
 from tests.cluster.accounts import account_that_lacks, refused_requests
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane

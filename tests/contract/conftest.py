@@ -10,9 +10,9 @@ import pytest
 from apiserver import Cluster, Server
 from sources import PACE, Open
 
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 
 
 @pytest.fixture

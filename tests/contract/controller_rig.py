@@ -9,12 +9,12 @@ from typing import Any
 
 from koordebpf.controller.reconcile import Reconciler
 from koordebpf.controller.tick import Controller
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.kube.nodeslos import ControllerSource, NodeSLOWriter
-from koordebpf.kube.transport import open_cluster
-from koordebpf.kube.watch import Pace
-from koordebpf.report.controller import ControllerMetrics
-from koordebpf.report.http import Health
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.controller import ControllerMetrics
 from tests.contract.apiserver import until
 from tests.contract.objectstore import NODESLOS, Store
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from koordebpf.kube.cri import MESSAGES, PACKAGE
+from koordebpf.kube.clients.cri import MESSAGES, PACKAGE
 from tests.contract.protobuf_classes import message_classes
 from tests.patience import patience
 

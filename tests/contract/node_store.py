@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from koordebpf.kube.node_marks import TAINT_KEY
+from koordebpf.kube.clients.taints import TAINT_KEY
 from tests.contract.apiserver import Exchange, Server, node, status
 
 PATH = "/api/v1/nodes/n1"

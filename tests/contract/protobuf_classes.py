@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from koordebpf.kube.protobuf import Messages
+from koordebpf.kube.clients.protobuf import Messages
 
 
 def message_classes(package: str, messages: Messages) -> dict[str, Any]:

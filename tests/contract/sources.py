@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.sources.api import ApiSource
 
 PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)
 Open = Callable[..., ApiSource]

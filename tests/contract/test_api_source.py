@@ -15,8 +15,8 @@ from apiserver import Cluster, Exchange, gives, hold_open, let_it_spin, listing,
 from sources import PACE, Open
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
 

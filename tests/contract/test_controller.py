@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.desired import MANAGED_BY, OURS
-from koordebpf.slo.render import render_spec
+from koordebpf.slo.manager.render import render_spec
 from tests.contract.apiserver import Reply, Request, Server, gives, status
 from tests.contract.controller_rig import Rig, at_50, threshold
 from tests.contract.objectstore import CONFIGMAPS, EVENTS, NODES, NODESLOS, Store, config_map, node

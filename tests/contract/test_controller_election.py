@@ -17,8 +17,8 @@ import pytest
 
 from koordebpf.controller.election import Election, Terms
 from koordebpf.controller.run import LEASE_NAME
-from koordebpf.kube.lease import LeaseClient
-from koordebpf.kube.transport import Transport, open_cluster
+from koordebpf.kube.clients.lease import LeaseClient
+from koordebpf.kube.http.transport import Transport, open_cluster
 from tests.contract.apiserver import Reply, Request, Server, gives, let_it_spin, status, until
 from tests.contract.objectstore import CONFIGMAPS, LEASES, NODES, NODESLOS, Store, config_map, node
 from tests.contract.rbac import Rules, asked

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.report.controller import ControllerMetrics
-from koordebpf.report.line_sink import LineSink
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.report.prom.controller import ControllerMetrics
+from koordebpf.store.line_sink import LineSink
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import grpc
 import pytest
 from apiserver import until
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cri import CriExecutor, CriLimits
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cri import CriExecutor, CriLimits
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cri import Cri, RunningContainer
+from koordebpf.kube.clients.cri import Cri, RunningContainer
+from koordebpf.policy.plan import Candidate, Victim
 from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
 from tests.patience import patience
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.agent.config_file import differences, read_config
+from koordebpf.agent.config.file import differences, read_config
 from tests.contract.rbac import RBAC, Rules
 
 ROOT = Path(__file__).parents[2]

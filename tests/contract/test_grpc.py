@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from koordebpf.kube.grpc import GrpcError, GrpcSocket
+from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from tests.patience import patience
 
 METHOD = "/test.Echo/Say"

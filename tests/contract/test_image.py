@@ -71,7 +71,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.http.transport import open_cluster
 open_cluster(pathlib.Path({str(kubeconfig)!r})).close()
 for path in sorted(pathlib.Path("koordebpf").rglob("*.py")):
     name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")

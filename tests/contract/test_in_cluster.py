@@ -11,8 +11,8 @@ import pytest
 from apiserver import Cluster, Server, node, nodeslo, pod, until
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_in_cluster
+from koordebpf.kube.http.transport import open_in_cluster
+from koordebpf.kube.sources.api import ApiSource
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def test_an_address_of_ipv6_is_put_in_brackets(account: Path, monkeypatch: pytes
 
 def test_a_node_does_not_pay_for_the_package_that_a_kubeconfig_needs(account: Path) -> None:
     program = (
-        "import pathlib, sys; from koordebpf.kube.transport import open_in_cluster; import koordebpf.kube.api;"
+        "import pathlib, sys; from koordebpf.kube.http.transport import open_in_cluster;"
+        " import koordebpf.kube.sources.api;"
         f" open_in_cluster(pathlib.Path({str(account)!r})).close();"
         " print([name for name in sys.modules if name.split('.')[0] == 'kubernetes'])"
     )

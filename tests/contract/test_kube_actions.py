@@ -12,9 +12,9 @@ import pytest
 from apiserver import Exchange, Server, gives, status, until
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.event import MESSAGE_BYTES
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.events import MESSAGE_BYTES
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.http.transport import open_cluster
 
 PATH = "/api/v1/namespaces/be/pods/spark-1/eviction"
 EVENTS = "/api/v1/namespaces/be/events"

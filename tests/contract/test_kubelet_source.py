@@ -12,8 +12,8 @@ from apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, 
 
 from koordebpf.attribution.static_pods import cgroup_names
 from koordebpf.errors import ConfigError
-from koordebpf.kube.kubelet import KubeletSource
-from koordebpf.state.facts import pod_facts
+from koordebpf.kube.sources.kubelet import KubeletSource
+from koordebpf.state.pods.facts import pod_facts
 
 Open = Callable[..., KubeletSource]
 

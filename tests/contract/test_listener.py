@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.listener import CpuShare, HttpListener, Limits, Reply, Request, bound_to, parse_head
-from koordebpf.report.metrics import AgentMetrics
-from koordebpf.report.metrics_page import MetricsPage
+from koordebpf.report.http.listener import CpuShare, HttpListener, Limits, Reply, Request, bound_to, parse_head
+from koordebpf.report.http.routes import Health, ReportServer
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.page import MetricsPage
 from tests.attackers import connected, drips, floods, holds
 from tests.contract.apiserver import until
 from tests.patience import patience

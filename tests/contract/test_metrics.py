@@ -21,15 +21,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.report.http import Health, ReportServer
-from koordebpf.report.koordlet_metrics import KoordletMetrics
-from koordebpf.report.line_sink import LineSink
-from koordebpf.report.metrics import MAX_POD_SERIES, AgentMetrics
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.report.http.routes import Health, ReportServer
+from koordebpf.report.prom.koordlet import KoordletMetrics
+from koordebpf.report.prom.metrics import MAX_POD_SERIES, AgentMetrics
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.ledger import Charge
+from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
+from koordebpf.store.line_sink import LineSink
 from tests.builders import frame, pod
 
 # Name → labels. A dashboard or an alert somewhere rests on each of these: a change here is a change for its readers.

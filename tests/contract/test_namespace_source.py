@@ -10,9 +10,9 @@ import pytest
 from apiserver import Cluster, Exchange, gives, let_it_spin, listing, status, until
 from sources import PACE, Open
 
-from koordebpf.agent.known import Known
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.namespaces import MAX_NAMESPACES
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.namespaces import MAX_NAMESPACES
 from koordebpf.units import NS_PER_S
 
 TIER = frozenset({"tier"})

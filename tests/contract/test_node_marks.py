@@ -11,8 +11,8 @@ import pytest
 from apiserver import Server, gives, status
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.node_marks import CONDITION_TYPE, NodeMarks
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.clients.taints import CONDITION_TYPE, NodeMarks
+from koordebpf.kube.http.transport import open_cluster
 from tests.contract.node_store import OTHERS, OURS, PATH, READY, NodeStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

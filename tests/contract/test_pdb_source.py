@@ -12,8 +12,8 @@ import pytest
 from apiserver import Cluster, Exchange, Request, gives, listing, pod, status, until
 from sources import PACE, Open
 
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 
 
 def pdb(name: str, version: int, namespace: str = "default", allowed: int = 1) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from apiserver import until
 
-from koordebpf.agent.kubelet_cpus import KubeletCpus
+from koordebpf.collect.kubelet_cpus import KubeletCpus
 from koordebpf.errors import KubeError
-from koordebpf.kube.cpu_manager import CpuManagerState
-from koordebpf.kube.objects import Pod
-from koordebpf.kube.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
-from koordebpf.state.facts import PodFacts, pod_facts
+from koordebpf.kube.cache.objects import Pod
+from koordebpf.kube.clients.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
+from koordebpf.kube.sources.cpu_manager import CpuManagerState
+from koordebpf.state.pods.facts import PodFacts, pod_facts
 from tests.contract.protobuf_classes import message_classes
 
 

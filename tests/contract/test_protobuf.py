@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.errors import DecodeError
-from koordebpf.kube.protobuf import decode, encode
+from koordebpf.kube.clients.protobuf import decode, encode
 from tests.contract.protobuf_classes import message_classes
 
 MESSAGES = {

@@ -16,9 +16,9 @@ from apiserver import Cluster, Exchange, Reply, Server, gives, listing, pod, unt
 from sources import Open
 
 from koordebpf.errors import KubeError
-from koordebpf.kube.actions import KubeActions
-from koordebpf.kube.transport import Transport, open_cluster
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.http.transport import Transport, open_cluster
 from tests.patience import patience
 
 EVERY_S = 0.02

@@ -9,9 +9,9 @@ import pytest
 from apiserver import Cluster, Exchange, gives, status, until
 from sources import Open
 
-from koordebpf.agent.known import Known
-from koordebpf.kube.api import ApiSource
-from koordebpf.slo.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.sources.api import ApiSource
+from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
 
 
 def topology(version: int, policy: str, cpus: str = "") -> dict[str, Any]:

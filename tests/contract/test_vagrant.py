@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.manifest import parse_manifests
-from koordebpf.slo.qos import koord_qos
+from koordebpf.kube.sources.manifest import parse_manifests
+from koordebpf.slo.pods.qos import koord_qos
 from vagrant.scenarios import kubernetes, scenario
 from vagrant.scenarios.scenario import FOLDER, load, names, script
 

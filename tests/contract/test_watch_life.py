@@ -12,8 +12,8 @@ import pytest
 from apiserver import Cluster, Exchange, gives, let_it_spin, listing, pod, status, until
 from sources import PACE, Open
 
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.watch import Pace
+from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.sources.api import ApiSource
 
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
 QUICK = msgspec.structs.replace(PACE, silence_s=0.3, quiet_s=60.0, watch_s=3600)

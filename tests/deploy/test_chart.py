@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.kube.api import CONFIG_NAMESPACE
+from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from tests.deploy.programs import helm
 from tests.deploy.rendered import (
     CHART,

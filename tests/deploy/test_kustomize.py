@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import koordebpf.kube.transport
-from koordebpf.kube.api import CONFIG_NAMESPACE
-from koordebpf.kube.cri import SOCKETS
-from koordebpf.kube.pod_resources import SOCKET
-from koordebpf.report.listener import probes_beside
+import koordebpf.kube.http.transport
+from koordebpf.kube.clients.cri import SOCKETS
+from koordebpf.kube.clients.pod_resources import SOCKET
+from koordebpf.kube.sources.api import CONFIG_NAMESPACE
+from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
 
@@ -223,4 +223,4 @@ class TestNetworkPolicy:
 
     def test_nobody_needs_a_name_server(self) -> None:
         # Within a pod the API server's address is an environment variable: port 53 is not needed.
-        assert '"KUBERNETES_SERVICE_HOST"' in inspect.getsource(koordebpf.kube.transport)
+        assert '"KUBERNETES_SERVICE_HOST"' in inspect.getsource(koordebpf.kube.http.transport)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.decide.suppress.choose_cpus import choose_cpus
-from koordebpf.state.cpu import Cpu
+from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.state.cpu.measured import Cpu
 from tests.machines import machine, without
 
 TOPOLOGIES = Path(__file__).parent / "topologies"

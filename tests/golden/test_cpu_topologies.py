@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import KernelFileError, SupportError
-from koordebpf.kernel.cpu_topology import Cpu, CpuTopology, CpuTopologyFiles
+from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology, CpuTopologyFiles
 from tests.machines import machine, without, write_sysfs
 
 RECORDED = sorted((Path(__file__).parent / "topologies").glob("*.json"))

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.writer.journal import Journal
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel.backend import Backend, SignalRequest
-from koordebpf.kernel.bcc import BccSignals
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id, find_memory_hierarchy
-from koordebpf.kernel.choose import BACKEND_VARIABLE
-from koordebpf.kernel.kill import KillTarget, kill_cgroup
-from koordebpf.kernel.signals import KernelSignals
-from koordebpf.kube.file import FileSource
+from koordebpf.kernel.backends.bcc import BccSignals
+from koordebpf.kernel.backends.co_re import KernelSignals
+from koordebpf.kernel.backends.select import BACKEND_VARIABLE
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
+from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kube.sources.file import FileSource
 from koordebpf.units import NS_PER_S
 from tests.host.held_node import HeldNode, or_skipped
 from tests.host.variants import use_changed_programs

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
-from koordebpf.kernel.cgroupfs import find_controllers
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from tests.host.writer_cgroups import Cgroups
 
 BE_ROOT = "kubepods/besteffort"

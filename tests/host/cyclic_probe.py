@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from koordebpf.kernel.cgroupfs import find_controllers
-from koordebpf.kernel.cpu_usage import CgroupCpu
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.units import NS_PER_S
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode
 

@@ -13,12 +13,12 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from koordebpf.act.cgroup import CgroupExecutor
+from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.outcome import Outcome
 from koordebpf.agent import run
 from koordebpf.cli import main
-from koordebpf.decide.plan import Victim
-from koordebpf.kernel.kill import Kill
+from koordebpf.kernel.cgroup.kill import Kill
+from koordebpf.policy.plan import Victim
 
 
 def die(*_: Any, **__: Any) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import ControllerMount, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.nodes import NodeCgroup

@@ -13,7 +13,7 @@ import pytest
 
 from koordebpf.events.layout import decode, decode_stall
 from koordebpf.events.records import CgroupStall, Record
-from koordebpf.kernel.backend import Backend
+from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import PAGE_BYTES
 from tests.patience import patience
 from tests.storms import Storm, StormResult, can_count

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import psutil
 
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.host.live_agent import LiveAgent
 from tests.loads import BUILD, Hog
 from tests.nodes import MIB, NodeCgroup

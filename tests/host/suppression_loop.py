@@ -9,11 +9,11 @@ from pathlib import Path
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
-from koordebpf.agent.cpu_collector import CpuCollector
-from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.kernel.cgroupfs import find_controllers
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.collect.cpu import CpuCollector
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import build_view
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Measured, NodeMeasure, NodeView

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import Exchange, gives, status, until
 from tests.host.live_agent import LiveAgent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import Exchange, until
 from tests.host.live_cluster import EVICTED, LiveCluster
 from tests.host.test_agent_api import Story

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.files import FilesSignals
-from koordebpf.kernel.quality import quality_of
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.backends.files import FilesSignals
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.signals.quality import quality_of
 from tests.churn import short_inotify_queue
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

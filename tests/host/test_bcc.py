@@ -23,11 +23,11 @@ import pytest
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import check_layout, decode, decode_totals
 from koordebpf.events.records import CgroupBirth
-from koordebpf.kernel import bcc
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.bcc import BccSignals
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.objects import source_folder
+from koordebpf.kernel.backends import bcc
+from koordebpf.kernel.backends.bcc import BccSignals
+from koordebpf.kernel.bpf.objects import source_folder
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.signals.interface import SignalRequest
 from tests.bpf_ids import held_by, wait_for_none
 from tests.patience import patience
 
@@ -43,8 +43,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.bcc import BccSignals
+from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.backends.bcc import BccSignals
 root = Path(sys.argv[1])
 signals = BccSignals(SignalRequest(int(sys.argv[2]), int(sys.argv[3]), root, root, None), check_layout)
 print("open", flush=True)

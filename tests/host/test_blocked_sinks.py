@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.report.explain import decode_audit
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.report.pages.explain import decode_audit
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.agent_process import AgentProcess
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup

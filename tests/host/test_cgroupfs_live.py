@@ -9,8 +9,8 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import CgroupGone
-from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id, walk
-from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id, walk
+from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB
 from tests.host.conftest import make_child
 

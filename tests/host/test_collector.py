@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kube.file import FileSource
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.view import MemoryParts
 from koordebpf.units import PAGE_BYTES
 from tests.nodes import MIB, NodeCgroup

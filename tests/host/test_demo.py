@@ -21,8 +21,8 @@ import pytest
 from koordebpf.demo import story
 from koordebpf.demo.stories import NEEDS_BYTES, STORIES
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import GIB
 from tests.patience import patience
 from tests.transcript import Transcript, of_readme, transcript

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import decode_totals, unpack_memcgs
 from koordebpf.events.records import CgroupRename, Totals
-from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id
-from koordebpf.state.stalls import NODE, StallWindow
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
+from koordebpf.state.stalls.windows import NODE, StallWindow
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

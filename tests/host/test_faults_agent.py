@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_stall, decode_totals
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
-from koordebpf.kernel.choose import wanted_backend
+from koordebpf.kernel.backends.select import wanted_backend
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
 from tests.bpf_ids import OtherMap, held_by
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.outcome import Result
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan
-from koordebpf.report.explain import decode_audit, explained
-from koordebpf.report.in_flight import IN_FLIGHT_PATH, read_left
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.report.pages.explain import decode_audit, explained
+from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
+from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 from tests.builders import frame, plan_of, pod
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import Exchange, until

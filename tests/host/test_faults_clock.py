@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.run import LEASE_NAME
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.report.explain import decode_audit, explained
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.report.pages.explain import decode_audit, explained
 from tests.contract.apiserver import Server, until
 from tests.contract.objectstore import LEASES, NODES, NODESLOS, Store, node
 from tests.host.live_agent import ROOT, LiveAgent

@@ -18,9 +18,9 @@ import msgspec
 import psutil
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kube.api import ApiSource
-from koordebpf.kube.transport import open_cluster
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.sources.api import ApiSource
 from koordebpf.units import MIB, NS_PER_S
 from tests.contract.apiserver import gives, pod, status, until
 from tests.host.live_agent import LiveAgent

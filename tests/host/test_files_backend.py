@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode, decode_stall, decode_totals
 from koordebpf.events.records import (
     CgroupBirth,
@@ -25,12 +25,12 @@ from koordebpf.events.records import (
     Record,
     Totals,
 )
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, walk
-from koordebpf.kernel.choose import open_signals
-from koordebpf.kernel.files import FilesSignals
-from koordebpf.kernel.psi import PressureFile
-from koordebpf.kernel.quality import quality_of
+from koordebpf.kernel.backends.files import FilesSignals
+from koordebpf.kernel.backends.select import open_signals
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, walk
+from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals.quality import quality_of
 from koordebpf.units import MIB
 from tests.churn import Churn, short_inotify_queue
 from tests.conftest import OTHER_MACHINE

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.choose import BACKEND_VARIABLE
+from koordebpf.kernel.backends.select import BACKEND_VARIABLE
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.held_node import CpuFiles, or_skipped
 from tests.nodes import MIB, NodeCgroup
 

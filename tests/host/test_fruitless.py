@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.contract.cri_runtime import RUNNING, Runtime

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import gives, until
 from tests.host.live_cluster import EVICTED
 from tests.host.test_agent_api import Story

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
 from tests.host.held_node import HeldNode
 from tests.host.live_agent import ROOT, LiveAgent

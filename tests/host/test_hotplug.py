@@ -13,16 +13,16 @@ import pytest
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import check_layout, decode_totals, kinds_mask
 from koordebpf.events.records import CgroupBirth, ReclaimStall, TaskMigration
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.kernel.cgroupfs import ControllerMount, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kernel.backends.co_re import KernelSignals
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import MakeSignals

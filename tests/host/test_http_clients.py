@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.attackers import drips, floods, holds
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent

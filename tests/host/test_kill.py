@@ -16,13 +16,13 @@ from queue import Queue
 import msgspec
 import pytest
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.begun_kill import BegunKill, finish_kill, frozen_by
-from koordebpf.act.cgroup import CgroupExecutor
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.evict.unfinished_kill import BegunKill, finish_kill, frozen_by
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Candidate, Victim
 from koordebpf.errors import ActuationError, CgroupGone
-from koordebpf.kernel.kill import Kill, KillReport, KillTarget, kill_cgroup
+from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
+from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.units import NS_PER_S
 from tests.patience import patience
 
@@ -314,7 +314,7 @@ SELF_KILL = """
 import sys, time
 from pathlib import Path
 from koordebpf.errors import ActuationError
-from koordebpf.kernel.kill import KillTarget, kill_cgroup
+from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 path = Path(sys.argv[1])
 try:
     kill_cgroup(KillTarget(path, path.stat().st_ino, int(sys.argv[2])), deadline_ns=time.monotonic_ns() + 10**9)
@@ -468,7 +468,7 @@ def test_a_directory_that_bears_another_pods_uid_is_left_alone(site: Site, form:
 
 
 def test_init_is_never_signalled() -> None:
-    from koordebpf.kernel.kill import _pidfd_open
+    from koordebpf.kernel.cgroup.kill import _pidfd_open
 
     assert _pidfd_open(1) is None
     assert _pidfd_open(0) is None

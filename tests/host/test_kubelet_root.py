@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.decide.evict.settings import Rung
-from koordebpf.kernel.cgroupfs import ControllerMount, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
+from koordebpf.policy.ladder_settings import Rung
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.held_node import CpuFiles

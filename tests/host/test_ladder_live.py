@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.ladder import LadderExecutor
-from koordebpf.act.reclaim import Reclaimer, ReclaimJob
+from koordebpf.act.ladder.executor import LadderExecutor
+from koordebpf.act.ladder.reclaim import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.evict.settings import Rung
-from koordebpf.decide.plan import RungAction, RungPlan
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.kernel.cgroupfs import ControllerMount, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.reclaim import reclaim
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy, cgroup_id
+from koordebpf.kernel.cgroup.reclaim import reclaim
+from koordebpf.policy.ladder_settings import Rung
+from koordebpf.policy.plan import RungAction, RungPlan
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.nodes import MIB

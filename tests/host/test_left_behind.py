@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.bpf_ids import held_by, wait_for_none
 from tests.host.live_agent import LiveAgent
 from tests.nodes import MIB, NodeCgroup

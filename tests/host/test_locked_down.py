@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.choose import open_signals, passed_over_sentence
-from koordebpf.kernel.host import host_facts
-from koordebpf.report.fixes import fixes_of
+from koordebpf.kernel.backends.select import open_signals, passed_over_sentence
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.host.machine import host_facts
+from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.report.pages.remedies import fixes_of
 from tests.bpf_ids import held_by
 from tests.conftest import OTHER_MACHINE
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig

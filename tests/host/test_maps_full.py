@@ -10,11 +10,11 @@ import mmap
 
 import pytest
 
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode_totals, unpack_memcgs
 from koordebpf.events.records import ReclaimStall, Totals
-from koordebpf.kernel.cgroupfs import cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.state.view import Measured
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kube.node_marks import CONDITION_TYPE
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kube.clients.taints import CONDITION_TYPE
 from tests.contract.apiserver import gives, until
 from tests.contract.node_store import OTHERS, OURS, READY, NodeStore
 from tests.host.live_agent import LiveAgent

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroup_tree import CgroupTree
-from koordebpf.kernel.cgroupfs import MAX_LEVELS, MemoryHierarchy, walk
+from koordebpf.kernel.cgroup.hierarchy import MAX_LEVELS, MemoryHierarchy, walk
+from koordebpf.kernel.cgroup.tree import CgroupTree
 from tests.host.live_agent import LiveAgent
 from tests.loads import Hog
 from tests.nested import join, nest, remove_nest

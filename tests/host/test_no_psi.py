@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger
+from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals
 from tests.host.provoke import MIB, in_cgroup, set_limit, stall_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.pid_namespace import is_initial
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.host.pid_namespace import is_initial
 from tests.host.live_agent import LiveAgent
 from tests.nodes import MIB, NodeCgroup
 from tests.patience import patience

@@ -6,7 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
-from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy
 from koordebpf.units import PAGE_BYTES
 from tests.host.conftest import make_child
 from tests.host.provoke import N, start_in

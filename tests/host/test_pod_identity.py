@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
 from tests.loads import Hog
 from tests.nodes import MIB, NodeCgroup

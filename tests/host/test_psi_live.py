@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger, PsiTriggers
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.proc.psi import FALLBACK_WINDOWS_US, NODE_MEMORY_PRESSURE, PressureFile, PsiTrigger, PsiTriggers
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 

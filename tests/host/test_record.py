@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.record import RING_BYTES, follow, record
-from koordebpf.agent.recording import Recorder, own_header, read_recording
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupBirth, CgroupDeath
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.libbpf import RingReader
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.ring_pages import RingPages
+from koordebpf.kernel.bpf.libbpf import RingReader
+from koordebpf.kernel.bpf.ring import RingPages
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.store.recording import Recorder, own_header, read_recording
+from koordebpf.tools.record import RING_BYTES, follow, record
 from koordebpf.units import NS_PER_S
 from tests.patience import patience
 from tests.ring_flood import RingFlood

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.recording import read_recording
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupBirth, CgroupDeath
-from koordebpf.kernel.choose import BACKEND_VARIABLE
+from koordebpf.kernel.backends.select import BACKEND_VARIABLE
+from koordebpf.store.recording import read_recording
 from tests.patience import patience
 
 pytestmark = [

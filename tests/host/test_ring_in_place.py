@@ -17,8 +17,8 @@ import pytest
 from koordebpf.errors import SupportError
 from koordebpf.events.columns import columns
 from koordebpf.events.layout import decode
-from koordebpf.kernel.libbpf import RingReader
-from koordebpf.kernel.ring_pages import RingPages
+from koordebpf.kernel.bpf.libbpf import RingReader
+from koordebpf.kernel.bpf.ring import RingPages
 from tests.ring_flood import RingFlood
 
 pytestmark = pytest.mark.usefixtures("require_root")

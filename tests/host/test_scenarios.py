@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.conftest import OTHER_MACHINE
 from tests.host.overlay import ROOT, RootCopy, own_swap, root_copy
 from tests.patience import patience

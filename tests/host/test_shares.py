@@ -11,21 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.history import NodeHistory
-from koordebpf.agent.known import Known
-from koordebpf.agent.scope import open_scope
-from koordebpf.agent.watch import NodeWatch
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals, kinds_mask
 from koordebpf.events.records import CompactionStall, MemoryStall, ReclaimStall, ThrottleStall
-from koordebpf.kernel.backend import Backend, SignalRequest
-from koordebpf.kernel.cgroupfs import CgroupMemory, MemoryHierarchy, cgroup_id, find_memory_hierarchy, task_count
-from koordebpf.kernel.choose import open_signals, wanted_backend
-from koordebpf.kernel.psi import PressureFile
-from koordebpf.kube.file import FileSource
-from koordebpf.state.ledger import OWN_LIMIT
-from koordebpf.state.shares import ShareTable, union_bounds
+from koordebpf.kernel.backends.select import open_signals, wanted_backend
+from koordebpf.kernel.cgroup.hierarchy import (
+    CgroupMemory,
+    MemoryHierarchy,
+    cgroup_id,
+    find_memory_hierarchy,
+    task_count,
+)
+from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.state.stalls.ledger import OWN_LIMIT
+from koordebpf.state.stalls.shares import ShareTable, union_bounds
 from koordebpf.state.view import LedgerView, Measured, StallShares
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.host.conftest import make_child

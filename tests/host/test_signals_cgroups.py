@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.events.layout import decode_totals, kinds_mask
 from koordebpf.events.records import CgroupPopulated, CgroupRename, Record, TaskMigration
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import MakeSignals, make_child

@@ -10,7 +10,7 @@ import pytest
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_totals, kinds_mask
 from koordebpf.events.records import CgroupBirth, CgroupDeath, ReclaimStall
-from koordebpf.kernel.cgroupfs import cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from tests.host.conftest import MakeSignals, make_child
 from tests.host.provoke import MIB, N, in_cgroup, records, set_limit, stall_of
 

@@ -11,9 +11,9 @@ import pytest
 
 from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import Totals
-from koordebpf.kernel.backend import Backend
-from koordebpf.kernel.cgroupfs import cgroup_id
-from koordebpf.kernel.signal_maps import SignalMaps
+from koordebpf.kernel.bpf.maps import SignalMaps
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id
+from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import NS_PER_S
 from tests.bpf_ids import OtherMap
 from tests.conftest import OTHER_MACHINE

@@ -11,7 +11,7 @@ import pytest
 
 from koordebpf.events.layout import decode_totals, kinds_mask
 from koordebpf.events.records import KswapdRun, OomKill, ReclaimStall, ThrottleStall
-from koordebpf.kernel.cgroupfs import cgroup_id
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.units import PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals

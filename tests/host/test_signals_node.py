@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordebpf.events.layout import check_layout, decode_totals
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kernel.backends.co_re import KernelSignals
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals.interface import SignalRequest
 from tests.host.conftest import make_child
 from tests.host.provoke import MIB, in_cgroup, set_limit, stall_of
 from tests.host.test_signals_filters import read_a_file

@@ -11,9 +11,9 @@ import pytest
 
 from koordebpf.events.layout import decode_memcg_nodes, decode_memcgs
 from koordebpf.events.records import MemcgNodeSample, MemcgSample
-from koordebpf.kernel.backend import Backend
-from koordebpf.kernel.cgroupfs import CgroupMemory, CgroupMemoryStat, cgroup_id, find_memory_hierarchy
-from koordebpf.kernel.signals import KernelSignals
+from koordebpf.kernel.backends.co_re import KernelSignals
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.decide.evict.settings import Rung
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
+from koordebpf.policy.ladder_settings import Rung
 from tests.conftest import OTHER_MACHINE
 from tests.host.held_node import CpuFiles
 from tests.host.live_agent import LiveAgent

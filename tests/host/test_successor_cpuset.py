@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroup_files import parse_cpu_list
+from koordebpf.kernel.cgroup.files import parse_cpu_list
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy

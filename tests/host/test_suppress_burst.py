@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroup.files import CgroupFile
 from tests.conftest import OTHER_MACHINE
 from tests.host.cpu_cgroups import BE_ROOT, cpu_node
 from tests.host.suppression_loop import BY_QUOTA, SuppressionLoop

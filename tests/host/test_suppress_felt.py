@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.decide.suppress.settings import SuppressSettings
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from tests.bench.figure import percentile
 from tests.conftest import OTHER_MACHINE
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node

@@ -12,14 +12,14 @@ import pytest
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.writer import WriterSettings
-from koordebpf.agent.cpu_collector import CpuCollector
-from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.collect.cpu import CpuCollector
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
-from koordebpf.kernel.cgroupfs import find_controllers
-from koordebpf.kernel.cpu_usage import CgroupCpu
-from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.state.cpu import CpuUsage
+from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.proc.cpu_usage import CgroupCpu
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.cpu.measured import CpuUsage
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.conftest import OTHER_MACHINE
 from tests.host.held_node import HeldNode, or_skipped
 from tests.host.live_agent import LiveAgent

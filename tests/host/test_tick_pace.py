@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.guards import GuardLimits
-from koordebpf.agent.collector import Collector
-from koordebpf.agent.config import AgentConfig
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.guards.rules import GuardLimits
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.scope import open_scope
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.watch import NodeWatch
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.self_usage import SelfUsageReader
-from koordebpf.kube.file import FileSource
-from koordebpf.report.http import Health
-from koordebpf.report.metrics import AgentMetrics
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.units import GIB, NS_PER_S
 from tests.nodes import NodeCgroup
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.sched_tracing import SchedTracing
-from koordebpf.decide.suppress.wake import MAX_SHIFT, WakeSettings
+from koordebpf.agent.strategies.sched_tracing import SchedTracing
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueHistogram, added, check_layout, decode_histograms, decode_wait
-from koordebpf.kernel.cgroupfs import cgroup_id, find_controllers
-from koordebpf.kernel.loop import Loop
-from koordebpf.kernel.psi import NODE_CPU_PRESSURE
-from koordebpf.kernel.sched_latency import SchedLatency
-from koordebpf.report.wake_metrics import WakeMetrics
+from koordebpf.kernel.bpf.sched_latency import SchedLatency
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_controllers
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE
+from koordebpf.policy.suppress.wake import MAX_SHIFT, WakeSettings
+from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.bpf_ids import existing, held_by, program, runs_counted, wait_for_none
 from tests.conftest import OTHER_MACHINE

@@ -10,8 +10,8 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import DesiredState, SysctlWrite
-from koordebpf.kernel.cgroup_files import Sysctl, format_cpu_list
+from koordebpf.kernel.cgroup.files import Sysctl, format_cpu_list
+from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.provoke import MACHINE_BYTES, MIB

@@ -16,8 +16,8 @@ from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.kernel.cgroup_files import format_cpu_list
+from koordebpf.kernel.cgroup.files import format_cpu_list
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, made_cgroups, two_cpus
 
 ROOT = Path(__file__).parents[2]

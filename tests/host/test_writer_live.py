@@ -15,7 +15,7 @@ from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
-from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list, parse_cpu_list
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, parse_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.writer_cgroups import CPUS, IDLE, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus

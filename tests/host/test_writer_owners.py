@@ -12,8 +12,8 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
-from koordebpf.agent.left_behind import left_behind
-from koordebpf.agent.node_writer import open_node_writer
+from koordebpf.agent.lifecycle.stale_state import left_behind
+from koordebpf.agent.strategies.node_writer import open_node_writer
 from tests.host.writer_cgroups import QUOTA, SHARES, Cgroups, desired
 
 POD, BE = "be/pod", "be"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroup_files import CgroupFile, format_value, parse_cpu_list
+from koordebpf.kernel.cgroup.files import CgroupFile, format_value, parse_cpu_list
 from tests.cpuset_rules import CpusetTree
 from tests.host.writer_cgroups import CPUS, Cgroups, made_cgroups
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel import objects
+from koordebpf.kernel.bpf import objects
 from tests.host.live_agent import ROOT
 from tests.loads import BUILD
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.writer.places import Places
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
-from koordebpf.kernel.cgroupfs import find_controllers
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
 from tests.patience import patience
 

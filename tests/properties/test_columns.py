@@ -18,7 +18,7 @@ from koordebpf.errors import DecodeError
 from koordebpf.events.columns import STRUCTS, columns, dtype_of
 from koordebpf.events.layout import KIND_NUMBERS, LAYOUTS, decode, expected_offsets
 from koordebpf.events.records import Record
-from koordebpf.kernel.ring_pages import look
+from koordebpf.kernel.bpf.ring import look
 from tests.ring_image import ring_image
 
 RING_BYTES = 16 * mmap.PAGESIZE

@@ -10,8 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.agent.config import AgentConfig, agent_config
-from koordebpf.agent.config_file import (
+from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
@@ -20,7 +19,8 @@ from koordebpf.agent.config_file import (
     differences,
     read_config,
 )
-from koordebpf.agent.settings_table import settings
+from koordebpf.agent.config.schema import settings
+from koordebpf.agent.config.settings import AgentConfig, agent_config
 from koordebpf.errors import ConfigError
 
 SCHEMA = jsonschema.Draft202012Validator(config_schema())

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import candidate_credit
-from koordebpf.decide.plan import decode_plan, encode_plan
-from koordebpf.decide.rounds import decide
-from koordebpf.slo.eviction import allows_eviction
-from koordebpf.slo.threshold_rules import allocatable_priority
-from koordebpf.state.cpu import CpuWindow
+from koordebpf.policy.credit import candidate_credit
+from koordebpf.policy.decide import decide
+from koordebpf.policy.plan import decode_plan, encode_plan
+from koordebpf.slo.pods.eviction import allows_eviction
+from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import FINISHED_PHASES, NodeView
 from koordebpf.units import NS_PER_S
 from tests.builders import PodAndMeasure, pod

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import credit_bytes
-from koordebpf.decide.evict.ranking import as_candidates, be_key, be_order
-from koordebpf.decide.evict.victims import choose_victims
-from koordebpf.decide.plan import decode_plan, encode_plan
-from koordebpf.decide.rounds import decide
-from koordebpf.detect.verdict import USED
-from koordebpf.slo.eviction import allows_eviction
+from koordebpf.policy.credit import credit_bytes
+from koordebpf.policy.decide import decide
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
+from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.plan import decode_plan, encode_plan
+from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, PendingRelease

@@ -9,20 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.act.guards import Budget, GuardLimits, screen
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
-from koordebpf.decide.evict.victims import choose_victims
-from koordebpf.decide.ladder import LadderState, next_rung
-from koordebpf.decide.plan import Candidate, Plan, decode_plan, encode_plan
-from koordebpf.decide.rounds import decide
-from koordebpf.detect.verdict import USED
-from koordebpf.kube.objects import (
+from koordebpf.act.guards.rules import Budget, GuardLimits, screen
+from koordebpf.kube.cache.objects import (
     ObjectMeta,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.slo.threshold_rules import allocatable_priority
+from koordebpf.policy.decide import decide
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.ladder.climb import LadderState, next_rung
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
+from koordebpf.policy.plan import Candidate, Plan, decode_plan, encode_plan
+from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, NodeForecast, NodeView, Party, PastEviction, TimeTo

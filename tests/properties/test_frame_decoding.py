@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.decide.rounds import decide
 from koordebpf.errors import ConfigError
+from koordebpf.policy.decide import decide
+from koordebpf.slo.manager.render import THRESHOLD_KEY, strategy_of_configmap
 from koordebpf.slo.nodeslo import parse_nodeslo
-from koordebpf.slo.render import THRESHOLD_KEY, strategy_of_configmap
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from tests.builders import frame, pod

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from tests.index_records import apply
 
 UIDS = ["web", "hog", "evil"]

@@ -7,8 +7,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordebpf.state.ledger import UNATTRIBUTED, Ledger, Usage, split
-from koordebpf.state.stalls import StallGrowth
+from koordebpf.state.stalls.ledger import UNATTRIBUTED, Ledger, Usage, split
+from koordebpf.state.stalls.windows import StallGrowth
 from koordebpf.state.view import Party
 from koordebpf.units import MIB
 

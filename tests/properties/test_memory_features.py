@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.credit import candidate_credit
-from koordebpf.decide.plan import Plan, decode_plan, encode_plan
-from koordebpf.decide.rounds import decide
-from koordebpf.slo.eviction import allows_eviction
-from koordebpf.slo.threshold_rules import allocatable_priority
+from koordebpf.policy.credit import candidate_credit
+from koordebpf.policy.decide import decide
+from koordebpf.policy.plan import Plan, decode_plan, encode_plan
+from koordebpf.slo.pods.eviction import allows_eviction
+from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView

@@ -6,16 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.candidates import candidates_of
-from koordebpf.decide.evict.exemptions import is_honoured, judged
-from koordebpf.decide.evict.grace import capped_grace_s
-from koordebpf.decide.evict.namespaces import LabelExpression, Namespaces, NamespaceSelector, check_namespaces
-from koordebpf.decide.evict.round import Round
-from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
-from koordebpf.decide.rounds import decide
-from koordebpf.detect import be_memory_evict
-from koordebpf.kube.objects import Namespace, ObjectMeta
+from koordebpf.kube.cache.objects import Namespace, ObjectMeta
+from koordebpf.policy.decide import decide
+from koordebpf.policy.detect import be_memory_evict
+from koordebpf.policy.evict.candidates.best_effort import candidates_of
+from koordebpf.policy.evict.grace import capped_grace_s
+from koordebpf.policy.evict.round import Round
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured, judged
+from koordebpf.state.pods.namespaces import (
+    LabelExpression,
+    Namespaces,
+    NamespaceSelector,
+    check_namespaces,
+)
 from koordebpf.state.view import Frame, NodeView
 from tests.builders import frame, pod
 from tests.scenarios.test_who_may_go import APP, pdb

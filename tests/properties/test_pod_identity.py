@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.events.layout import NOT_KNOWN
-from koordebpf.kube.objects import ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
-from koordebpf.state.stalls import StallGrowth, StallWindow
-from koordebpf.state.sums import Row, ScanSums
+from koordebpf.kube.cache.objects import ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
+from koordebpf.state.stalls.sums import Row, ScanSums
+from koordebpf.state.stalls.windows import StallGrowth, StallWindow
 from koordebpf.state.view import PodMeasure
 from tests.builders import DEFAULTS, PodAndMeasure, frame, plan_of
 

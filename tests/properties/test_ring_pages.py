@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from koordebpf.errors import DecodeError
-from koordebpf.kernel import ring_pages
-from koordebpf.kernel.ring_pages import Batch, look
+from koordebpf.kernel.bpf import ring as ring_pages
+from koordebpf.kernel.bpf.ring import Batch, look
 from tests.ring_image import BUSY, DISCARD, page_offset, ring_image
 
 RING_BYTES = 4 * mmap.PAGESIZE

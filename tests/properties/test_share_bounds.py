@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.state.shares import ShareTable, union_bounds
+from koordebpf.state.stalls.shares import ShareTable, union_bounds
 
 S = 1_000_000_000
 END_S = 40

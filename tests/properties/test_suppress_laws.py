@@ -6,16 +6,16 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.values import DesiredState, wanted_values
-from koordebpf.decide.suppress.choose_cpus import choose_cpus
-from koordebpf.decide.suppress.explained import ExplainedSuppression, explained_suppression
-from koordebpf.decide.suppress.pools import be_pools
-from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import MemoryPressureSettings, SuppressSettings
-from koordebpf.kernel.cgroup_files import CgroupFile, broken_rule, format_cpu_list
-from koordebpf.report.suppression_page import suppression_blocks
-from koordebpf.state.cpu import CpuTopology
+from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule, format_cpu_list
+from koordebpf.policy.reconcile.order import plan_writes
+from koordebpf.policy.reconcile.values import DesiredState, wanted_values
+from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
+from koordebpf.policy.suppress.pools import be_pools
+from koordebpf.policy.suppress.round import plan_suppress
+from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressSettings
+from koordebpf.report.pages.suppression import suppression_blocks
+from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import NodeView
 from tests.builders import pod

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.decide.suppress.pools import be_pools
-from koordebpf.decide.suppress.round import SuppressPlan, plan_suppress
-from koordebpf.kernel.cgroup_files import CgroupFile, format_cpu_list
-from koordebpf.state.cpu import CpuTopology
+from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
+from koordebpf.policy.suppress.pools import be_pools
+from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S

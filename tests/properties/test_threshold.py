@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.detect.be_memory_evict import FEATURE, be_memory_evict
-from koordebpf.detect.used_memory import threshold_bytes
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.policy.detect.be_memory_evict import FEATURE, be_memory_evict
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.view import NodeMeasure, NodeView
 
 CAPACITY = st.integers(1, 1 << 50)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError
-from koordebpf.kernel.cgroup_files import CgroupFile
+from koordebpf.kernel.cgroup.files import CgroupFile
 
 keys = st.tuples(st.sampled_from(["be", "be/pod", "be/pod/c"]), st.sampled_from(list(CgroupFile)))
 originals = st.builds(Original, st.text(max_size=20), st.integers(1, 2**63))

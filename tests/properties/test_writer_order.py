@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.quotas import OwnQuota, fitting_quotas
-from koordebpf.kernel.cgroup_files import IDLE_SHARES, CgroupFile, settled, shares_of_weight
+from koordebpf.kernel.cgroup.files import IDLE_SHARES, CgroupFile, settled, shares_of_weight
+from koordebpf.policy.reconcile.order import plan_writes
+from koordebpf.policy.reconcile.quotas import OwnQuota, fitting_quotas
 from tests.cpuset_rules import CpusetTree, below, parent
 
 CPUS = CgroupFile.CPUSET_CPUS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, NodeForecast, TimeTo
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.builders import feature_of, frame, names, plan_of, pod

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings
 from koordebpf.errors import ConfigError
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import StallParts, StrayMeasure
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import (

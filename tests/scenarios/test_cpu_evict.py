@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.plan import Plan, decode_plan, encode_plan
-from koordebpf.decide.rounds import decide
-from koordebpf.state.cpu import BeQuota, CpuWindow
+from koordebpf.policy.decide import decide
+from koordebpf.policy.plan import Plan, decode_plan, encode_plan
+from koordebpf.state.cpu.measured import BeQuota, CpuWindow
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 from tests.builders import NOW_NS, names, pod, told, why_not

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.suppress.pools import withheld_cpus
-from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.kernel.cgroup_files import CgroupFile, broken_rule
-from koordebpf.state.cpu import Cpu, CpuManager, CpuTopology
+from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule
+from koordebpf.policy.suppress.pools import withheld_cpus
+from koordebpf.policy.suppress.round import plan_suppress
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.state.cpu.measured import Cpu, CpuManager, CpuTopology
 from koordebpf.state.suppression import KeptSuppression, MemoryHold, SuppressState, adopted
 from koordebpf.units import NS_PER_S
 from tests.builders import NOW_NS, ls_pod, pod

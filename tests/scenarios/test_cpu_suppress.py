@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.state.cpu import BeCgroup, CpuManager, HostApplicationCpu, OtherPodsCpu
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.suppress.round import plan_suppress
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, OtherPodsCpu
 from koordebpf.state.suppression import KeptSuppression, SuppressState, adopted
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.builders import NOW_NS, pod

@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.last_resort import LastResort
+from koordebpf.act.evict.fallback import LastResort
 from koordebpf.act.outcome import Result
-from koordebpf.decide.evict.exemptions import exempt_bytes, judged, judged_pods
-from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.decide.evict.preference import is_latency_sensitive
-from koordebpf.decide.evict.settings import EvictSettings, ExemptionSettings
-from koordebpf.decide.suppress.memory_pressure import caused_ratio
-from koordebpf.detect import stall_evict
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import Namespace, ObjectMeta
-from koordebpf.report.plan_page import plan_page
+from koordebpf.kube.cache.objects import Namespace, ObjectMeta
+from koordebpf.policy.detect import stall_evict
+from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.suppress.memory_pressure import caused_ratio
+from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.facts import facts_of_pods
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.stall_sample import StallSample
+from koordebpf.state.pods.exemptions import ExemptionSettings, judged, judged_pods
+from koordebpf.state.pods.facts import facts_of_pods
+from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.state.stalls.causes import is_latency_sensitive
+from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, StallParts
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, ls_pod, names, node_plan_of, plan_of, pod, why_not

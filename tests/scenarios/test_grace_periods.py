@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cgroup import CgroupExecutor
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.agent.overdue import Overdue
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.plan import Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.kube.objects import Pod
+from koordebpf.kube.cache.objects import Pod
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.units import MIB, NS_PER_S

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.decide.plan import FeaturePlan
-from koordebpf.report.plan_page import plan_page
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import MemoryParts, StrayMeasure
 from koordebpf.units import MIB

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.case import Case
-from koordebpf.agent.config import agent_config
-from koordebpf.agent.known import Known
-from koordebpf.decide.plan import Plan
-from koordebpf.kube.objects import ClusterState
+from koordebpf.agent.config.settings import agent_config
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.policy.plan import Plan
 from koordebpf.state.view import Frame
+from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
 from tests.builders import feature_of, frame, ls_pod, names, pod
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.known import Known
-from koordebpf.kube.objects import ClusterState, Container, ResourceRequirements
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.cache.objects import ClusterState, Container, ResourceRequirements
 from tests.builders import PodAndMeasure, feature_of, frame, ls_pod, names, pod, why_not
 
 

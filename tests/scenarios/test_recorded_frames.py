@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.node_plan import NodePlan, decide_node
-from koordebpf.decide.suppress.settings import SuppressSettings
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 

@@ -11,14 +11,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung, StallSettings
-from koordebpf.decide.plan import FeaturePlan
-from koordebpf.report.audit import AuditRecord, OpenPlan
-from koordebpf.report.explain import explained
-from koordebpf.report.plan_page import plan_page
-from koordebpf.state.stall_sample import StallSample
-from koordebpf.state.stall_window import StalledPod, stall_sample
+from koordebpf.policy.evict.settings import EvictSettings, StallSettings
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.report.pages.explain import explained
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.state.stalls.full_window import StalledPod, stall_sample
+from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party, StallParts
+from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import NOW_NS, PodAndMeasure, frame, ls_pod, names, node_plan_of, plan_of, pod, told, why_not
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.agent.case import Case
-from koordebpf.agent.config import agent_config, defaults_for
-from koordebpf.agent.known import Known
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.plan import FeaturePlan
-from koordebpf.kube.objects import ClusterState
+from koordebpf.agent.config.settings import agent_config, defaults_for
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import FeaturePlan
 from koordebpf.slo.feature_gates import OWN_GATES
 from koordebpf.state.view import Frame
+from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
 from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, host_shm, names, plan_of, pod, told, why_not
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config import agent_config
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.plan import FeaturePlan
-from koordebpf.decide.rounds import decide
-from koordebpf.state.cpu import CpuWindow
+from koordebpf.agent.config.settings import agent_config
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
 from tests.builders import feature_of, frame, names, pod, why_not

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.builders import PodAndMeasure, feature_of, frame, ls_pod, names, plan_of, pod

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.kube.objects import (
+from koordebpf.kube.cache.objects import (
     ObjectMeta,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, PastEviction
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import NOW_NS, feature_of, frame, names, plan_of, pod, why_not

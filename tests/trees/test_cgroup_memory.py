@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.kernel.cgroupfs import CgroupMemory, CgroupMemoryStat, cgroup_id, walk
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, cgroup_id, walk
 
 V2_STAT = """anon 20480
 file 8192

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import ControllerMount, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 
 V1 = "30 24 0:26 / {top}/{name} rw - cgroup cgroup rw,{options}\n"
 V2 = "31 24 0:27 {root} {top}/unified rw - cgroup2 cgroup2 rw\n"

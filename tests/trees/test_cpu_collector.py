@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.cpu_collector import BurstLook, CpuCollector, best_effort_root
-from koordebpf.agent.wake import who_may_wake
+from koordebpf.agent.strategies.suppression_wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
-from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.state.cpu import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
+from koordebpf.collect.cpu import BurstLook, CpuCollector, best_effort_root
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
 from koordebpf.units import NS_PER_S
 from tests.machines import machine, write_sysfs
 

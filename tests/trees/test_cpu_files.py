@@ -7,8 +7,8 @@ import os
 import pytest
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.kernel.cpu_usage import CgroupCpu, CpuBandwidth, NodeCpuTime
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.proc.cpu_usage import CgroupCpu, CpuBandwidth, NodeCpuTime
 
 STAT = "cpu  100 20 30 4000 500 6 7 80 9 10\ncpu0 50 10 15 2000 250 3 3 40 4 5\nintr 1 2 3\n"
 CPU_STAT = "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"

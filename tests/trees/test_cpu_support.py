@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from koordebpf.kernel.backend import SignalSource
-from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.kernel.cpu_support import support_of_suppression
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.host.cpu_support import support_of_suppression
+from koordebpf.kernel.signals.interface import SignalSource
 
 BE = "kubepods/besteffort"
 V1 = {

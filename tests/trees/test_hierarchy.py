@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import KernelFileError, SupportError
-from koordebpf.kernel.cgroupfs import MemoryHierarchy, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
 
 HEADER = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 V1_ROWS = HEADER + "cpu\t1\t1\t1\nmemory\t4\t10\t1\nfreezer\t6\t1\t1\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.kernel.meminfo import Meminfo, MeminfoValues
-from koordebpf.kernel.psi import Pressure, PressureFile, PressureLine, PsiTrigger
+from koordebpf.kernel.proc.meminfo import Meminfo, MeminfoValues
+from koordebpf.kernel.proc.psi import Pressure, PressureFile, PressureLine, PsiTrigger
 
 MEMINFO = """MemTotal:       24684096 kB
 MemFree:        23799000 kB

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.scope import open_scope
+from koordebpf.collect.scope import open_scope
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 
 
 @pytest.fixture

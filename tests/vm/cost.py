@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel import libbpf
-from koordebpf.kernel.backend import Backend, SignalRequest
-from koordebpf.kernel.cgroupfs import cgroup_id, find_memory_hierarchy
-from koordebpf.kernel.choose import open_signals
+from koordebpf.kernel.backends.select import open_signals
+from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.signals.interface import Backend, SignalRequest
 from tests.bpf_ids import held_by, runs_counted
 from tests.loads import BUILD
 from tests.nodes import MIB, NodeCgroup

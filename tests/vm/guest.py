@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.psi import NODE_MEMORY_PRESSURE
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
 from tests import bpf_ids
 from tests.vm import programs
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel import libbpf
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.core import CoreObject
-from koordebpf.kernel.objects import object_path
+from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.bpf.co_re import CoreObject
+from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 _SOURCES = Path(__file__).parents[2] / "bpf"
 _OBJECT = "koordebpf"

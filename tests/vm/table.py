@@ -37,26 +37,30 @@ class Facts(msgspec.Struct, frozen=True):
 _HELPS = "the program that ends it"
 # 5.8 is what the ring buffer needs; the tracepoints themselves are older, but where a later release is named.
 FACTS = {
-    "on_cgroup_attach_task": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace.py`"),
-    "on_cgroup_transfer_tasks": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace.py`"),
+    "on_cgroup_attach_task": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace/record_line.py`"),
+    "on_cgroup_transfer_tasks": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace/record_line.py`"),
     "on_cgroup_mkdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
     "on_cgroup_rmdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
     "on_cgroup_rename": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
-    "on_cgroup_notify_populated": Facts("5.8", "`koord_populated`", "`koordebpf/report/trace.py`"),
+    "on_cgroup_notify_populated": Facts("5.8", "`koord_populated`", "`koordebpf/report/trace/record_line.py`"),
     "on_mm_compaction_begin": Facts("5.8", "when it began", _HELPS),
-    "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
-    "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
-    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/agent/memcg_samples.py`"),
+    "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
+    "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
+    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/collect/memcg_samples.py`"),
     "on_psi_memstall_enter": Facts("5.8", "when it began", _HELPS),
-    "on_psi_memstall_leave": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_psi_memstall_leave": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mark_victim": Facts("5.8", "`koord_oom_kill`", "`koordebpf/agent/tick.py`"),
     "on_signal_generate": Facts("5.8", "the victim's task", "`on_mark_victim`, which is told it since 6.8"),
     "on_mm_vmscan_direct_reclaim_begin": Facts("5.8", "when it began", _HELPS),
-    "on_mm_vmscan_direct_reclaim_end": Facts("5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_direct_reclaim_end": Facts(
+        "5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/collect/node_watch.py`"
+    ),
     "on_mm_vmscan_kswapd_wake": Facts("5.8", "when it woke", _HELPS),
-    "on_mm_vmscan_kswapd_sleep": Facts("5.8", "`koord_kswapd`, `koord_totals`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_kswapd_sleep": Facts("5.8", "`koord_kswapd`, `koord_totals`", "`koordebpf/collect/node_watch.py`"),
     "on_mm_vmscan_memcg_reclaim_begin": Facts("5.8", "when it began", _HELPS),
-    "on_mm_vmscan_memcg_reclaim_end": Facts("5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/agent/watch.py`"),
+    "on_mm_vmscan_memcg_reclaim_end": Facts(
+        "5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/collect/node_watch.py`"
+    ),
 }
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from koordebpf.demo.node import DemoNode, demo_node
 from koordebpf.demo.processes import Child
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroupfs import find_memory_hierarchy
-from koordebpf.kernel.meminfo import Meminfo
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB, format_bytes
 from vagrant.scenarios.scenario import Expected, Scenario, script
 

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from koordebpf.kernel.cgroup_files import Value
+from koordebpf.kernel.cgroup.files import Value
 
 
 class WriteResult(enum.Enum):

@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from koordebpf.decide.reconcile.values import FileKey
+from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.units import NS_PER_S
 
 _HOUR_NS = 3600 * NS_PER_S

@@ -20,9 +20,9 @@ from typing import Literal, Self
 import msgspec
 
 from koordebpf.act.writer.places import Original
-from koordebpf.decide.reconcile.values import FileKey, is_below_mount
 from koordebpf.errors import ActuationError
-from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
+from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
+from koordebpf.policy.reconcile.values import FileKey, is_below_mount
 
 # A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.
 JOURNAL_PATH = Path("/run/koordebpf/machine/writes.journal")

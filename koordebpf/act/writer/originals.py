@@ -9,9 +9,9 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.act.writer.seen import Seen, is_wish
-from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.policy.reconcile.values import FileKey
 
 # At one call. Why 48: they are 0.5 ms; all of 440 files at once are 4. Why 60: of any number all are due in a minute.
 _LOOKS, _CALLS = 48, 60

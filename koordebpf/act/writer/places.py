@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.change import WriteResult
-from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import CgroupGone, KernelFileError
-from koordebpf.kernel.cgroup_files import (
+from koordebpf.kernel.cgroup.files import (
     CgroupFile,
     Sysctl,
     Value,
@@ -21,8 +20,9 @@ from koordebpf.kernel.cgroup_files import (
     parse_value,
     settled,
 )
-from koordebpf.kernel.cgroupfs import ControllerMount
-from koordebpf.kernel.kernel_file import OpenKernelFiles, read_kernel_file, write_kernel_file
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.io.text_file import OpenKernelFiles, read_kernel_file, write_kernel_file
+from koordebpf.policy.reconcile.values import FileKey
 
 _RESULTS = {
     errno.EBUSY: WriteResult.BUSY,

@@ -10,11 +10,11 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look, written
-from koordebpf.decide.reconcile.quotas import OwnQuota, fitting_quotas
-from koordebpf.decide.reconcile.values import FileKey
 from koordebpf.errors import CgroupGone
-from koordebpf.kernel.cgroup_files import CgroupFile, Value
-from koordebpf.kernel.cgroupfs import walk
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.hierarchy import walk
+from koordebpf.policy.reconcile.quotas import OwnQuota, fitting_quotas
+from koordebpf.policy.reconcile.values import FileKey
 
 
 class CappedQuotas(msgspec.Struct):

@@ -12,11 +12,11 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
 from koordebpf.act.writer.seen import is_wish
-from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.values import FileKey, PlannedWrite
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
-from koordebpf.kernel.cgroup_files import CgroupFile, Value, format_cpu_list
-from koordebpf.kernel.kernel_file import read_kernel_file
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
+from koordebpf.kernel.io.text_file import read_kernel_file
+from koordebpf.policy.reconcile.order import plan_writes
+from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
 
 _REASON = "it held this before the first write"
 

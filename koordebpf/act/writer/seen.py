@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from koordebpf.decide.reconcile.values import FileKey
-from koordebpf.kernel.cgroup_files import Value, Version
+from koordebpf.kernel.cgroup.files import Value, Version
+from koordebpf.policy.reconcile.values import FileKey
 
 # Why: a cgroup is looked at within two rounds of its birth; in that time the one above it is written four times a round
 _LATELY = 16

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from koordebpf.decide.reconcile.demands import Demand, joined, owners_of
-from koordebpf.decide.reconcile.values import DesiredState, FileKey
-from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.policy.reconcile.demands import Demand, joined, owners_of
+from koordebpf.policy.reconcile.values import DesiredState, FileKey
 
 
 class Wanted:

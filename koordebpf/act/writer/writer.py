@@ -18,10 +18,10 @@ from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, wr
 from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
 from koordebpf.act.writer.wanted import Wanted
-from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.values import DesiredState, FileKey, PlannedWrite
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroup_files import CgroupFile, Value
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.policy.reconcile.order import plan_writes
+from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrite
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

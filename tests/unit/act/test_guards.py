@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.guards import (
+from koordebpf.act.guards.rules import (
     Budget,
     ClosedGuard,
     GuardFacts,
@@ -16,7 +16,7 @@ from koordebpf.act.guards import (
     screen,
     victim_guard,
 )
-from koordebpf.decide.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.ladder import LadderExecutor
+from koordebpf.act.ladder.executor import LadderExecutor
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.evict.settings import Rung
-from koordebpf.decide.plan import RungAction, RungPlan
-from koordebpf.kernel.cgroupfs import ControllerMount, MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
+from koordebpf.policy.ladder_settings import Rung
+from koordebpf.policy.plan import RungAction, RungPlan
 
 V2_FILES = {"memory.high": "9" * 7, "cgroup.freeze": "0", "cgroup.procs": ""}
 V1_FILES = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000", "freezer.state": "THAWED", "cgroup.procs": ""}

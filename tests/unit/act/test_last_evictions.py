@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.act.last_evictions import LastEvictions
+from koordebpf.act.guards.last_evictions import LastEvictions
 
 
 def test_memory_and_cpu_have_each_their_last_one() -> None:

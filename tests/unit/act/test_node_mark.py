@@ -9,11 +9,11 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.node_mark import MarkTiming, is_memory_short
-from koordebpf.act.node_marker import NodeMarker
-from koordebpf.detect.verdict import USED, Evidence, ResourceNeed, Verdict
+from koordebpf.act.taint.rule import MarkTiming, is_memory_short
+from koordebpf.act.taint.worker import NodeMarker
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
-from koordebpf.kube.node_marks import Mark
+from koordebpf.kube.clients.taints import Mark
+from koordebpf.policy.detect.verdict import USED, Evidence, ResourceNeed, Verdict
 from tests.contract.apiserver import until
 
 CALM_NS = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.act.usefulness import Usefulness
+from koordebpf.act.guards.effectiveness import Usefulness
 
 EMPTY = Usefulness()
 

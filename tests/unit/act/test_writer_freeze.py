@@ -10,10 +10,10 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup_files import CgroupFile, format_value, parse_value
-from koordebpf.kernel.cgroupfs import ControllerMount
+from koordebpf.kernel.cgroup.files import CgroupFile, format_value, parse_value
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 
 FREEZE = CgroupFile.FREEZE
 

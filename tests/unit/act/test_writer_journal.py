@@ -15,7 +15,7 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original, Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ActuationError
-from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
+from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 
 BE = ("kubepods/besteffort", CgroupFile.CPUSET_CPUS)
 POD = ("kubepods/besteffort/pod1", CgroupFile.CPU_QUOTA)

@@ -11,11 +11,11 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decide.reconcile.order import plan_writes
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, SysctlWrite, wanted_values
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl
-from koordebpf.kernel.cgroupfs import ControllerMount
+from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.policy.reconcile.order import plan_writes
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite, wanted_values
 from koordebpf.units import PAGE_BYTES
 
 CPUS = CgroupFile.CPUSET_CPUS

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from koordebpf.agent.case import Case, case_changes, with_entries, with_feature_gates, with_file
 from koordebpf.errors import ConfigError
 from koordebpf.state.what_if import Setting
+from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates, with_file
 from tests.builders import frame, pod
 
 AGENT = b"""

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.emergency import EmergencySettings
-from koordebpf.act.guards import GuardLimits
-from koordebpf.agent.config import FEATURE_GATES, AgentConfig, agent_config
-from koordebpf.agent.config_file import (
+from koordebpf.act.guards.emergency import EmergencySettings
+from koordebpf.act.guards.rules import GuardLimits
+from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
@@ -28,12 +27,13 @@ from koordebpf.agent.config_file import (
     places,
     read_config,
 )
-from koordebpf.agent.settings_table import Setting, settings
-from koordebpf.decide.evict.exemptions import asked_labels
-from koordebpf.decide.evict.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.decide.evict.settings import EvictSettings
+from koordebpf.agent.config.schema import Setting, settings
+from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig, agent_config
 from koordebpf.errors import ConfigError
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.slo.convert import laid_over
+from koordebpf.state.pods.exemptions import asked_labels
+from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.emergency import EmergencySettings
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.guards.emergency import EmergencySettings
 from koordebpf.agent.emergency import Emergency
-from koordebpf.kube.objects import ClusterState
+from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.build import build_view
-from koordebpf.state.facts import pod_facts
+from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.view import Measured, NodeMeasure, NodeView, PodMeasure, RefusedEviction
 from koordebpf.units import NS_PER_S
 from tests.builders import memory_volume, pod

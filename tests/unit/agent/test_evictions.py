@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.act.guards.pending import EMPTY_DUE_NS, GONE_DUE_NS
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.act.pending import EMPTY_DUE_NS, GONE_DUE_NS
 from koordebpf.agent.evictions import Evictions
-from koordebpf.agent.kept_budget import KeptBudget
-from koordebpf.decide.evict.settings import EvictSettings
-from koordebpf.decide.rounds import decide
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease
+from koordebpf.store.budget import KeptBudget
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.builders import NOW_NS, frame, pod
 

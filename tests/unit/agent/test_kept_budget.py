@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.guards import Budget, GuardLimits
+from koordebpf.act.guards.rules import Budget, GuardLimits
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.agent.kept_budget import KeptBudget
-from koordebpf.report.audit import AuditRecord, OpenPlan
 from koordebpf.state.view import MINUTE_NS, PastEviction
+from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.budget import KeptBudget
 from tests.builders import frame, plan_of, pod
 
 SPENT = PastEviction(at_ns=1000, uid="u1", namespace="spark", workload="spark/Job/a")

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.agent.kept_list import KeptList, KeptSource
-from koordebpf.kube.objects import ClusterState, Pod
+from koordebpf.kube.cache.objects import ClusterState, Pod
+from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.units import NS_PER_S
 from tests.builders import pod
 

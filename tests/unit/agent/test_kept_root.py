@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.kept_root import KeptRoot
 from koordebpf.attribution.kubelet_root import KubeletRoot
+from koordebpf.store.cgroup_root import KeptRoot
 
 NEAR, DEEP = "any.service/kubepods", "system.slice/docker-3f.scope/kubelet/kubepods"
 DEEP_ROOT = "/system.slice/docker-3f.scope/kubelet"

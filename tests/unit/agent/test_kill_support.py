@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent import kill_support
-from koordebpf.agent.config import agent_config
-from koordebpf.agent.kill_support import check_kill_support, known_containers
-from koordebpf.agent.scope import NodeScope
+from koordebpf.agent.config.settings import agent_config
+from koordebpf.agent.lifecycle import kill_support
+from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
 from koordebpf.events.records import CgroupDeath
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
-from koordebpf.kernel.pid_namespace import is_initial, is_of_a_pod
-from koordebpf.kube.cri import RunningContainer
-from koordebpf.kube.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
+from koordebpf.kube.clients.cri import RunningContainer
 
 FOLDER = Path("/sys/fs/cgroup/memory")
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.agent.known import Known, check_configuration
+from koordebpf.collect.cluster_view import Known, check_configuration
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import ClusterState, Namespace, Node, NodeStatus, ObjectMeta
-from koordebpf.slo.cpu_burst import DEFAULT_CPU_BURST
+from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeStatus, ObjectMeta
+from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST
 
 GOOD: dict[str, Any] = {
     "resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 80},

@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.actuator import OutcomeQueue
-from koordebpf.act.cgroup import CgroupExecutor
-from koordebpf.act.guards import ClosedGuard
-from koordebpf.act.ladder import LadderExecutor
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.guards.rules import ClosedGuard
+from koordebpf.act.ladder.executor import LadderExecutor
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.ladder import Ladder
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
-from koordebpf.decide.plan import Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.kernel.cgroupfs import ControllerMount, MemoryHierarchy
+from koordebpf.agent.strategies.ladder import Ladder
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
+from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S

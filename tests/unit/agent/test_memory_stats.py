@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.memory_stats import with_stat
-from koordebpf.kernel.cgroupfs import CgroupMemoryStat
+from koordebpf.collect.memory_stats import with_stat
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemoryStat
 from koordebpf.state.view import MemoryParts
 
 SCANNED = MemoryParts(1000, 100, 200, 50, 50, 0, kernel_bytes=600)

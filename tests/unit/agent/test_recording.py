@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.agent.recording import Recorder, Recording, RecordingHeader, StructLayout, own_header, read_recording
 from koordebpf.errors import ConfigError, SupportError
-from koordebpf.kernel.ring_pages import look
+from koordebpf.kernel.bpf.ring import look
+from koordebpf.store.recording import Recorder, Recording, RecordingHeader, StructLayout, own_header, read_recording
 from tests.ring_image import DISCARD, ring_image
 
 RECORDS = [

@@ -16,22 +16,22 @@ import pytest
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.agent.reporter import Reporter
-from koordebpf.agent.watch import NodeWatch
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.decide.plan import Plan
-from koordebpf.decide.reconcile.values import DesiredState
-from koordebpf.decide.rounds import decide
-from koordebpf.decide.suppress.round import SUPPRESS_GATE, SuppressPlan
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.report.audit import AuditLog, AuditRecord
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.decide import decide
+from koordebpf.policy.plan import Plan
+from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
 from koordebpf.report.events import EventPoster
-from koordebpf.report.explain import decode_audit
-from koordebpf.report.http import Health
-from koordebpf.report.in_flight import InFlight
-from koordebpf.report.metrics import AgentMetrics
-from koordebpf.state.cpu import CpuWindow
+from koordebpf.report.http.routes import Health
+from koordebpf.report.pages.explain import decode_audit
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
+from koordebpf.store.audit import AuditLog, AuditRecord
+from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
 from tests.builders import frame, plan_of, pod
 from tests.cpu_nodes import node

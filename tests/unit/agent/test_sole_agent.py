@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.scope import NodeScope
-from koordebpf.agent.sole_agent import HeldByAnother, SoleAgent, StandBy, is_awaited, is_held
+from koordebpf.agent.lifecycle.node_lock import HeldByAnother, SoleAgent, StandBy, is_awaited, is_held
+from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroupfs import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from koordebpf.agent.sole_agent import SoleAgent
+from koordebpf.agent.lifecycle.node_lock import SoleAgent
 from tests.unit.agent.test_sole_agent import machine
 SoleAgent(Path(sys.argv[1]), machine())
 print("held", flush=True)

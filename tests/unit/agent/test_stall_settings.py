@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from koordebpf.agent.config import agent_config
-from koordebpf.agent.config_file import check_config
-from koordebpf.decide.evict.settings import StallSettings
+from koordebpf.agent.config.file import check_config
+from koordebpf.agent.config.settings import agent_config
 from koordebpf.errors import ConfigError
+from koordebpf.policy.evict.settings import StallSettings
 
 HEAD = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration"}
 

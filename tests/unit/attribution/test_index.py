@@ -6,7 +6,7 @@ from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.attribution.tree_nodes import MAX_NESTED, MAX_NESTED_LEVELS
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
+from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
 PAUSE, APP, SIDECAR = "0" * 64, "a" * 64, "b" * 64
 ROOT, KUBEPODS, POD_ID, PAUSE_ID, APP_ID = 1, 10, 20, 21, 22

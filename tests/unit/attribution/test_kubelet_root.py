@@ -8,7 +8,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import KubeletRoot, kubepods_paths, root_of
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
-from koordebpf.kube.objects import ObjectMeta, Pod
+from koordebpf.kube.cache.objects import ObjectMeta, Pod
 
 KIND = "system.slice/docker-3f.scope/kubelet.slice/kubelet-kubepods.slice"
 SERVICE = "system.slice/any.service/kubepods"

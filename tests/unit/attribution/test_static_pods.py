@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.attribution.static_pods import cgroup_names, is_api_uid
-from koordebpf.kube.objects import ObjectMeta, OwnerReference, Pod, PodSpec
+from koordebpf.kube.cache.objects import ObjectMeta, OwnerReference, Pod, PodSpec
 
 HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 MD5 = "d0141ec4c1df7a3c9f9d3b6b4d2f8c5a"

@@ -10,7 +10,7 @@ import pytest
 from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo, is_ours
 from koordebpf.controller.keeper import Keeper
 from koordebpf.controller.settings import Settings, settings_of
-from koordebpf.kube.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
+from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
 from koordebpf.units import NS_PER_S
 
 NODE = NodeMeta("n1", "uid-n1", {"pool": "a"})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.settings import Settings, settings_of
-from koordebpf.slo.render import SPEC_FIELDS, render_spec
+from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
 from koordebpf.slo.spec import NodeSLOSpec
 
 THRESHOLD = "resource-threshold-config"

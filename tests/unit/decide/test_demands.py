@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.decide.reconcile.demands import Demand, joined, owners_of
-from koordebpf.decide.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroup_files import CgroupFile, Sysctl, Value
+from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl, Value
+from koordebpf.policy.reconcile.demands import Demand, joined, owners_of
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
 
 QUOTA, HIGH, FREEZE = CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_HIGH, CgroupFile.FREEZE
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from koordebpf.decide.evict.credit import credit_bytes, koordinator_credit_bytes
-from koordebpf.decide.evict.pending import still_pending
-from koordebpf.decide.evict.ranking import as_candidates, be_order
-from koordebpf.decide.evict.victims import choose_victims
-from koordebpf.decide.plan import Candidate
-from koordebpf.detect.verdict import USED
+from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.evict.pending import still_pending
+from koordebpf.policy.evict.ranking.order import as_candidates, be_order
+from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.plan import Candidate
 from koordebpf.state.build import view_of_frame
 from koordebpf.units import MIB
 from tests.builders import PodAndMeasure, frame, host_shm, pod, told

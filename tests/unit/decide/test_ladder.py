@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
-from koordebpf.decide.ladder import LadderState, LadderStep, next_rung
-from koordebpf.decide.plan import FeaturePlan, Plan
-from koordebpf.decide.rounds import decide
-from koordebpf.detect.verdict import BE_REQUESTED_CPU, CpuNeed, Verdict
+from koordebpf.policy.decide import decide
+from koordebpf.policy.detect.verdict import BE_REQUESTED_CPU, CpuNeed, Verdict
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.ladder.climb import LadderState, LadderStep, next_rung
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
+from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease, StallParts
 from koordebpf.units import MIB, NS_PER_S

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import MemoryPressureSettings, SuppressSettings
+from koordebpf.policy.suppress.round import plan_suppress
+from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressSettings
 from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_S

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
-from koordebpf.decide.ladder import LadderState, LadderStep, next_rung
-from koordebpf.decide.rounds import decide
+from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.ladder.climb import LadderState, LadderStep, next_rung
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.stall_sample import StallSample
+from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import LedgerRow, LedgerView, NodeView, Party, StallParts
 from koordebpf.units import NS_PER_S
 from tests.builders import NOW_NS, frame, ls_pod, pod

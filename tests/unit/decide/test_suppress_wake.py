@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from koordebpf.decide.suppress.round import plan_suppress
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.decide.suppress.wake import (
+from koordebpf.policy.suppress.round import plan_suppress
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.suppress.wake import (
     MAX_SHIFT,
     TracingPace,
     WakeSettings,

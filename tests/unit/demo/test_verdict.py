@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Candidate
 from koordebpf.demo.screen import JsonLines, Screen
 from koordebpf.demo.stories import STORIES
 from koordebpf.demo.story import Event
@@ -23,8 +22,9 @@ from koordebpf.demo.verdict import (
     judge,
     rounds_within,
 )
-from koordebpf.detect.verdict import Verdict as Condition
-from koordebpf.report.audit import AuditedFeature, AuditRecord, Latencies
+from koordebpf.policy.detect.verdict import Verdict as Condition
+from koordebpf.policy.plan import Candidate
+from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
 from koordebpf.units import GIB, MIB, NS_PER_MS
 
 MS = NS_PER_MS

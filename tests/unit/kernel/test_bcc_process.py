@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from koordebpf.errors import ConfigError, SupportError
-from koordebpf.kernel import bcc_child
-from koordebpf.kernel.backend import SignalRequest
-from koordebpf.kernel.bcc import BccSignals
-from koordebpf.kernel.bcc_process import Builder
+from koordebpf.kernel.backends.bcc import BccSignals
+from koordebpf.kernel.bcc import child as bcc_child
+from koordebpf.kernel.bcc.process import Builder
+from koordebpf.kernel.signals.interface import SignalRequest
 from tests.patience import patience
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup_files import (
+from koordebpf.kernel.cgroup.files import (
     CgroupFile,
     Sysctl,
     broken_rule,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel import fd_passing
+from koordebpf.kernel.bcc import fd_passing
 
 
 @pytest.fixture

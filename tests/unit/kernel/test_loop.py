@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 
-from koordebpf.kernel.loop import Loop
+from koordebpf.kernel.io.loop import Loop
 
 FOR_EVER_NS = time.monotonic_ns() + 600_000_000_000
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from koordebpf.kernel.lost_probes import silent_programs
-from koordebpf.kernel.vmstat import VmstatValues
+from koordebpf.kernel.bpf.probe_health import silent_programs
+from koordebpf.kernel.proc.vmstat import VmstatValues
 
 BEFORE = VmstatValues(allocstall=1_000, compact_stall=1_000, pageoutrun=7, oom_kill=1_000, pgscan=5)
 SEEN = {"reclaim": 50, "compaction": 50, "oom_kill": 50}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordebpf.kernel.missed_runs import OpenEnds
+from koordebpf.kernel.bpf.recursion_misses import OpenEnds
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pytest
 
 from koordebpf.errors import SupportError
 from koordebpf.events.columns import dtype_of
-from koordebpf.kernel.ring_pages import RingPages, require_numpy
+from koordebpf.kernel.bpf.ring import RingPages, require_numpy
 
 
 def test_no_module_imports_it_before_it_is_needed() -> None:
     code = (
-        "import sys, koordebpf.agent.record, koordebpf.agent.recording, koordebpf.events.columns;"
+        "import sys, koordebpf.tools.record, koordebpf.store.recording, koordebpf.events.columns;"
         "print('numpy' in sys.modules)"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 _PROGRAM = """
 import ctypes, re, sys, threading
 from pathlib import Path
-from koordebpf.kernel.protection import share_one_arena
+from koordebpf.kernel.host.protection import share_one_arena
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -7,7 +7,7 @@ import sys
 
 _SCRIPT = """
 import os, resource
-from koordebpf.kernel.protection import open_all_files
+from koordebpf.kernel.host.protection import open_all_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
 assert open_all_files() == 300
 files = [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]

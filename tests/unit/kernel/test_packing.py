@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koordebpf.events.layout import STALL_BYTES, STALL_CAUSES, decode, decode_stall, decode_totals, expected_offsets
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupPopulated, CgroupRename, OomKill
-from koordebpf.kernel import packing
+from koordebpf.kernel.backends import packing
 
 U64 = st.integers(0, (1 << 64) - 1)
 KINDS = {

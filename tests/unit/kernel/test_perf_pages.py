@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from koordebpf.kernel.perf_buffer import pages_per_cpu
+from koordebpf.kernel.bpf.perf_buffer import pages_per_cpu
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kernel import libbpf, perf_buffer
-from koordebpf.kernel.perf_buffer import PerfReader
+from koordebpf.kernel.bpf import libbpf, perf_buffer
+from koordebpf.kernel.bpf.perf_buffer import PerfReader
 
 
 class Library:

@@ -6,7 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-from koordebpf.kernel.psi import PsiTriggers
+from koordebpf.kernel.proc.psi import PsiTriggers
 
 FILE = "memory.pressure"
 

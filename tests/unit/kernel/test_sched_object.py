@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel import sched_latency
+from koordebpf.kernel.bpf import sched_latency
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(60)], ids=["an empty file", "no object"])

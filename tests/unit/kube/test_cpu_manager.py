@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cpu_manager import CpuManagerFile, CpuManagerState, parse_cpu_manager_state
+from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState, parse_cpu_manager_state
 
 NONE = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
 STATIC = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.file import FileSource
+from koordebpf.kube.sources.file import FileSource
 from koordebpf.units import NS_PER_S
 
 
@@ -239,7 +239,7 @@ def test_kubernetes_package_is_not_imported(tmp_path: Path) -> None:
     path.write_bytes(pods("a"))
     code = (
         "import sys, pathlib\n"
-        "from koordebpf.kube.file import FileSource\n"
+        "from koordebpf.kube.sources.file import FileSource\n"
         f"source = FileSource([pathlib.Path({str(path)!r})])\n"
         "source.start(lambda: None)\n"
         "source.refresh(1)\n"
@@ -251,6 +251,6 @@ def test_kubernetes_package_is_not_imported(tmp_path: Path) -> None:
 
 
 def test_kubelet_source_needs_no_kubernetes_package() -> None:
-    code = "import sys, koordebpf.kube.kubelet, koordebpf.kube.api; print('kubernetes' in sys.modules)"
+    code = "import sys, koordebpf.kube.sources.kubelet, koordebpf.kube.sources.api; print('kubernetes' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert shown.stdout.strip() == "False"

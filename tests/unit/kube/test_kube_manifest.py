@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.manifest import parse_manifests
+from koordebpf.kube.sources.manifest import parse_manifests
 
 POD = """
 apiVersion: v1

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.kube import table as tables
-from koordebpf.kube.objects import ObjectMeta, Pod
-from koordebpf.kube.table import Table, decode_list, decode_pod, decode_pod_event, is_older
+from koordebpf.kube.cache import store as tables
+from koordebpf.kube.cache.objects import ObjectMeta, Pod
+from koordebpf.kube.cache.store import Table, decode_list, decode_pod, decode_pod_event, is_older
 
 
 def raw(name: str, version: int | str, uid: str | None = None, **more: Any) -> msgspec.Raw:

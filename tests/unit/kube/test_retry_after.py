@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import KubeBusy
-from koordebpf.kube.transport import refusal
+from koordebpf.kube.http.transport import refusal
 
 
 def retry_after_s(headers: dict[str, str], **details: Any) -> float | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koordebpf.kernel.backend import SignalSource
-from koordebpf.kernel.host import CAPABILITIES, HostFacts, parse_config, parse_os_release
-from koordebpf.report.doctor import BackendTry, DoctorReport, doctor_report, doctor_text
-from koordebpf.report.fixes import Fix, SignalFixes, fixes_of
+from koordebpf.kernel.host.machine import CAPABILITIES, HostFacts, parse_config, parse_os_release
+from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report, doctor_text
+from koordebpf.report.pages.remedies import Fix, SignalFixes, fixes_of
 
 WORKS = SignalSource("node usage", "/proc/meminfo", works=True)
 MISSING = SignalSource(

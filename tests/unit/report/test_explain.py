@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from koordebpf.act.outcome import Outcome, Result
 from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
-from koordebpf.report.audit import AuditRecord, OpenPlan
-from koordebpf.report.explain import concerns, decode_audit, explained
+from koordebpf.report.pages.explain import concerns, decode_audit, explained
+from koordebpf.store.audit import AuditRecord, OpenPlan
 from tests.builders import frame, ls_pod, plan_of, pod
 
 

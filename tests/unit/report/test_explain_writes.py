@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
-from koordebpf.report.explain_writes import decode_writes, explained_writes, rounds_of
-from koordebpf.report.writes import AuditedWrite, audited_write
+from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
+from koordebpf.store.write_log import AuditedWrite, audited_write
 
 BE = "/sys/fs/cgroup/cpuset/kubepods/besteffort"
 WHY = "2.7 CPUs for best-effort pods: 65 % of 8 CPUs − 2 CPUs of pods; CPUs 0-2, from 0-7"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.begun_kill import BegunKill
+from koordebpf.act.evict.unfinished_kill import BegunKill
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.kernel.kill import KillTarget
-from koordebpf.report.audit import AuditRecord, OpenPlan
-from koordebpf.report.explain import explained
-from koordebpf.report.in_flight import InFlight
+from koordebpf.kernel.cgroup.kill import KillTarget
+from koordebpf.report.pages.explain import explained
+from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.wal import InFlight
 from tests.builders import frame, plan_of, pod
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from koordebpf.report.ledger_metrics import LedgerMetrics, forecast_families
+from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
+from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
 from koordebpf.state.view import Party, PodMeasure, TimeTo
 from tests.builders import PodAndMeasure, frame, pod
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
-from koordebpf.report.http import DecisionServer
-from koordebpf.report.local_socket import ACTING_NAME, LocalSocket, agent_socket, asked
+from koordebpf.report.http.local_socket import ACTING_NAME, LocalSocket, agent_socket, asked
+from koordebpf.report.http.routes import DecisionServer
 
 
 @contextlib.contextmanager

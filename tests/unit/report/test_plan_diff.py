@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.report.plan_diff import PlanDiff, diff_page, plan_diff, plan_diff_schema
-from koordebpf.state.cpu import CpuWindow
+from koordebpf.report.pages.plan_diff import PlanDiff, diff_page, plan_diff, plan_diff_schema
+from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import changed_settings, with_fields, with_gates
 from koordebpf.units import NS_PER_S

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.decide.evict.settings import EvictSettings, LadderSettings, Rung
-from koordebpf.decide.node_plan import NodePlan, decide_node
-from koordebpf.decide.plan import FeaturePlan
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.report.audit import OpenPlan
-from koordebpf.report.explain import explained
-from koordebpf.report.plan_page import plan_page
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.ladder_settings import LadderSettings, Rung
+from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.report.pages.explain import explained
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.store.audit import OpenPlan
 from tests.builders import frame, node_plan_of, pod
 from tests.cpu_nodes import node as cpu_node
 from tests.scenarios import test_cpu_evict

@@ -25,26 +25,26 @@ from koordebpf.cli.echo import echo, echo_json
 from koordebpf.demo.screen import Screen as DemoScreen
 from koordebpf.demo.story import Event
 from koordebpf.events.records import CgroupBirth, OomKill
-from koordebpf.kernel.backend import SignalSource
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.report.audit import AuditRecord, OpenPlan
-from koordebpf.report.doctor import BackendTry, DoctorReport, doctor_text
+from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.printable import json_bytes, page, printable, printable_text
 from koordebpf.report.events import eviction_event
-from koordebpf.report.explain import explained
-from koordebpf.report.explain_writes import explained_writes
-from koordebpf.report.fixes import SignalFixes
-from koordebpf.report.logs import JsonFormatter
-from koordebpf.report.plan_diff import diff_page, plan_diff
-from koordebpf.report.plan_page import plan_page
-from koordebpf.report.printable import json_bytes, page, printable, printable_text
-from koordebpf.report.screen import Screen
-from koordebpf.report.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.text_log import TextFormatter
-from koordebpf.report.told import told_json, told_text
-from koordebpf.report.top import Choice, TopPage, TopRow, page_lines
-from koordebpf.report.trace import Seen
-from koordebpf.report.writes import audited_write
+from koordebpf.report.log.json_log import JsonFormatter
+from koordebpf.report.log.text_log import TextFormatter
+from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_text
+from koordebpf.report.pages.explain import explained
+from koordebpf.report.pages.explain_writes import explained_writes
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.report.pages.plan_diff import diff_page, plan_diff
+from koordebpf.report.pages.remedies import SignalFixes
+from koordebpf.report.pages.screen import Screen
+from koordebpf.report.pages.top import Choice, TopPage, TopRow, page_lines
+from koordebpf.report.trace.record_line import Seen
+from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
+from koordebpf.report.trace.trace_output import told_json, told_text
 from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
+from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.write_log import audited_write
 from tests.builders import frame, node_plan_of, plan_of, pod
 
 ROUNDS = 1000  # for each renderer

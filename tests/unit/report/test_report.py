@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.act.guards import ClosedGuard
+from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.act.outcome import Outcome, Result
-from koordebpf.decide.plan import Candidate, FeaturePlan, Plan, Victim
-from koordebpf.detect.verdict import Verdict
 from koordebpf.errors import KubeError
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.report.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.plan import Candidate, FeaturePlan, Plan, Victim
 from koordebpf.report.events import EventPoster, PodEvent, eviction_event
-from koordebpf.report.explain import decode_audit
-from koordebpf.report.logs import JsonFormatter
+from koordebpf.report.log.json_log import JsonFormatter
+from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
+from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
 from koordebpf.units import NS_PER_S
 from tests.patience import patience
 

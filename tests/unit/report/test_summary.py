@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.report.counters import Counters, counters_lines, program_counters, vmstat_counters
-from koordebpf.report.ledger import LEDGER_HEADER, ledger_lines
-from koordebpf.report.summary import PodStalls, StallBook, Summary, summary_lines
+from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_lines
+from koordebpf.report.trace.counters import Counters, counters_lines, program_counters, vmstat_counters
+from koordebpf.report.trace.summary import PodStalls, StallBook, Summary, summary_lines
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 
 S = 1_000_000_000

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.case import Case, case_changes, with_entries, with_feature_gates
-from koordebpf.decide.suppress.explained import explained_suppression
-from koordebpf.decide.suppress.settings import SuppressSettings
-from koordebpf.kernel.cgroup_files import CgroupFile
-from koordebpf.report.plan_diff import diff_page, plan_diff
-from koordebpf.report.plan_page import plan_page
-from koordebpf.report.suppression_page import suppression_blocks
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.suppress.explained import explained_suppression
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.report.pages.plan_diff import diff_page, plan_diff
+from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.frame import decode_frame
+from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates
 from tests.cpu_nodes import BE_ROOT, be_tree, node
 
 HELD = Path(__file__).parents[2] / "scenarios" / "frames" / "best-effort-is-held.json"

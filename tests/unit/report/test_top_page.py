@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from koordebpf.kernel.quality import SignalQuality
-from koordebpf.report.screen import Screen
-from koordebpf.report.top import (
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.report.pages.screen import Screen
+from koordebpf.report.pages.top import (
     KEY_LINE,
     SORTS,
     Choice,
@@ -30,7 +30,7 @@ from koordebpf.report.top import (
     top_cpu,
     top_schema,
 )
-from koordebpf.state.cpu import BeQuota, CpuMeasured, CpuUsage
+from koordebpf.state.cpu.measured import BeQuota, CpuMeasured, CpuUsage
 from koordebpf.state.view import (
     LedgerRow,
     LedgerView,

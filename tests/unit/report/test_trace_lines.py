@@ -26,10 +26,8 @@ from koordebpf.events.records import (
     TaskMigration,
     ThrottleStall,
 )
-from koordebpf.report.counters import Counter, Counters
-from koordebpf.report.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.told import told_json, told_text, trace_schema
-from koordebpf.report.trace import (
+from koordebpf.report.trace.counters import Counter, Counters
+from koordebpf.report.trace.record_line import (
     DEFAULT_KINDS,
     HEADER,
     KINDS,
@@ -43,6 +41,8 @@ from koordebpf.report.trace import (
     trace_json,
     trace_line,
 )
+from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
+from koordebpf.report.trace.trace_output import told_json, told_text, trace_schema
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)

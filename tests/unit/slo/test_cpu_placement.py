@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from koordebpf.slo.cpu_placement import (
+from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
     POD_ALLOCATIONS_ANNOTATION,
     RESERVATION_ANNOTATION,

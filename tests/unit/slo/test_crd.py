@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from koordebpf.slo.crd import nodeslo_crd
-from koordebpf.slo.resource_qos import DEFAULT_RESOURCE_QOS
-from koordebpf.slo.strategy import ResourceThresholdStrategy
+from koordebpf.slo.manager.crd import nodeslo_crd
+from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 
 def spec_schema() -> dict[str, Any]:

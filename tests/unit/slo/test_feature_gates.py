@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.config import FEATURE_GATES, named_gates
+from koordebpf.agent.config.settings import FEATURE_GATES, named_gates
 from koordebpf.errors import ConfigError
 from koordebpf.slo import feature_gates
 from koordebpf.slo.feature_gates import KOORDLET_GATES, OWN_GATES

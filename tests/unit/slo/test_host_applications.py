@@ -10,8 +10,8 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
-from koordebpf.slo.host_applications import host_directories
 from koordebpf.slo.spec import parse_spec
+from koordebpf.slo.strategies.host_applications import host_directories
 
 
 def nodeslo(*applications: Any) -> bytes:

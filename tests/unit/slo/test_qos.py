@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from koordebpf.slo.eviction import allows_eviction
-from koordebpf.slo.priority import koord_priority, priority_or_default
-from koordebpf.slo.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.slo.pods.eviction import allows_eviction
+from koordebpf.slo.pods.priority import koord_priority, priority_or_default
+from koordebpf.slo.pods.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
 
 
 @pytest.mark.parametrize("name", ["LSE", "LSR", "LS", "BE", "SYSTEM"])

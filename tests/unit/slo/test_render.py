@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.render import STRATEGY_KEYS, render_part, render_spec
-from koordebpf.slo.shapes import unknown_in_config
+from koordebpf.slo.manager.render import STRATEGY_KEYS, render_part, render_spec
+from koordebpf.slo.manager.shapes import unknown_in_config
+from koordebpf.slo.manager.webhook import check_configmap
 from koordebpf.slo.spec import parse_spec
-from koordebpf.slo.webhook import check_configmap
 
 THRESHOLD = "resource-threshold-config"
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec.inspect
 import pytest
 
-from koordebpf.slo.render import SPEC_FIELDS, render_spec
-from koordebpf.slo.resource_qos import MemoryQOS
+from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
 from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
+from koordebpf.slo.strategies.resource_qos import MemoryQOS
 
 
 def nodeslo(**spec: Any) -> bytes:

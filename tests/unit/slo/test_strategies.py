@@ -5,12 +5,12 @@ import json
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.render import render_part, strategy_of_configmap
 from koordebpf.slo.nodeslo import parse_nodeslo, strategy_for
 from koordebpf.slo.overlay import DEFAULT_STRATEGY
-from koordebpf.slo.render import render_part, strategy_of_configmap
-from koordebpf.slo.strategy import ResourceThresholdStrategy
-from koordebpf.slo.threshold_rules import memory_evict_lower_percent, memory_evict_problem
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent, memory_evict_problem
 
 
 def _nodeslo(**strategy: object) -> bytes:

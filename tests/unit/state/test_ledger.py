@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koordebpf.decide.rounds import decide
+from koordebpf.policy.decide import decide
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledger, Usage, split
-from koordebpf.state.stalls import StallGrowth
+from koordebpf.state.stalls.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledger, Usage, split
+from koordebpf.state.stalls.windows import StallGrowth
 from koordebpf.state.view import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.units import MIB
 from tests.builders import frame, pod

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.objects import (
+from koordebpf.kube.cache.objects import (
     Container,
     HostPathVolumeSource,
     Node,
@@ -16,8 +16,8 @@ from koordebpf.kube.objects import (
     Volume,
 )
 from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
-from koordebpf.state.facts import facts_of_pods, pod_facts
 from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
+from koordebpf.state.pods.facts import facts_of_pods, pod_facts
 from koordebpf.state.view import NodeMeasure
 from koordebpf.units import GIB, MIB
 from tests.builders import frame, host_shm, memory_volume, pod

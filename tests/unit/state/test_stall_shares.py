@@ -7,7 +7,7 @@ import math
 import pytest
 
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.state.shares import DecayingShare, ShareTable, some_ns, union_bounds
+from koordebpf.state.stalls.shares import DecayingShare, ShareTable, some_ns, union_bounds
 from koordebpf.state.view import PsiLine, StallShares
 
 S = 1_000_000_000

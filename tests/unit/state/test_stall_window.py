@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.state.stall_sample import StallSample
-from koordebpf.state.stall_window import LONGEST_NS, StalledPod, extended, full_stall_bounds, stall_sample
+from koordebpf.state.stalls.full_window import LONGEST_NS, StalledPod, extended, full_stall_bounds, stall_sample
+from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import StallParts
 from koordebpf.units import NS_PER_S
 

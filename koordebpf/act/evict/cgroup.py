@@ -1,0 +1,113 @@
+"""Evict by stopping the pod's whole cgroup."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, BegunKill, how_it_ended
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.kernel.cgroup.kill import Kill, KillTarget, hurry_this_thread
+from koordebpf.kernel.io.ending import have_ended
+from koordebpf.policy.plan import Victim
+from koordebpf.units import NS_PER_S
+
+_log = logging.getLogger(__name__)
+
+_REAPERS = 2  # Why: two victims of one round are given back side by side; more would only share the same processors
+_CLOSE_S = KILL_DEADLINE_NS / NS_PER_S + 2  # Why: a kill has that long; of many, the later ones end beside the first
+_Work = tuple[Victim, int, Kill]
+
+
+class CgroupExecutor(Actuator):
+    """Kills in the calling thread and gives the memory back in its own threads.
+
+    `locate` finds the directories of a pod's cgroup by the cgroup's id and the pod's UID, None where it is gone.
+    `submit` returns once every process has its signal, in about a millisecond; the outcome follows when the cgroup is
+    empty. `note` gets each kill before its first signal, so that a successor can finish it.
+    """
+
+    name = "cgroup"
+
+    def __init__(
+        self,
+        locate: Callable[[int, str], KillTarget | None],
+        outcomes: OutcomeQueue,
+        *,
+        enforce: bool = False,
+        note: Callable[[BegunKill], object] | None = None,
+    ) -> None:
+        super().__init__(enforce=enforce)
+        self._locate = locate
+        self._note = note
+        self._outcomes = outcomes
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._unfinished: dict[str, str] = {}  # uid → namespace/name
+        # Started now: under pressure a new thread's stack is one more allocation that may stall.
+        self._threads = [
+            threading.Thread(target=self._reap, name=f"reaper-{n}", daemon=True)
+            for n in range(0 if self.is_dry_run else _REAPERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Finish the kills in progress, which have their deadline, then stop the threads."""
+        for _ in self._threads:
+            self._work.put(None)
+        if not have_ended(self._threads, _CLOSE_S):
+            left = ", ".join(list(self._unfinished.values()))
+            _log.warning("kills were not finished within %g s; the next agent looks at them: %s", _CLOSE_S, left)
+        self._threads = []
+
+    def _act(self, victim: Victim, decided_ns: int) -> Outcome:
+        pod = victim.candidate
+        cgroup_id = pod.cgroup_id
+        target = self._locate(cgroup_id, pod.uid) if cgroup_id is not None else None
+        if target is None or target.cgroup_id != cgroup_id:
+            return self._outcome(victim, decided_ns, Result.GONE, "the pod has no cgroup any more")
+        if self._note:
+            self._note(BegunKill(pod.uid, pod.namespace, pod.name, decided_ns, target))
+        try:
+            kill = Kill.begin(target)
+        except CgroupGone:
+            return self._outcome(victim, decided_ns, Result.GONE, f"{target.memory_path} is gone or another cgroup")
+        except Exception as error:  # whatever a pod has in its cgroup is that pod's harm, and never the agent's end
+            return self._outcome(victim, decided_ns, Result.FAILED, _said(error))
+        self._unfinished[pod.uid] = f"{pod.namespace}/{pod.name}"
+        self._work.put((victim, decided_ns, kill))
+        return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
+
+    def _reap(self) -> None:
+        if (problem := hurry_this_thread()) is not None:
+            _log.warning("memory of victims comes back more slowly: %s", problem)
+        while (work := self._work.get()) is not None:
+            victim, decided_ns, kill = work
+            try:
+                with kill:
+                    report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
+            except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
+                outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
+            else:
+                result, detail = how_it_ended(report, kill.target)
+                # Where nobody was found nothing was sent: such a kill is not in the budget.
+                found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
+                outcome = self._outcome(
+                    victim,
+                    decided_ns,
+                    result,
+                    detail,
+                    sent_ns=kill.signalled_ns if found else None,
+                    killed_tasks=report.killed_tasks,
+                )
+            self._unfinished.pop(victim.candidate.uid, None)
+            self._outcomes.put(outcome)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ActuationError | OSError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""Write, reclaim and freeze for the ladder, and undo it."""

@@ -1,0 +1,93 @@
+"""Reclaim from cgroups in a thread of its own: a write to memory.reclaim returns when the memory is back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.errors import ActuationError, CgroupGone, SupportError
+from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.reclaim import reclaim
+from koordebpf.units import format_bytes
+
+
+class ReclaimJob(msgspec.Struct, frozen=True):
+    """What is to be taken from one cgroup; `cgroup_id` is the id of its directory."""
+
+    path: Path
+    cgroup_id: int
+    size_bytes: int
+    reason: str
+    now_ns: int
+    pod_names: tuple[str, ...] = ()  # that its directory may bear; none: any
+
+    def change(self, result: WriteResult, detail: str = "") -> FileChange:
+        """Return what became of it. The file is write-only: it has no old content."""
+        path = str(self.path / "memory.reclaim")
+        return FileChange(path, None, str(self.size_bytes), result, self.reason, self.now_ns, detail)
+
+
+class Reclaimer:
+    """One thread that reclaims; the last words about its jobs are fetched with `drain`."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._jobs: SimpleQueue[tuple[ReclaimJob, threading.Event] | None] = SimpleQueue()
+        self._done: SimpleQueue[FileChange] = SimpleQueue()
+        self._is_enough = threading.Event()
+        # Started now: under pressure a new thread's stack is one more allocation that may stall.
+        self._thread = threading.Thread(target=self._work, name="reclaimer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: ReclaimJob) -> None:
+        """Put it behind those that wait."""
+        self._jobs.put((job, self._is_enough))
+
+    def call_off(self) -> None:
+        """End what is under way after its piece, and what waits before it begins."""
+        self._is_enough.set()
+        self._is_enough = threading.Event()
+
+    def drain(self) -> tuple[FileChange, ...]:
+        """Return what became of the jobs that ended since the last call."""
+        done = []
+        while True:
+            try:
+                done.append(self._done.get_nowait())
+            except Empty:
+                return tuple(done)
+
+    def close(self) -> None:
+        """Call everything off and end the thread."""
+        self.call_off()
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        hurry_this_thread()
+        while (given := self._jobs.get()) is not None:
+            job, is_enough = given
+            self._done.put(_carried_out(job, is_enough))
+            self._wake()
+
+
+def _carried_out(job: ReclaimJob, is_enough: threading.Event) -> FileChange:
+    try:
+        taken_bytes = reclaim(job.path, job.cgroup_id, job.size_bytes, is_enough.is_set, job.pod_names)
+    except CgroupGone:
+        return job.change(WriteResult.GONE, "the cgroup is gone")
+    except ActuationError as error:
+        return job.change(WriteResult.REFUSED, str(error))
+    except SupportError as error:
+        return job.change(WriteResult.UNSUPPORTED, str(error))
+    except OSError as error:
+        return job.change(WriteResult.REFUSED, str(error.strerror))
+    if taken_bytes >= job.size_bytes:
+        return job.change(WriteResult.WRITTEN)
+    why = "it was called off" if is_enough.is_set() else "the kernel found no more"
+    return job.change(WriteResult.WRITTEN, f"{format_bytes(taken_bytes)} of it: {why}")

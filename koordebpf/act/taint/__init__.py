@@ -1,0 +1,1 @@
+"""Taint the node, or set a condition, while memory evictions are in progress."""

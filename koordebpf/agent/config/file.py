@@ -1,0 +1,273 @@
+"""The configuration file: text in, settings or everything that is wrong out; and its schema and its full text."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import durationpy
+import msgspec
+import yaml
+
+from koordebpf.agent.config.schema import TYPED, Setting, settings
+from koordebpf.agent.config.settings import AgentConfig, agent_config, defaults_for
+from koordebpf.errors import ConfigError
+from koordebpf.kube.sources.manifest import parse_documents
+from koordebpf.quantity import quantity_bytes
+from koordebpf.slo.convert import converted
+from koordebpf.units import NS_PER_S
+
+API_VERSION = "koordebpf.io/v1alpha1"
+KIND = "AgentConfiguration"
+_HEAD = {"apiVersion": API_VERSION, "kind": KIND}
+
+# Kubernetes' form, metav1.Duration.
+_DURATION = r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
+_DURATION_RULE = "must be a duration such as 500ms, 4s or 1h30m"
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?([eE][0-9]+|[kMGTPE]i?)?$"
+_LONGEST_S = 10 * 365 * 24 * 3600  # beyond it 64 bits of nanoseconds come to their end
+_WIDTH = 100
+_DOCUMENT_END = "...\n"  # PyYAML's, after a bare scalar
+_PER_S = {"_ns": NS_PER_S, "_s": 1}
+
+
+class ConfigProblems(ConfigError):
+    """Everything that is wrong with one file; its text has a line for each."""
+
+    def __init__(self, problems: tuple[ConfigError, ...]) -> None:
+        first = problems[0]
+        super().__init__(first.path, first.value, first.rule)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+def read_config(path: str, text: bytes) -> dict[str, Any]:
+    """Return what the file sets, by field of AgentConfig, for `agent_config`. What it does not name is not in it.
+
+    What it contradicts is not looked for: an option of the command line may still go before it.
+
+    Raises:  ConfigProblems: every unknown field, wrong type and value out of range, each with its path in the file, the
+             value and the rule. ConfigError: neither YAML nor JSON.
+    """
+    documents = [each for each in parse_documents(path, text) if each is not None]
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise ConfigError(path, f"{len(documents)} documents", f"must hold one {KIND}")
+    (document,) = documents
+    problems = [
+        ConfigError(f"{path}: {name}", document.get(name), f"must be {wanted}")
+        for name, wanted in _HEAD.items()
+        if document.get(name) != wanted
+    ]
+    given: dict[str, Any] = {}
+    body = {name: value for name, value in document.items() if name not in _HEAD}
+    for found in _read(body, _tree(), path, ""):
+        if isinstance(found, ConfigError):
+            problems.append(found)
+        else:
+            setting, value = found
+            if value is not None or setting.default is not None:  # else null is what it would be without
+                _put(given, setting.field, value)
+    if problems:
+        raise ConfigProblems(tuple(problems))
+    return given
+
+
+def check_config(path: str, text: bytes) -> dict[str, Any]:
+    """Return the same of a file that an agent can run with as it is.
+
+    Raises:  ConfigProblems, ConfigError: as `read_config`, and where two settings contradict each other.
+    """
+    given = read_config(path, text)
+    try:
+        agent_config(given)
+    except ConfigError as error:
+        raise ConfigProblems((ConfigError(f"{path}: {error.path}", error.value, error.rule),)) from None
+    return given
+
+
+def differences(given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return by path of the file the default and what the settings change it to, both in the file's form."""
+    config = agent_config(given)
+    base = defaults_for(config.source, config.compat)
+    first = AgentConfig()
+    changes: dict[str, tuple[Any, Any]] = {}
+    for setting in settings():
+        default = _at(first if setting.path in ("source.type", "compat") else base, setting.field)
+        value = _at(config, setting.field)
+        if value != default:
+            changes[setting.path] = (file_value(setting, default), file_value(setting, value))
+    return changes
+
+
+def places(given: Mapping[str, Any]) -> set[str]:
+    """Return the paths in the file of what is given by field."""
+    return {setting.path for setting in settings() if _has(given, setting.field)}
+
+
+def config_text(config: AgentConfig) -> str:
+    """Return the file that says all of this configuration, each setting under its reason."""
+    lines = [f"{name}: {value}" for name, value in _HEAD.items()]
+    open_path: list[str] = []
+    for setting in settings():
+        *sections, name = setting.path.split(".")
+        same = next((n for n, (a, b) in enumerate(zip(open_path, sections, strict=False)) if a != b), None)
+        kept = min(len(open_path), len(sections)) if same is None else same
+        if not sections or kept < len(sections):
+            lines.append("")
+        lines += [f"{'  ' * depth}{sections[depth]}:" for depth in range(kept, len(sections))]
+        open_path = sections
+        indent = "  " * len(sections)
+        lines += textwrap.wrap(
+            setting.why, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False
+        )
+        value = file_value(setting, _at(config, setting.field))
+        shown = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**31)
+        lines.append(f"{indent}{name}: {shown.removesuffix(_DOCUMENT_END).rstrip()}")
+    return "\n".join(lines) + "\n"
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the file's JSON Schema; descriptions carry the reason of each default."""
+    root = _section() | {"type": "object", "required": list(_HEAD)}
+    definitions: dict[str, Any] = {}
+    root["properties"] |= {name: {"const": value} for name, value in _HEAD.items()}
+    for setting in settings():
+        *sections, name = setting.path.split(".")
+        below = root["properties"]
+        for section in sections:
+            below = below.setdefault(section, _section())["properties"]
+        leaf = _leaf(setting)
+        definitions |= leaf.pop("$defs", {})
+        below[name] = leaf
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{KIND} of {API_VERSION}",
+        "description": "What one koordebpf agent runs with. Enforcement is not in it: it has to be typed.",
+        **root,
+        "$defs": definitions,
+    }
+
+
+def file_value(setting: Setting, value: Any) -> Any:
+    """Return a field's value in the form of the file."""
+    if value is None:
+        return None
+    if setting.form == "duration":
+        seconds = value / _per_s(setting)
+        return durationpy.to_str(timedelta(seconds=seconds)) if seconds else "0s"
+    if setting.form == "quantity":
+        for suffix, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+            if value and value % size == 0:
+                return f"{value // size}{suffix}"
+        return str(value)
+    if isinstance(value, frozenset):
+        return sorted((file_value(setting, each) for each in value), key=str)
+    if isinstance(value, tuple):
+        return [file_value(setting, each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, msgspec.Struct):
+        return msgspec.json.decode(msgspec.json.encode(value))
+    return str(value) if isinstance(value, Path) else value
+
+
+def _tree() -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for setting in settings():
+        _put(tree, tuple(setting.path.split(".")), setting)
+    return tree
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    *sections, name = path
+    reduce(lambda below, section: below.setdefault(section, {}), sections, tree)[name] = value
+
+
+def _read(
+    written: Mapping[Any, Any], tree: Mapping[str, Any], path: str, section: str
+) -> Iterator[ConfigError | tuple[Setting, Any]]:
+    for name, value in written.items():
+        here = f"{section}{name}"
+        place = f"{path}: {here}"
+        known = tree.get(name)
+        if here == TYPED:
+            yield ConfigError(place, value, "must not be in a file: type koordebpf run --enforce")
+        elif known is None:
+            yield ConfigError(place, value, f"no such field; known are {', '.join(tree)}")
+        elif isinstance(known, Setting):
+            try:
+                yield known, _value(known, value, place)
+            except ConfigError as error:
+                yield error
+        elif isinstance(value, dict):
+            yield from _read(value, known, path, f"{here}.")
+        elif value is not None:  # a section with nothing in it
+            yield ConfigError(place, value, "must be an object")
+
+
+def _value(setting: Setting, written: Any, path: str) -> Any:
+    if written is None and setting.is_nullable:
+        return None
+    if setting.form == "plain":
+        plain = converted(written, setting.file_type, path)
+        return msgspec.convert(plain, setting.type, dec_hook=lambda of, text: of(text))
+    if setting.form == "duration":
+        if not isinstance(written, str) or not re.fullmatch(_DURATION, written):
+            raise ConfigError(path, written, _DURATION_RULE)
+        try:
+            seconds = durationpy.from_str(written).total_seconds()
+        except durationpy.DurationError:  # not even a timedelta holds it
+            seconds = float("inf")
+        if seconds > _LONGEST_S:
+            raise ConfigError(path, written, "must be 10 years or less")
+        number: Any = seconds if setting.field[-1].endswith("_s") else round(seconds * NS_PER_S)
+    else:
+        number = quantity_bytes(written, path)
+    try:
+        return msgspec.convert(number, setting.type)
+    except msgspec.ValidationError:
+        raise ConfigError(path, written, _range_rule(setting)) from None
+
+
+def _range_rule(setting: Setting) -> str:
+    meta = next(each for each in setting.type.__metadata__ if isinstance(each, msgspec.Meta))
+    bounds = ((meta.ge, "{} or more"), (meta.gt, "more than {}"), (meta.le, "{} or less"), (meta.lt, "less than {}"))
+    said = [text.format(file_value(setting, bound)) for bound, text in bounds if bound is not None]
+    return f"must be {' and '.join(said)}"
+
+
+def _leaf(setting: Setting) -> dict[str, Any]:
+    if setting.form == "duration":
+        leaf: dict[str, Any] = {"type": "string", "pattern": _DURATION}
+    elif setting.form == "quantity":
+        leaf = {"anyOf": [{"type": "string", "pattern": _QUANTITY}, {"type": "integer", "minimum": 0}]}
+    else:
+        leaf = msgspec.json.schema(setting.file_type)
+    if setting.is_nullable:
+        leaf = {"anyOf": [leaf, {"type": "null"}]}
+    return {**leaf, "description": setting.why, "default": file_value(setting, setting.default)}
+
+
+def _section() -> dict[str, Any]:
+    return {"type": ["object", "null"], "additionalProperties": False, "properties": {}}
+
+
+def _per_s(setting: Setting) -> int:
+    return next(each for suffix, each in _PER_S.items() if setting.field[-1].endswith(suffix))
+
+
+def _at(config: AgentConfig, field: tuple[str, ...]) -> Any:
+    return reduce(lambda of, name: of[name] if isinstance(of, Mapping) else getattr(of, name), field, config)
+
+
+def _has(given: Mapping[str, Any], field: tuple[str, ...]) -> bool:
+    first, *rest = field
+    return first in given and (not rest or _has(given[first], tuple(rest)))

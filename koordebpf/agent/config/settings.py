@@ -1,0 +1,244 @@
+"""The agent's own settings, as one checked value. Koordinator's settings come from the NodeSLO, not from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from koordebpf.act.guards.emergency import EmergencySettings
+from koordebpf.act.guards.rules import GuardLimits
+from koordebpf.act.taint.rule import NodeMarkSettings
+from koordebpf.act.writer.writer import WriterSettings
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.backends.select import WantedBackend
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.suppress.wake import WakeSettings
+from koordebpf.slo import feature_gates
+from koordebpf.state.pods.namespaces import as_written, check_namespaces
+from koordebpf.state.view import ExecutorName
+from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
+
+SourceName = Literal["file", "kubelet", "api"]
+Compat = Literal["none", "strict"]
+T = TypeVar("T", bound=msgspec.Struct)
+
+# The gates this agent knows, and their defaults. Why on: nothing is evicted before NodeSLO's `enable` and --enforce say
+# so too, so a third switch that is off by default would only hide what the agent would have done.
+FEATURE_GATES: Mapping[str, bool] = {
+    "BEMemoryEvict": True,
+    "MemoryAllocatableEvict": False,
+    "MemoryEvict": False,
+    "BECPUSuppress": True,
+    "BECPUManager": False,
+    "BECPUEvict": False,
+    "CPUEvict": False,
+    "CPUAllocatableEvict": False,
+    **feature_gates.OWN_GATES,
+}
+
+# How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 75 s apart
+# (kube/api.py); a kubelet answers each 10 s.
+_PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent runs with; the reasons are part of the configuration file's schema.
+
+    `source`          where pods, Node and NodeSLO come from. Why file: it needs no cluster, so that a first try works
+                      anywhere.
+    `files`           source file: YAML or JSON with Pods, Node, NodeSLO or slo-controller-config, PodDisruptionBudgets
+                      with their status, or directories of such. Source kubelet: the NodeSLO, of which kubelets know
+                      nothing, and budgets. Why none: nobody can guess it.
+    `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet tells it by NODE_NAME.
+    `kubeconfig`      credentials for the API server. Why none: the pod's ServiceAccount.
+    `kubelet_url`     source kubelet: its HTTPS address. Why none: nodes differ in it.
+    `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
+    `kubelet_ca_file` source kubelet: the CA of its serving certificate. Why none: the system's certificates.
+    `kubelet_insecure` source kubelet: do not verify its certificate. Why false: a forged list of pods chooses victims.
+    `node_cgroup`     the node is this cgroup with a memory limit, as in kind. Why none: the machine is the node.
+    `cgroup_root`     the kubelet's own --cgroup-root, / or /custom, below the node: only cgroups there are pods'. Why
+                      none: it is learned from where the node's own pods are found first, and stays so; a second
+                      kubepods is named in the log. Give it where there are several kubelets (kind on a node).
+    `run_dir`         a folder on a tmpfs: which agent acts on this node, and what it is carrying out. Why /run: it ends
+                      with the machine, as every pod does. All agents of a machine have to share it.
+    `stand_by`        with --enforce: where another agent acts on this node, watch until it ends and act then. Why
+                      false: whoever types --enforce expects an agent that acts. The DaemonSet types it, whose update
+                      begins the new pod before it ends the old one.
+    `backend`         where signals come from. Why auto: the best that works here, and `koordebpf doctor` tells which.
+    `min_stall_ns`    stalls from this duration on are sent one by one, shorter ones only counted. Why 1 ms: direct
+                      reclaim below it is what healthy nodes do all day.
+    `sample_floor_ns` between two looks at the node when the threshold is near. Why 4 ms: epoll rounds up to the next,
+                      and a scan of 330 cgroups takes 0.3 ms of it.
+    `sample_cap_ns`   the same when it is far. Why 1 s: as often as koordlet looks; BPF and PSI wake the agent earlier.
+    `executor`        how a victim goes: api creates an Eviction, cri stops its containers, which the kubelet may start
+                      again, cgroup kills all of its processes. Why: cgroup with source file, which knows no API server,
+                      else api, which respects PodDisruptionBudgets.
+    `cri_socket`      executor cri: the container runtime's socket. Why none: the first that is there of containerd's,
+                      CRI-O's and k3s's.
+    `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, or evicted and holding its memory
+                      for so long and for longer than its grace period, where the memory that it holds is what is short.
+                      Why none: it passes over PodDisruptionBudgets and grace periods.
+    `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
+    `feature_gates`   the feature gate of Koordinator; StallEvict is koordebpf's own. Why: BEMemoryEvict and
+                      BECPUSuppress are on, because the NodeSLO and --enforce have to allow it too and a third switch
+                      would only hide what would have been done; others are off, as in koordlet. Under compat: strict
+                      all are as in koordlet.
+    `compat`          strict restores Koordinator's own choices where that is safe, see deploy/koordinator.md. Why none:
+                      each of them is one that its users complain of.
+    `listen`          HOST:PORT of /metrics, empty for none; it answers /healthz and /readyz too, as far as its clients
+                      leave room. Why loopback: who may read it from elsewhere is the operator's decision.
+    `probe_listen`    HOST:PORT of /healthz and /readyz alone, empty for none; None: the host of report.listen, its port
+                      + 2. Why a port of its own: whoever may read the metrics cannot keep the kubelet's probes from an
+                      answer.
+    `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
+                      64 MiB at most. Lines that cannot be written wait in memory, 4,000 or 4 MiB at most. Why none:
+                      which disk may have them is the operator's decision.
+    `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
+                      made for koordlet go on; where both run, their jobs tell them apart.
+    `log_format`      of the log on standard error. Why text: people read it first.
+    `lock_memory`     lock the agent into memory and raise its priority. Why true: an evictor that is itself reclaimed
+                      is useless.
+    """
+
+    source: SourceName = "file"
+    files: tuple[Path, ...] = ()
+    node_name: str | None = None
+    kubeconfig: Path | None = None
+    kubelet_url: str | None = None
+    kubelet_token_file: Path | None = None
+    kubelet_ca_file: Path | None = None
+    kubelet_insecure: bool = False
+    node_cgroup: Path | None = None
+    cgroup_root: str | None = None
+    run_dir: Path = Path("/run/koordebpf")
+    stand_by: bool = False
+    backend: WantedBackend = "auto"
+    min_stall_ns: int = NS_PER_MS
+    sample_floor_ns: Annotated[int, Meta(ge=NS_PER_MS)] = 4 * NS_PER_MS
+    sample_cap_ns: Annotated[int, Meta(ge=NS_PER_MS, le=10 * NS_PER_S)] = NS_PER_S
+    executor: ExecutorName = "cgroup"
+    cri_socket: Path | None = None
+    kill_after_s: float | None = None
+    enforce: bool = False
+    feature_gates: Mapping[str, bool] = msgspec.field(default_factory=lambda: dict(FEATURE_GATES))
+    compat: Compat = "none"
+    eviction: EvictSettings = EvictSettings()
+    guards: GuardLimits = GuardLimits()
+    suppress: SuppressSettings = SuppressSettings()
+    wake: WakeSettings = WakeSettings()
+    writer: WriterSettings = WriterSettings()
+    emergency: EmergencySettings = EmergencySettings()
+    node_mark: NodeMarkSettings = NodeMarkSettings()
+    listen: str = "127.0.0.1:9320"
+    probe_listen: str | None = None
+    audit: Path | None = None
+    koordinator_metrics: bool = True
+    log_format: Literal["text", "json"] = "text"
+    lock_memory: bool = True
+
+
+def agent_config(given: Mapping[str, Any]) -> AgentConfig:
+    """Return the configuration with what was given by field, and the defaults that hang on another field.
+
+    What is given of `eviction`, `guards`, `emergency`, `node_mark` and `feature_gates` are mappings by field or gate.
+
+    Raises:  ConfigError: two of them contradict each other.
+    """
+    config = with_values(defaults_for(given.get("source") or "file", given.get("compat") or "none"), given)
+    _check(config)
+    return config
+
+
+def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
+    """Return the defaults that go with this source and this compatibility."""
+    gates, eviction = dict(FEATURE_GATES), EvictSettings()
+    if compat == "strict":
+        gates = {name: {**feature_gates.KOORDLET_GATES, **feature_gates.OWN_GATES}[name] for name in gates}
+        eviction = EvictSettings(
+            strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
+        )
+    return AgentConfig(
+        source=source,
+        compat=compat,
+        executor="cgroup" if source == "file" else "api",
+        feature_gates=gates,
+        eviction=eviction,
+        guards=GuardLimits(pods_max_age_ns=_PODS_MAX_AGE_NS[source]),
+    )
+
+
+def with_values(base: T, given: Mapping[str, Any]) -> T:
+    """Return `base` with what is given; mappings are laid over structs and mappings, at any depth."""
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        below = getattr(base, name)
+        if isinstance(below, msgspec.Struct):
+            changes[name] = with_values(below, value)
+        elif isinstance(below, Mapping):
+            changes[name] = {**below, **value}
+        else:
+            changes[name] = value
+    return replace(base, **changes)
+
+
+def _check(config: AgentConfig) -> None:
+    if config.sample_cap_ns < config.sample_floor_ns:
+        rule = f"must be sampling.floor ({format_ns(config.sample_floor_ns)}) or more"
+        raise ConfigError("sampling.cap", format_ns(config.sample_cap_ns), rule)
+    if config.node_mark.type != "nothing" and config.source == "file":
+        raise ConfigError("nodeMark.type", config.node_mark.type, "needs source api or kubelet: files have no Node")
+    eviction, emergency = config.eviction, config.emergency
+    for place, is_on in (
+        ("preferAggressor", eviction.prefer_aggressor),
+        ("acrossPriorities", eviction.across_priorities),
+        ("spreadOwners", eviction.spread_owners),
+    ):
+        if is_on and eviction.strict_compat:
+            raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
+    if eviction.strict_compat and (on := [name for name in feature_gates.OWN_GATES if config.feature_gates.get(name)]):
+        rule = "must be false with compat: strict: Koordinator has no such feature"
+        raise ConfigError(f"featureGates.{on[0]}", True, rule)
+    _check_exemptions(config)
+    if emergency.action == "nothing":
+        return
+    if config.source != "api":
+        raise ConfigError(
+            "emergency.action", emergency.action, "needs source api; with another one executor.killAfter serves"
+        )
+    if emergency.after_ns < config.guards.pods_max_age_ns:
+        fresh = format_ns(config.guards.pods_max_age_ns)
+        rule = f"must be guards.podsMaxAge ({fresh}) or more: until then the list of pods counts as fresh"
+        raise ConfigError("emergency.after", format_ns(emergency.after_ns), rule)
+    if emergency.max_age_ns <= emergency.after_ns:
+        rule = f"must be more than emergency.after ({format_ns(emergency.after_ns)})"
+        raise ConfigError("emergency.maxAge", format_ns(emergency.max_age_ns), rule)
+
+
+def _check_exemptions(config: AgentConfig) -> None:
+    exemptions = config.eviction.exemptions
+    for name, place in (
+        ("budgets", "budgets"),
+        ("policies", "policies"),
+        ("grace_periods", "gracePeriods"),
+        ("qos_labels", "qosLabels"),
+    ):
+        check_namespaces(getattr(exemptions, name), f"eviction.exemptions.{place}")
+    if "*" not in exemptions.budgets and config.executor == "api" and config.kill_after_s is None:
+        rule = "needs executor.killAfter with executor.type api: the API server honours every PodDisruptionBudget"
+        raise ConfigError("eviction.exemptions.budgets", as_written(exemptions.budgets), rule)
+
+
+def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:
+    """Return what is said of the gates of this agent, and the names of others that koordlet has.
+
+    Raises:  ConfigError: a gate that koordlet does not have, or a value that is neither true nor false.
+    """
+    named = feature_gates.parse_feature_gates(given)
+    here = {name: value for name, value in named.items() if name in FEATURE_GATES}
+    return here, tuple(name for name in named if name not in FEATURE_GATES)

@@ -1,0 +1,130 @@
+"""What an agent keeps for its successor: one that stands by, or one that comes in time; else it is given back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from koordebpf.act.writer.journal import JOURNAL_PATH
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.restore import restore_journal
+from koordebpf.agent.lifecycle.node_lock import is_awaited, is_held
+from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.store.wal import IN_FLIGHT_PATH
+
+log = logging.getLogger(__name__)
+
+KEPT = "suppression.json"  # a successor takes it away when it goes on from what it says
+
+_LOOK_EVERY_S = 0.5
+_STDERR = 2
+_OF_A_POD = "KUBERNETES_SERVICE_HOST"
+
+
+def can_wait() -> bool:
+    """Tell whether a process may outlive the agent: not in a container, whose processes end with the first one.
+
+    Where a container shares the node's process ids its runtime ends them all the same.
+    """
+    return os.getpid() != 1 and _OF_A_POD not in os.environ
+
+
+def leave_waiting(folder: Path, keep_s: float) -> int:
+    """Start the process that gives back what is written in the folder's journal where no successor comes in time.
+
+    It is `koordebpf restore`, in a session of its own. Told to end (SIGTERM), it gives everything back at once.
+
+    Args:
+        folder: of the agent that ends.
+        keep_s: how long it waits.
+    Returns: its process id.
+    Raises:  OSError: it cannot be started.
+    """
+    command = [sys.executable, "-m", "koordebpf", "restore", "--successor-within-s", f"{keep_s:g}"]
+    command += ["--journal", str(folder / JOURNAL_PATH.name)]
+    command += ["--in-flight", str(folder / IN_FLIGHT_PATH.name)]
+    # Whoever reads the agent's log through a pipe waits for the end of its last writer.
+    is_pipe = stat.S_ISFIFO(os.fstat(_STDERR).st_mode)
+    told = subprocess.DEVNULL if is_pipe else _STDERR
+    # It inherits the mask: a signal that comes before it waits for it is not lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    process.returncode = 0  # nobody here waits for it
+    return process.pid
+
+
+def is_succeeded(folders: Collection[Path], wait_s: float) -> bool:
+    """Wait until an agent goes on from what was kept, at most so long; return whether one did, or acts there now.
+
+    SIGTERM ends the wait.
+    """
+    kept = {folder: _kept(folder) for folder in folders}
+    deadline = time.monotonic() + wait_s
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            if signal.sigtimedwait({signal.SIGTERM}, min(left_s, _LOOK_EVERY_S)):
+                break
+            if any(_kept(folder) != held for folder, held in kept.items()):
+                return True
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return any(_kept(folder) != held or is_held(folder) for folder, held in kept.items())
+
+
+def settle(folder: Path, *, waits: bool) -> None:
+    """Give back what was kept for an agent that stood by and has ended since; the last deed of one that acts.
+
+    Args:
+        folder: of the agent that acts.
+        waits: what is kept outside of a container stays, since a process waits.
+    """
+    if not is_kept(folder) or is_awaited(folder) or (waits and can_wait()):
+        return
+    try:
+        report = restore_journal(folder / JOURNAL_PATH.name, Places(find_controllers()), time.monotonic_ns())
+    except (KoordebpfError, OSError) as error:
+        log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
+        return
+    log.info("no agent goes on from what suppression wrote: %d files are given back", len(report.done))
+    tell_left(report.left)
+    forget_kept(folder)
+
+
+def tell_left(left: Sequence[FileKey]) -> None:
+    """Say which files could not be given back, if any."""
+    if left:
+        path, file = left[0]
+        log.error("%d files stay as they were written, as %s of %s. Run: koordebpf restore", len(left), file, path)
+
+
+def is_kept(folder: Path) -> bool:
+    """Tell whether an agent has left something there for a successor."""
+    return (folder / KEPT).exists()
+
+
+def forget_kept(folder: Path) -> None:
+    """Leave nothing for a successor to go on from: it is given back."""
+    with contextlib.suppress(OSError):
+        (folder / KEPT).unlink()
+        folder.rmdir()  # not where something is left in it
+
+
+def _kept(folder: Path) -> bytes | None:
+    try:
+        return (folder / KEPT).read_bytes()
+    except OSError:
+        return None

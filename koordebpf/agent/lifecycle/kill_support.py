@@ -1,0 +1,84 @@
+"""What an agent that stops pods by itself needs: to see the processes, and to know each pod's cgroup and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroup.kill import KillTarget
+from koordebpf.kernel.cgroup.pod_directory import bears
+from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kube.clients.cri import RunningContainer
+from koordebpf.policy.ladder_settings import Rung
+
+
+def check_kill_support(config: AgentConfig, scope: NodeScope) -> None:
+    """Refuse to start where a kill would find nobody: cgroup v1 lists the processes of one's own pid namespace only.
+
+    cgroup v2 has cgroup.kill, which asks for no process's number.
+
+    Raises:  SupportError: a setting asks for kills, and this process cannot see the pods' processes.
+    """
+    wants = _kills_by(config)
+    if not (wants and config.enforce) or scope.hierarchy.version == 2 or is_initial():
+        return
+    if scope.kind == "cgroup" and not is_of_a_pod():
+        return
+    raise SupportError(
+        wants,
+        "on cgroup v1 it needs the machine's pid namespace, and this agent runs in one of its own, where it sees no"
+        " process of any pod",
+        "Set hostPID: true, as deploy/components/host-processes does (chart: agent.hostProcesses)",
+    )
+
+
+def pod_targets(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], KillTarget | None]:
+    """Return a function that finds what is to be killed by a cgroup's id and its pod's UID; None: it is gone."""
+    hierarchy = scope.hierarchy
+
+    def locate(cgroup_id: int, pod_uid: str) -> KillTarget | None:
+        path = watch.index.path(cgroup_id)
+        if path is None:
+            return None
+        freezer = hierarchy.freezer_mount_point
+        names = watch.index.names_to_act_on(pod_uid)
+        return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path, names)
+
+    return locate
+
+
+def known_containers(index: CgroupIndex, pod_uid: str) -> tuple[RunningContainer, ...]:
+    """Return every container of a pod, without asking the runtime; none where one of them is not known yet.
+
+    A container is known where its status names it and the pod's own directory has a cgroup of its id: a status alone
+    may be old, or written by a process that may write it, and would lead to another pod's container.
+
+    Cost:    5 µs, 40 µs after a change of the pods.
+    """
+    cgroup_id = index.pod_cgroup(pod_uid)
+    path = index.path(cgroup_id) if cgroup_id is not None else None
+    if cgroup_id is None or path is None or not bears(path.rpartition("/")[2], index.names_to_act_on(pod_uid)):
+        return ()
+    found = []
+    for owner in filter(None, map(index.owner, index.children(cgroup_id))):
+        if owner.kind is not OwnerKind.CONTAINER:
+            continue
+        if owner.container_id is None or owner.container_name is None:
+            return ()
+        found.append(RunningContainer(owner.container_id, owner.container_name))
+    return tuple(found)
+
+
+def _kills_by(config: AgentConfig) -> str | None:
+    if config.executor == "cgroup":
+        return "executor.type cgroup"
+    if config.executor == "api" and config.kill_after_s is not None:
+        return "executor.killAfter"
+    if config.emergency.action == "kill-be":
+        return "emergency.action kill-be"
+    return "the rung kill of eviction.ladder" if Rung.KILL in config.eviction.ladder.rungs else None

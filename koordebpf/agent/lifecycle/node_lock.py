@@ -1,0 +1,173 @@
+"""The right to act on a node: one process has it at a time, and however it ends, the kernel gives it back."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import ConfigError
+
+_LOCK = "lock"
+_NEXT_LOCK = "next.lock"
+_LOOK_EVERY_S = 0.05  # Why: meanwhile nobody acts, and 20 looks a second are 0.1 % of a core
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def folder_of(run_dir: Path, scope: NodeScope) -> Path:
+    """Return the folder of the one agent that acts on this node."""
+    return run_dir / ("machine" if scope.kind == "machine" else f"{scope.path.name}-{scope.root_id}")
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether an agent acts there now."""
+    return _is_locked(folder / _LOCK)
+
+
+def is_awaited(folder: Path) -> bool:
+    """Tell whether an agent stands by there, to go on where the one that acts ends."""
+    return _is_locked(folder / _NEXT_LOCK)
+
+
+class HeldByAnother(ConfigError):
+    """Another process acts on this node."""
+
+
+class SoleAgent:
+    """Holds `folder`/lock until `close`; `folder` is one below `run_dir` for each node, machine or cgroup.
+
+    Only agents that act take it: any number that only watch may run beside one. A file that a killed agent left is no
+    obstacle, since not the file is the lock but flock(2) on it.
+
+    Raises:  HeldByAnother: another process has it. ConfigError: the folder cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, scope: NodeScope) -> None:
+        self.folder = folder_of(run_dir, scope)
+        self._lock = _Lock(self.folder, _LOCK)
+
+    def close(self) -> None:
+        """Give it back."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class StandBy:
+    """Is the next to act: takes the right to it as soon as the agent that has it ends, in whatever way.
+
+    Args:
+        tell: called from a thread once `sole` is there.
+    Raises:  HeldByAnother: another process stands by already. ConfigError: the folder cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, scope: NodeScope, tell: Callable[[], None]) -> None:
+        self.sole: SoleAgent | None = None
+        self.folder = folder_of(run_dir, scope)
+        self._run_dir = run_dir
+        self._scope = scope
+        self._tell = tell
+        self._lock = _Lock(self.folder, _NEXT_LOCK)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="stand-by", daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        while self.sole is None and not self._is_over.wait(_LOOK_EVERY_S):
+            with contextlib.suppress(ConfigError):  # a full disk too: it may have room again
+                self.sole = SoleAgent(self._run_dir, self._scope)
+        if self.sole is not None:
+            self._tell()
+
+    def close(self) -> None:
+        """Stand by no longer. `sole`, where it is there, stays the caller's."""
+        self._is_over.set()
+        self._thread.join()
+        self._lock.close()
+
+
+class _Lock:
+    """flock(2) on a file of the folder, with words about who has it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._path = folder / name
+        try:
+            self._fd = self._taken()
+        except OSError as error:
+            raise ConfigError("--run-dir", str(folder), f"must be writable: {error.strerror}") from error
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the words too
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} of {socket.gethostname()} since {since}\n".encode(), 0)
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()  # not where something is left in it
+
+    def _taken(self) -> int:
+        while True:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                fd = os.open(self._path, _OPEN, 0o600)
+            except FileNotFoundError:  # its holder removed the folder just now
+                continue
+            try:
+                _flocked(fd)
+            except BlockingIOError:
+                holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+                os.close(fd)
+                rule = f"{holder} stands by on this node already: end it, or let this agent only watch"
+                if self._path.name == _LOCK:
+                    others = "let this agent only watch, or have it stand by (--stand-by)"
+                    rule = f"{holder} acts on this node already: end it, {others}"
+                raise HeldByAnother("--enforce", str(self._folder), rule) from None
+            if self._is_current(fd):
+                return fd
+            os.close(fd)  # its holder removed it between our open and our lock
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+
+# Who only asks whether it is held has it for a moment.
+def _flocked(fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.005)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

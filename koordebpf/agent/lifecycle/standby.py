@@ -1,0 +1,113 @@
+"""The right to act on the node, and what was left by whoever had it: taken at once, or once another agent ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from koordebpf.act.evict.unfinished_kill import finish_kill
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.handover import is_kept, settle
+from koordebpf.agent.lifecycle.node_lock import HeldByAnother, SoleAgent, StandBy, folder_of
+from koordebpf.agent.lifecycle.stale_state import left_behind
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.host.filesystem import filesystem_of
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.report.sentences import outcome_sentence
+from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight
+
+log = logging.getLogger("koordebpf")
+
+_HAND_OVER_S = 5.0  # Why: half of what a pod is given for its end
+_LOOK_EVERY_S = 0.05
+_IN_MEMORY = (None, "tmpfs", "ramfs")  # None: not known
+
+
+class Acting(NamedTuple):
+    """What only the agent that acts has: its folder, and its record of what it is carrying out."""
+
+    folder: Path
+    in_flight: InFlight
+
+
+def take_right(config: AgentConfig, scope: NodeScope, stack: contextlib.ExitStack) -> Acting | None:
+    """Take the right to act, given back by the stack; None: this agent only watches, or is to stand by.
+
+    Raises:  ConfigError: another agent acts here and this one is not to stand by, or the folder cannot be written.
+    """
+    if not config.enforce:
+        for sentence in left_behind(folder_of(config.run_dir, scope)):
+            log.warning("%s", sentence)
+        return None
+    try:
+        return _acting(SoleAgent(config.run_dir, scope), config, stack)
+    except HeldByAnother:
+        if not config.stand_by:
+            raise
+    return None
+
+
+def stand_by(
+    config: AgentConfig,
+    scope: NodeScope,
+    loop: Loop,
+    watch_until: Callable[[Callable[[], bool]], None],
+    stack: contextlib.ExitStack,
+) -> Acting | None:
+    """Watch the node until the agent that acts on it ends, and take its right; None: this agent is told to end first.
+
+    Args:
+        config: of the agent that acts then.
+        scope: the node.
+        loop: woken when it is this agent's turn; stopped when it is told to end.
+        watch_until: watches until what it is given says so, or the loop is stopped.
+        stack: gives the right back.
+    """
+    acting = None
+    waiting = StandBy(config.run_dir, scope, loop.wake)
+    log.info("another agent acts on this node: this one watches until that one ends, and acts then")
+    try:
+        watch_until(lambda: waiting.sole is not None)
+    finally:
+        waiting.close()
+        if sole := waiting.sole or _handed_over(config, scope, waiting.folder):
+            acting = _acting(sole, config, stack)
+    if acting is None:
+        return None
+    if loop.stopping:
+        if not acting.in_flight.left:  # else the next agent tells of it
+            acting.in_flight.close()
+        return None
+    log.info("the agent before this one has ended: this one acts now")
+    return acting
+
+
+# What was kept for this agent is for nobody else: who ends while it stands by has to give it back.
+def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> SoleAgent | None:
+    deadline = time.monotonic() + _HAND_OVER_S
+    while is_kept(folder) and time.monotonic() < deadline:
+        with contextlib.suppress(HeldByAnother):
+            return SoleAgent(config.run_dir, scope)
+        time.sleep(_LOOK_EVERY_S)
+    return None
+
+
+# Before anything else what is in flight is finished: whoever is frozen waits for it.
+def _acting(sole: SoleAgent, config: AgentConfig, stack: contextlib.ExitStack) -> Acting:
+    stack.enter_context(sole)
+    if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:
+        log.warning("--run-dir %s is on %s: a slow disk delays evictions. Name a folder on a tmpfs", sole.folder, kind)
+    stack.callback(settle, sole.folder, waits=config.suppress.at_exit == "keep")
+    path = sole.folder / IN_FLIGHT_PATH.name
+    try:
+        in_flight = InFlight(path)
+    except OSError as error:
+        raise ConfigError("--run-dir", str(path), f"must be a file that can be written: {error.strerror}") from error
+    for outcome in in_flight.finish(finish_kill):
+        log.warning("%s", outcome_sentence(outcome))
+    return Acting(sole.folder, in_flight)

@@ -1,0 +1,50 @@
+"""The one writer of cgroup files on a node, and its journal: every strategy writes through it under its own name."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
+from koordebpf.act.writer.owners import LADDER
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.restore import restore_journal
+from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+
+log = logging.getLogger(__name__)
+
+
+def open_node_writer(
+    settings: WriterSettings, folder: Path | None, tell: Callable[[FileChange], None], stack: contextlib.ExitStack
+) -> CgroupWriter:
+    """Return the writer, after what the ladder of an agent that was killed has left in force is restored.
+
+    What suppression wrote stays: this agent goes on from it.
+
+    Args:
+        settings: how it writes.
+        folder: of the one agent that acts on the node, for the journal. None: dry run.
+        tell: gets each change of a file, done or not.
+        stack: closes the journal.
+    Raises:  SupportError: there is no cgroup hierarchy. ActuationError: another process has the journal, or it is none.
+    """
+    places = Places(find_controllers())
+    if folder is None:
+        return CgroupWriter(places, None, settings, audit=tell)
+    now_ns = time.monotonic_ns()
+    for change in restore_journal(folder / OLD_LADDER_JOURNAL, places, now_ns).changes:
+        tell(change)
+    journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name))
+    writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell)
+    try:
+        writer.give_back(now_ns, owner=LADDER)
+    except OSError as error:
+        log.warning(
+            "%s: %s: what the ladder had written is restored, and would be once more", journal.path, error.strerror
+        )
+    return writer

@@ -1,0 +1,180 @@
+"""Holds best-effort pods to the CPU that others leave: measures, lets `decide.suppress` choose, writes, remembers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.lifecycle.handover import KEPT, can_wait, leave_waiting, tell_left
+from koordebpf.agent.lifecycle.node_lock import is_awaited
+from koordebpf.agent.problems import ProblemLog
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cpu import BurstLook, CpuCollector
+from koordebpf.collect.kubelet_cpus import KubeletCpus
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import CgroupGone, KoordebpfError
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.suppress.amount import BeAmount
+from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.suppress.wake import woken
+from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
+from koordebpf.state.cpu.best_effort import be_request_millicpu
+from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.suppression import KeptSuppression, adopted
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+
+class Suppression:
+    """One node's suppression, from counters to files and back.
+
+    Args:
+        writer: of the node.
+        folder: of the one agent that acts on the node: what a successor goes on from. None: dry run.
+        burst_window_ns: over which bursts of others are told; None: they are not.
+    Raises:  SupportError: no sysfs or procfs.
+    """
+
+    def __init__(
+        self,
+        scope: NodeScope,
+        index: CgroupIndex,
+        settings: SuppressSettings,
+        writer: CgroupWriter,
+        folder: Path | None,
+        burst_window_ns: int | None = None,
+    ) -> None:
+        self._settings = settings
+        self._index = index
+        self._seen_version: int | None = None
+        self._kept = folder / KEPT if folder else None
+        self._kubelet = KubeletCpus()
+        self._guaranteed: frozenset[int] = frozenset()  # cgroups
+        self._collector = CpuCollector(
+            find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns, kubelet=self._kubelet.read
+        )
+        self._writer = writer
+        self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
+        self._is_absent = False
+        self._problems = ProblemLog()
+        self.amount: BeAmount | None = None  # of the last round; None: it held nobody
+
+    def look(self, now_ns: int) -> BurstLook | None:
+        """Return who uses the CPUs now; None where none is measured."""
+        try:
+            return None if self._is_absent else self._collector.look(now_ns)
+        except KoordebpfError as error:
+            log.warning("the CPUs were not looked at: %s", error)
+            return None
+
+    def measure(self, now_ns: int, known: Known, view: NodeView | None, *, each_pod: bool = True) -> CpuMeasured | None:
+        """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone, or not yet.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            known: of the cluster.
+            view: the last one, for what best-effort pods ask for.
+            each_pod: what each pod uses is asked for.
+        """
+        if self._is_absent:
+            return None
+        if self._index.version != self._seen_version:
+            self._seen_version = self._index.version
+            owners = [owner for each in self._index if (owner := self._index.owner(each)) is not None]
+            self._collector.watch(owners)
+            self._guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
+        self._kubelet.note(known.facts, self._guaranteed)
+        if self._kubelet.is_awaited:
+            return None  # a first round that takes policy static for none would stand in kubelet's way
+        try:
+            return self._collector.sample(
+                now_ns,
+                be_request_millicpu=None if view is None else be_request_millicpu(view.pods),
+                evict_window_ns=cpu_window_s(known.strategy) * NS_PER_S,
+                each_pod=each_pod,
+            )
+        except CgroupGone as gone:
+            self._is_absent = True
+            log.info("no CPU is measured or held: the node has no directory %s", gone.path)
+        except KoordebpfError as error:
+            log.warning("the CPUs were not measured: %s", error)
+        return None
+
+    def hold(self, view: NodeView, woken_by: str | None = None) -> SuppressPlan:
+        """Decide on this view and write what is wanted; return the decision.
+
+        Args:
+            view: the node.
+            woken_by: in words, where a burst has begun this round before its time.
+        """
+        problems = view.cpu.placement.problems if view.cpu else ()
+        sentences = [f"what cannot be read binds no CPU: {problem}" for problem in problems]
+        self._problems.report({"CPU annotations": sentences}, view.now_ns)
+        self._problems.flush(view.now_ns)
+        plan = plan_suppress(view, self._state, self._settings)
+        self.amount = plan.amount
+        if plan.skipped is None:
+            if woken_by is not None:
+                plan = woken(plan, woken_by, view.now_ns, self._settings)
+            if (plan.next.memory_hold is None) != (self._state.memory_hold is None):
+                log.info("%s", plan.reason)
+            self._writer.apply(plan.desired, view.now_ns, SUPPRESS)
+            self._state = plan.next
+        return plan
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Attempts to write since the start, by file and result."""
+        return {(file, result.value): count for (file, result), count in self._writer.counts_of(SUPPRESS).items()}
+
+    def close(self) -> None:
+        """Leave the files to an agent that stands by; else as configured: given back, or to a successor."""
+        try:
+            waits = self._settings.at_exit == "keep" and can_wait()
+            if self._kept and (waits or is_awaited(self._kept.parent)):
+                self._keep(self._kept, waits=waits)
+            else:
+                self._give_back()
+        except (KoordebpfError, OSError) as error:
+            log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
+        finally:
+            self._collector.close()
+            self._kubelet.close()
+
+    def _give_back(self) -> None:
+        try:
+            left = self._writer.give_back(time.monotonic_ns(), owner=SUPPRESS).left
+        except OSError as error:
+            log.warning("what suppression wrote is given back, and still on record: %s", error)
+            return
+        tell_left(left)
+
+    def _keep(self, path: Path, *, waits: bool) -> None:
+        path.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+        if not waits:
+            log.info("what suppression wrote is kept for the agent that stands by")
+        elif self._writer.is_on_record:
+            pid, keep_s = leave_waiting(path.parent, self._settings.keep_s), self._settings.keep_s
+            log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
+
+
+def _read(path: Path | None) -> KeptSuppression | None:
+    # What cannot be read is as nothing: the first decision then writes everything anew.
+    if path is None:
+        return None
+    kept = None
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        kept = msgspec.json.decode(path.read_bytes(), type=KeptSuppression)
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return kept

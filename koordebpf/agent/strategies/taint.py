@@ -1,0 +1,52 @@
+"""Marks the node while it evicts for want of memory: what of a round speaks for the mark, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from koordebpf.act.taint.rule import MarkTiming, NodeMarkSettings, is_for_memory, is_memory_short
+
+if TYPE_CHECKING:
+    from koordebpf.act.taint.worker import NodeMarker
+    from koordebpf.agent.config.settings import AgentConfig
+    from koordebpf.policy.plan import Plan
+    from koordebpf.state.view import PendingRelease
+
+
+class NodeMarking:
+    """The mark of this node as the rounds want it."""
+
+    def __init__(self, settings: NodeMarkSettings, marker: NodeMarker) -> None:
+        self._settings = settings
+        self._marker = marker
+        self._timing = MarkTiming()
+
+    def look(self, plan: Plan, pending: Iterable[PendingRelease], late: Collection[str], began_ns: int) -> None:
+        """Take in a round that began at `began_ns`. Of `late` ones, by UID, nothing is expected any more."""
+        awaited = {entry.uid: entry.since_ns for entry in pending if entry.uid not in late}
+        told = {uid for uid, since_ns in awaited.items() if since_ns > began_ns}
+        by_memory = [feature for feature in plan.features if is_for_memory(feature.verdict)]
+        self._timing = self._timing.after(
+            evicted=any(victim.candidate.uid in told for feature in by_memory for victim in feature.victims),
+            is_short=is_memory_short(feature.verdict for feature in plan.features),
+            awaits=bool(awaited),
+            now_ns=began_ns,
+            calm_ns=self._settings.calm_ns,
+        )
+        self._marker.wish(self._timing.is_on)
+
+
+def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | None:
+    """Return what marks the node; None where nobody wants that, or nothing is done at all."""
+    if config.node_mark.type == "nothing" or not config.enforce:
+        return None
+    from koordebpf.act.taint.worker import NodeMarker
+    from koordebpf.kube.clients.taints import NodeMarks
+    from koordebpf.kube.http.transport import open_cluster
+
+    marks = NodeMarks(open_cluster(config.kubeconfig), config.node_name or "")
+    marker = NodeMarker(marks, config.node_mark.type)
+    stack.callback(marker.close)
+    return NodeMarking(config.node_mark, marker)

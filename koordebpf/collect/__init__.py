@@ -1,0 +1,1 @@
+"""Measure the node: memory, CPU, stalls and pods, one module per collector."""

@@ -1,0 +1,205 @@
+"""The kernel's stream and the pods, joined: what `run`, `trace` and `top` all stand on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import Owner
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import DecodeError
+from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals
+from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
+from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
+from koordebpf.kernel.cgroup.hierarchy import walk
+from koordebpf.kernel.signals.interface import SignalRequest, SignalSource
+from koordebpf.kernel.signals.quality import SignalQuality, quality_of
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.sources.base import Source
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+_PROBE_NS = 10 * NS_PER_S
+
+
+class NodeWatch:
+    """Signals, index and source of one node, kept in step with each other.
+
+    The backend listens before the first walk, so that no cgroup is born unseen in between; a birth that the walk saw
+    too changes nothing.
+
+    Args:
+        scope: the node.
+        source: of pods, whose owner closes it; None: nobody asks for them.
+        min_stall_ns: shorter stalls are counted, not sent.
+        measures: False: nothing scans, so that the scan need not be loaded.
+        backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
+        ring_bytes: of the ring buffer, for who expects a flood, a power of two; None: what the programs say.
+    """
+
+    def __init__(
+        self,
+        scope: NodeScope,
+        source: Source | None,
+        min_stall_ns: int,
+        *,
+        measures: bool = True,
+        backend: WantedBackend | None = None,
+        ring_bytes: int | None = None,
+    ) -> None:
+        self.scope = scope
+        self.source = source
+        self.index = CgroupIndex(cgroup_root=scope.cgroup_root)
+        self.undecodable = 0
+        self.rescans = 0
+        self._raw_totals: bytes | None = None  # the last ones, and what they say
+        self._totals: Totals | None = None
+        self._lost_seen = 0
+        self._must_rescan = False
+        self._rescanned_ns = 0
+        self._pods_version = 0
+        self._probed_ns = time.monotonic_ns()
+        self.lost: tuple[SignalSource, ...] = ()
+        self.request = _request(scope, min_stall_ns, measures, ring_bytes)
+        self.signals = open_signals(self.request, check_layout, wanted_backend(backend))
+        self.quality: SignalQuality = quality_of(self.signals)
+        self.rescan()
+
+    def rescan(self) -> None:
+        """Make the index equal to the file system: at start, and after records were lost."""
+        was_loss, self._must_rescan = self._must_rescan, False
+        self._rescanned_ns = time.monotonic_ns()
+        self.index.replace_all(walk(self.scope.path, self.scope.hierarchy.mount_point, self.index.is_closed))
+        if was_loss:
+            self._forget_the_dead(self._rescanned_ns)
+
+    # Deaths may be among what was lost: who stalled before the walk began and was not met by it is dead.
+    def _forget_the_dead(self, walked_ns: int) -> None:
+        for stall in (decode_stall(*item, histograms=False) for item in self.signals.stalls()):
+            if stall.last_ts_ns < walked_ns and stall.cgroup_id not in self.index:
+                self.signals.forget(stall.cgroup_id)
+
+    def totals(self) -> Totals | None:
+        """Return the backend's counters; None where it has none."""
+        raw = self.signals.totals()
+        if raw != self._raw_totals:
+            self._raw_totals, self._totals = raw, decode_totals(raw) if raw else None
+        return self._totals
+
+    def drain(self) -> list[tuple[Record, Owner | None]]:
+        """Take all records out of the backend, oldest first, each with its cgroup's owner at that moment.
+
+        The index is up to date with them afterwards; after a loss it is read anew from the file system.
+        """
+        self._look_for_lost_probes(time.monotonic_ns())
+        seen: list[tuple[Record, Owner | None]] = []
+        for buf in self.signals.read():
+            try:
+                record = decode(buf)
+            except DecodeError as error:
+                self.undecodable += 1
+                log.error("%s", error)
+                continue
+            if self._is_ours(record):
+                seen.append((record, self._apply(record)))
+        if self.index.pending_names():
+            self.rescan()
+        totals = self.totals()
+        lost = totals.ring_lost + totals.missed_births if totals else 0
+        if lost != self._lost_seen:
+            log.warning("%d kernel records were lost; reading the cgroup tree again", lost - self._lost_seen)
+            self._lost_seen = lost
+            self._must_rescan = True
+        # Records that are lost all the time must not make the agent read the tree all the time.
+        is_due = time.monotonic_ns() - self._rescanned_ns >= NS_PER_S
+        if is_due and (self._must_rescan or self.quality.births == "rescanned"):
+            self.rescans += self._must_rescan
+            self.rescan()
+        return seen
+
+    # Asks the backend what it had at start and lost; `lost` and `quality` say so afterwards.
+    def _look_for_lost_probes(self, now_ns: int) -> None:
+        if now_ns - self._probed_ns < _PROBE_NS:
+            return
+        self._probed_ns = now_ns
+        lost = tuple(self.signals.lost_probes())
+        for source in lost:
+            if source.signal not in {known.signal for known in self.lost}:
+                log.warning("lost: %s: %s. %s", source.signal, source.reason, source.remedy)
+        totals = self.totals()
+        self.lost, self.quality = lost, quality_of(self.signals, lost, totals.missed_runs if totals else 0)
+
+    def _is_ours(self, record: Record) -> bool:
+        # A backend may tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
+        match record:
+            case CgroupBirth() if self.scope.kind == "cgroup":
+                return record.parent_id in self.index
+            case CgroupDeath() | CgroupRename() if self.scope.kind == "cgroup":
+                return record.cgroup_id in self.index
+        return True
+
+    def _apply(self, record: Record) -> Owner | None:
+        # The dead are looked up before the index forgets them.
+        match record:
+            case CgroupBirth():
+                self.index.born(record)
+                if self.source:
+                    self.source.nudge()
+            case CgroupDeath():
+                owner = self.index.owner(record.cgroup_id)
+                self.index.died(record)
+                self.signals.forget(record.cgroup_id)
+                return owner
+            case CgroupRename():
+                self.index.renamed(record)
+        return self.index.owner(record.cgroup_id)
+
+    def cluster(self) -> tuple[ClusterState | None, bool]:
+        """Return what the source knows, and whether that is news; the index knows the pods afterwards."""
+        if self.source is None:
+            return None, False
+        self.source.refresh(time.monotonic_ns())
+        state = self.source.state()
+        is_news = state.version != self._pods_version
+        if is_news:
+            self._pods_version = state.version
+            self.index.set_pods(state.pods)
+        return state, is_news
+
+    def know_host_applications(self, host_applications: Mapping[str, str]) -> None:
+        """Let the index know them, directory below the node's root → name."""
+        node = self.scope.path.relative_to(self.scope.hierarchy.mount_point).as_posix()
+        prefix = "" if node == "." else f"{node}/"
+        self.index.set_host_applications({f"{prefix}{path}": name for path, name in host_applications.items()})
+
+    def close(self) -> None:
+        """Detach everything."""
+        self.signals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _request(scope: NodeScope, min_stall_ns: int, measures: bool, ring_bytes: int | None) -> SignalRequest:
+    hierarchy = scope.hierarchy
+    return SignalRequest(
+        hierarchy_version=hierarchy.version,
+        hierarchy_id=hierarchy.hierarchy_id,
+        mount_point=hierarchy.mount_point,
+        root=scope.path,
+        node_cgroup_id=scope.node_cgroup_id,
+        node_level=len(scope.path.relative_to(hierarchy.mount_point).parts),
+        min_stall_ns=min_stall_ns,
+        measures=measures,
+        ring_bytes=ring_bytes,
+    )

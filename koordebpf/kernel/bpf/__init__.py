@@ -1,0 +1,1 @@
+"""libbpf by ctypes: objects, links, maps, ring buffers, iterators, and the health of programs."""

@@ -1,0 +1,85 @@
+"""The one-pass scan: runs the cgroup iterator and shows the rows it wrote, without a copy."""
+
+from __future__ import annotations
+
+import struct
+
+from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.bpf.maps import Element
+
+_SCAN_NUMA_AT = 36  # offsets in koord_settings
+_MEMCGS_AT = 40  # memcgs_full, memcg_nodes, memcg_nodes_full follow
+_FIRST_ENTRIES = 128
+_COUNTS = struct.Struct("<4I")
+
+
+class MemcgScan:
+    """The rows of the last pass. They are the maps' own memory: they hold until the next pass.
+
+    Args:
+        link_fd: of the attached iterator.
+        settings: the map's element, in which the programs count their rows.
+        memcgs: struct koord_memcg.
+        memcg_nodes: struct koord_memcg_node, filled on demand.
+    """
+
+    def __init__(self, link_fd: int, settings: Element, memcgs: libbpf.Map, memcg_nodes: libbpf.Map) -> None:
+        self._link_fd = link_fd
+        self._settings = settings
+        self._arrays = (_Array(memcgs), _Array(memcg_nodes))
+
+    def run(self, *, by_node: bool = False) -> memoryview:
+        """Return whole struct koord_memcg rows, one for each memory cgroup below the root, parents first.
+
+        Raises:  OSError: the root is gone.
+        """
+        self._settings.write(_SCAN_NUMA_AT, struct.pack("<I", by_node) + bytes(_COUNTS.size))
+        libbpf.run_iter(self._link_fd)
+        return self.rows()
+
+    def rows(self) -> memoryview:
+        """Return the rows of the last pass; none before the first."""
+        return self._rows(0)
+
+    def by_node(self) -> memoryview:
+        """Return whole struct koord_memcg_node rows of the last pass, if it was asked for them."""
+        return self._rows(1)
+
+    def missed(self) -> int:
+        """Return how many cgroups the last pass could not hold."""
+        return self._counts()[1]
+
+    def _rows(self, which: int) -> memoryview:
+        return self._arrays[which].first(self._counts()[2 * which])
+
+    def _counts(self) -> tuple[int, ...]:
+        return _COUNTS.unpack_from(self._settings.read(), _MEMCGS_AT)
+
+    def close(self) -> None:
+        """Give the memory back; twice is harmless. Raises BufferError: rows of it are still held."""
+        for array in self._arrays:
+            array.close()
+
+
+class _Array:
+    """A mapped array, as far as it was filled: all of what is mapped counts as the agent's memory, 2.8 MiB."""
+
+    def __init__(self, array: libbpf.Map) -> None:
+        self._array = array
+        self._entries = 0
+        self._grow(1)
+
+    def first(self, count: int) -> memoryview:
+        if count > self._entries:
+            self._grow(count)
+        return self._view[: count * self._array.value_bytes]
+
+    # Rows of the last pass that are still held keep its mapping.
+    def _grow(self, count: int) -> None:
+        self._entries = min(max(_FIRST_ENTRIES, 1 << (count - 1).bit_length()), self._array.max_entries)
+        self._memory = self._array.memory(self._entries)
+        self._view = memoryview(self._memory)
+
+    def close(self) -> None:
+        self._view.release()
+        self._memory.close()

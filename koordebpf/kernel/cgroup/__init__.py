@@ -1,0 +1,1 @@
+"""Cgroups: hierarchies, the tree, control files, freezer, reclaim, kill."""

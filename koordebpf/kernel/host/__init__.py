@@ -1,0 +1,1 @@
+"""What this host allows, and how the agent protects and confines itself."""

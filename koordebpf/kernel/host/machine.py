@@ -1,0 +1,125 @@
+"""What kind of host this is, as far as it decides what to change on it: read once, changed by nobody here."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.kernel.bpf.lockdown import lockdown
+
+# include/uapi/linux/capability.h: those that some part of the agent needs.
+CAPABILITIES = {
+    "CAP_IPC_LOCK": 14,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+_BPF_CAPABILITIES_SINCE = (5, 8)
+_BCC = Path("/usr/lib/python3/dist-packages/bcc")  # the distribution's; PyPI's bcc is something else
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """One host. None: not known here."""
+
+    release: str
+    distribution: tuple[str, ...]  # ID and ID_LIKE of os-release, the nearest first
+    capabilities: frozenset[str]  # effective, of CAPABILITIES
+    options: dict[str, str] | None  # CONFIG_X → y, m, n or its value
+    options_path: str | None
+    command_line: str
+    mounted: frozenset[str]  # file system types
+    lockdown: str | None  # none, integrity, confidentiality
+    has_btf: bool
+    has_headers: bool
+    has_bcc: bool
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The release's first two numbers; (0, 0): it begins with none."""
+        parts = self.release.replace("-", ".").split(".")
+        return (
+            (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else (0, 0)
+        )
+
+    def may(self, capability: str) -> bool:
+        """Tell whether the process has a capability, or the older one that held it."""
+        if capability in ("CAP_BPF", "CAP_PERFMON") and "CAP_SYS_ADMIN" in self.capabilities:
+            return True
+        return capability in self.capabilities
+
+    @property
+    def bpf_capabilities(self) -> tuple[str, ...]:
+        """What loading tracing programs takes on this release."""
+        return ("CAP_BPF", "CAP_PERFMON") if self.version >= _BPF_CAPABILITIES_SINCE else ("CAP_SYS_ADMIN",)
+
+    def option(self, name: str) -> str | None:
+        """Return the value of a kernel option, `n` where the configuration does not name it; None: not known."""
+        return None if self.options is None else self.options.get(name, "n")
+
+
+def host_facts() -> HostFacts:
+    """Return what this host is; everything that cannot be read is not known."""
+    release = platform.release()
+    options, options_path = _options(release)
+    return HostFacts(
+        release=release,
+        distribution=parse_os_release(_text(Path("/etc/os-release")).splitlines()),
+        capabilities=_capabilities(),
+        options=options,
+        options_path=options_path,
+        command_line=_text(Path("/proc/cmdline")).strip(),
+        mounted=frozenset(
+            line.split()[2] for line in _text(Path("/proc/self/mounts")).splitlines() if line.count(" ") > 2
+        ),
+        lockdown=lockdown(),
+        has_btf=Path("/sys/kernel/btf/vmlinux").exists(),
+        has_headers=Path(f"/lib/modules/{release}/build/include").is_dir(),
+        has_bcc=_BCC.is_dir(),
+    )
+
+
+def parse_config(lines: Iterable[str]) -> dict[str, str]:
+    """Return the options of a kernel configuration; those that are not set are left out."""
+    pairs = (line.strip().partition("=") for line in lines if line.startswith("CONFIG_"))
+    return {name: value.strip('"') for name, _, value in pairs if value}
+
+
+def parse_os_release(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return ID and ID_LIKE of an os-release file."""
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    words = f"{values.get('ID', '')} {values.get('ID_LIKE', '')}".replace('"', "").split()
+    return tuple(dict.fromkeys(words))
+
+
+def _options(release: str) -> tuple[dict[str, str] | None, str | None]:
+    try:
+        with gzip.open("/proc/config.gz", "rt") as file:
+            return parse_config(file), "/proc/config.gz"
+    except OSError:
+        pass
+    for path in (Path(f"/boot/config-{release}"), Path(f"/lib/modules/{release}/config")):
+        if text := _text(path):
+            return parse_config(text.splitlines()), str(path)
+    return None, None
+
+
+def _capabilities() -> frozenset[str]:
+    for line in _text(Path("/proc/self/status")).splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+            return frozenset(name for name, bit in CAPABILITIES.items() if effective >> bit & 1)
+    return frozenset(CAPABILITIES) if os.geteuid() == 0 else frozenset()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,212 @@
+"""What this host lets the agent do, found by trying each thing once and undoing it. Beside `KernelSignals.sources`."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+from pathlib import Path
+
+from koordebpf.errors import KernelFileError, SupportError
+from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.cgroup.kill import SYS_PROCESS_MRELEASE
+from koordebpf.kernel.host.confinement import support_of_confinement
+from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.proc.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
+from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.units import format_bytes
+
+BTF_PATH = Path("/sys/kernel/btf/vmlinux")
+_ASKED_WINDOW_US = 50_000
+_NOT_ALL = "stalls other than reclaim (refault, swap-in) are not in it"
+
+
+def host_line() -> str:
+    """Return kernel release, architecture and libbpf's version in one line."""
+    try:
+        lib = libbpf.library()
+        version = f"libbpf {lib.libbpf_major_version()}.{lib.libbpf_minor_version()}"
+    except SupportError:
+        version = "no libbpf"
+    except AttributeError:  # before libbpf 0.6
+        version = "libbpf 0"
+    btf = "BTF" if BTF_PATH.exists() else "no BTF"
+    who = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
+    return f"Linux {platform.release()} {platform.machine()}, {btf}, {version}, {os.cpu_count()} CPUs, {who}"
+
+
+def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
+    """Return how everything that is no BPF program is obtained here."""
+    return [
+        SignalSource("memory controller", f"cgroup v{hierarchy.version} at {hierarchy.mount_point}", works=True),
+        _node_usage(),
+        _cgroup_slab(hierarchy),
+        _node_psi(),
+        _cgroup_psi(hierarchy),
+        _cpu_psi(hierarchy),
+        _kill(hierarchy),
+        _early_release(),
+        _memory_lock(),
+        support_of_confinement(),
+    ]
+
+
+def _node_usage() -> SignalSource:
+    try:
+        with Meminfo() as meminfo:
+            values = meminfo.read()
+    except (SupportError, KernelFileError) as error:
+        return SignalSource("node usage", "", False, str(error), "Mount procfs.", "the machine cannot be the node")
+    pool = values.hugetlb_bytes or 0
+    said = f"; {format_bytes(pool)} of it are huge pages set aside, which count as used" if pool else ""
+    return SignalSource("node usage", f"/proc/meminfo MemTotal − MemAvailable{said}", works=True)
+
+
+def _cgroup_slab(hierarchy: MemoryHierarchy) -> SignalSource:
+    if hierarchy.version == 2:
+        return SignalSource("reclaimable slab of a cgroup", "memory.stat slab_reclaimable", works=True)
+    return SignalSource(
+        "reclaimable slab of a cgroup",
+        "",
+        False,
+        "cgroup v1 does not show it",
+        "Use cgroup v2.",
+        "counts as used in a node cgroup; the machine's own usage is exact",
+    )
+
+
+def _node_psi() -> SignalSource:
+    try:
+        with PsiTrigger(NODE_MEMORY_PRESSURE, window_us=_ASKED_WINDOW_US) as trigger:
+            window_ms = trigger.window_us // 1000
+    except SupportError as error:
+        return SignalSource(
+            "node PSI trigger",
+            "",
+            False,
+            error.reason,
+            error.remedy,
+            "no wake-up by PSI: sampling finds the crossing",
+        )
+    how = f"{NODE_MEMORY_PRESSURE}, window {window_ms} ms"
+    if window_ms * 1000 == _ASKED_WINDOW_US:
+        return SignalSource("node PSI trigger", how, works=True)
+    return SignalSource(
+        "node PSI trigger",
+        how,
+        True,
+        "a shorter window was refused",
+        "Give CAP_SYS_RESOURCE (and Linux 6.5 for windows below 500 ms).",
+        f"PSI wakes at most every {window_ms} ms",
+    )
+
+
+# On cgroup v2 pods have triggers of their own, which are granted as the machine's.
+def _cpu_psi(hierarchy: MemoryHierarchy) -> SignalSource:
+    signal, cost = "CPU PSI trigger", "no wake-up of CPU suppression by PSI: it looks each second"
+    where = NODE_CPU_PRESSURE if hierarchy.version == 1 else "cpu.pressure of the latency-sensitive side"
+    try:
+        with PsiTrigger(NODE_CPU_PRESSURE, window_us=_ASKED_WINDOW_US) as trigger:
+            window_ms = trigger.window_us // 1000
+    except SupportError as error:
+        return SignalSource(signal, "", False, error.reason, error.remedy, cost)
+    how = f"{where}, window {window_ms} ms"
+    if window_ms * 1000 == _ASKED_WINDOW_US:
+        return SignalSource(signal, how, works=True)
+    remedy = "Give CAP_SYS_RESOURCE (and Linux 6.5 for windows below 500 ms)."
+    return SignalSource(
+        signal, how, True, "a shorter window was refused", remedy, f"PSI wakes at most every {window_ms} ms"
+    )
+
+
+def _cgroup_psi(hierarchy: MemoryHierarchy) -> SignalSource:
+    if hierarchy.version == 1:
+        return SignalSource(
+            "PSI of cgroups",
+            "summed from their reclaim stalls",
+            True,
+            "cgroup v1 has no memory.pressure",
+            "Use cgroup v2.",
+            _NOT_ALL,
+        )
+    if not _has_cgroup_file(hierarchy, "memory.pressure"):
+        return SignalSource(
+            "PSI of cgroups",
+            "summed from their reclaim stalls",
+            True,
+            "no memory.pressure",
+            "Boot with psi=1.",
+            _NOT_ALL,
+        )
+    how = f"memory.pressure, and triggers on at most {MAX_CGROUP_TRIGGERS} latency-sensitive pods"
+    return SignalSource("PSI of cgroups", how, works=True)
+
+
+def _kill(hierarchy: MemoryHierarchy) -> SignalSource:
+    if hierarchy.version == 2:
+        if _has_cgroup_file(hierarchy, "cgroup.kill"):
+            return SignalSource("kill a cgroup", "cgroup.kill", works=True)
+        return SignalSource("kill a cgroup", "cgroup.freeze, then SIGKILL by pidfd", works=True)
+    if hierarchy.freezer_mount_point:
+        return SignalSource("kill a cgroup", "freezer, then SIGKILL by pidfd", works=True)
+    return SignalSource(
+        "kill a cgroup",
+        "SIGKILL by pidfd, in rounds",
+        True,
+        "no freezer hierarchy",
+        "Mount it.",
+        "forks need more rounds",
+    )
+
+
+def _has_cgroup_file(hierarchy: MemoryHierarchy, name: str) -> bool:
+    # The root has not all files that the others have, and a freshly booted machine may have no others.
+    if next(hierarchy.mount_point.glob(f"*/{name}"), None):
+        return True
+    probe = hierarchy.mount_point / f"koordebpf-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return False
+    try:
+        return (probe / name).exists()
+    finally:
+        probe.rmdir()
+
+
+def _early_release() -> SignalSource:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(SYS_PROCESS_MRELEASE, -1, 0)
+    if ctypes.get_errno() != errno.ENOSYS:
+        return SignalSource("early release of a victim", "process_mrelease", works=True)
+    return SignalSource(
+        "early release of a victim",
+        "",
+        False,
+        "this kernel has no process_mrelease",
+        "Linux 5.15.",
+        "a victim's memory comes back when its last thread has left",
+    )
+
+
+def _memory_lock() -> SignalSource:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    # CAP_IPC_LOCK is bit 14, include/uapi/linux/capability.h.
+    effective = int(next(line for line in _status() if line.startswith("CapEff:")).split()[1], 16)
+    if effective >> 14 & 1 or limit == resource.RLIM_INFINITY:
+        return SignalSource("the agent's own memory", "mlockall", works=True)
+    return SignalSource(
+        "the agent's own memory",
+        "",
+        False,
+        f"RLIMIT_MEMLOCK is {limit} bytes and CAP_IPC_LOCK is missing",
+        "Give CAP_IPC_LOCK.",
+        "the agent itself may be reclaimed",
+    )
+
+
+def _status() -> list[str]:
+    return Path("/proc/self/status").read_text().splitlines()

@@ -1,0 +1,1 @@
+"""Open files, inotify and the event loop."""

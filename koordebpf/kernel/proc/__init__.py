@@ -1,0 +1,1 @@
+"""/proc and /sys files of the whole machine, through fds that stay open."""

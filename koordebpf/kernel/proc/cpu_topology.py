@@ -1,0 +1,133 @@
+"""Which CPUs this machine has and how they belong together: sysfs, read anew when a CPU comes or goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import KernelFileError, SupportError
+from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kernel.io.fd_file import KeptFile
+
+SYSFS = Path("/sys/devices/system")
+_FILE_BYTES = 1 << 14  # a list of 8192 CPUs of which every other one is there has 20 KiB; real ones have some ranges
+
+
+class Cpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """One CPU that is online, by the kernel's number.
+
+    `core` is the lowest number among the online CPUs of its core, so that it names the core on the whole machine: the
+    kernel's core_id counts anew on every socket or die. `socket` and `numa_node` are the kernel's own numbers.
+    """
+
+    cpu: int
+    core: int
+    socket: int
+    numa_node: int
+
+
+class CpuTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The CPUs that are online, by ascending number, and the numbers of those that are there but offline."""
+
+    online: tuple[Cpu, ...]
+    offline: tuple[int, ...] = ()
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The numbers of the CPUs that are online."""
+        return tuple(each.cpu for each in self.online)
+
+
+class CpuTopologyFiles(KeptFile):
+    """Reads the topology; keeps only the list of online CPUs open.
+
+    Source:  Documentation/admin-guide/cputopology.rst; cpu/online, cpu/present, cpu/cpu*/topology, node/node*/cpulist.
+    """
+
+    def __init__(self, sysfs: Path = SYSFS) -> None:
+        """Open the list of online CPUs.
+
+        Raises:  SupportError: there is none.
+        """
+        self.path = sysfs / "cpu" / "online"
+        self._sysfs = sysfs
+        self._seen: bytes | None = None
+        self._topology = CpuTopology(())
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SupportError("CPU topology", f"{self.path}: {error.strerror}", "Mount sysfs at /sys") from None
+
+    def read(self) -> CpuTopology:
+        """Return the topology; the same object for as long as the same CPUs are online.
+
+        A CPU that goes offline while its files are read is offline.
+
+        Raises:  KernelFileError: garbage, or no CPU is online.
+        Cost:    3 µs where nothing changed; 60 µs a CPU where something did.
+        """
+        text = os.pread(self._fd, _FILE_BYTES, 0)
+        if text != self._seen:
+            online = parse_cpu_list(text.decode(errors="backslashreplace"), str(self.path))
+            self._topology = self._read_all(online)
+            # One that went meanwhile may be back under the same list the next time.
+            self._seen = text if len(self._topology.online) == len(online) else None
+        return self._topology
+
+    def _read_all(self, online: Collection[int]) -> CpuTopology:
+        nodes = self._numa_nodes()
+        cores: dict[int, int] = {}
+        cpus: list[Cpu] = []
+        for cpu in sorted(online):
+            topology = self._sysfs / "cpu" / f"cpu{cpu}" / "topology"
+            if cpu not in cores:
+                siblings = self._siblings(topology)
+                cores |= dict.fromkeys(siblings or (cpu,), min(siblings or (cpu,)))
+            socket = _number(topology / "physical_package_id")
+            if socket is None:
+                continue
+            # -1: the firmware does not tell (arm64 and riscv without PPTT); such a machine counts as one socket.
+            cpus.append(Cpu(cpu, cores[cpu], max(socket, 0), nodes.get(cpu, 0)))
+        if not cpus:
+            raise KernelFileError(str(self.path), "", "must name at least one CPU that is online")
+        here = {each.cpu for each in cpus}
+        present = _list(self._sysfs / "cpu" / "present") or online
+        return CpuTopology(tuple(cpus), tuple(sorted(cpu for cpu in present if cpu not in here)))
+
+    # core_cpus_list since Linux 5.3; thread_siblings_list is the same under its older name and is still there. Both
+    # hold the CPUs that are online only.
+    def _siblings(self, topology: Path) -> Collection[int]:
+        return _list(topology / "core_cpus_list") or _list(topology / "thread_siblings_list") or ()
+
+    # A kernel without CONFIG_NUMA has no such directory: everything is node 0. A node without CPUs has an empty list.
+    def _numa_nodes(self) -> dict[int, int]:
+        nodes: dict[int, int] = {}
+        for directory in (self._sysfs / "node").glob("node[0-9]*"):
+            nodes |= dict.fromkeys(_list(directory / "cpulist") or (), int(directory.name.removeprefix("node")))
+        return nodes
+
+
+def _list(path: Path) -> Collection[int] | None:
+    return None if (text := _text(path)) is None else parse_cpu_list(text, str(path))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode(errors="backslashreplace").strip()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):  # ENODEV: it went offline while the file was open
+            return None
+        raise
+
+
+def _number(path: Path) -> int | None:
+    if (text := _text(path)) is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise KernelFileError(str(path), text, "must be a whole number") from None

@@ -1,0 +1,158 @@
+"""CPU time that was used, by the whole machine and by one cgroup, and what a cgroup may use: through kept fds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.io.fd_file import KeptFile, KeptFiles
+from koordebpf.units import NS_PER_S
+
+STAT = Path("/proc/stat")
+_TICK_NS = NS_PER_S // os.sysconf("SC_CLK_TCK")
+_LINE_BYTES = 1 << 8  # ten numbers of up to 20 digits; the CPUs one by one come after and are not read
+_FILE_BYTES = 1 << 15  # the longest list of CPUs, every other one of 8,192, has 20 KB
+_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest and guest_nice are in user and nice already
+
+
+class NodeCpuTime(KeptFile):
+    """Reads the first line of /proc/stat: what all CPUs together did since boot."""
+
+    def __init__(self, path: Path = STAT) -> None:
+        """Open the file.
+
+        Raises:  SupportError: there is none.
+        """
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SupportError("CPU usage", f"{path}: {error.strerror}", "Mount procfs at /proc") from None
+
+    def used_ns(self) -> int:
+        """Return user + nice + system + irq + softirq; idle, iowait and steal are nobody's use.
+
+        In ticks of 10 ms a CPU (USER_HZ is 100, whatever CONFIG_HZ): too coarse for windows far below a second.
+
+        Source:  proc_stat(5); koordinator pkg/koordlet/util/stat.go.
+        Raises:  KernelFileError: the line has fewer than eight numbers.
+        Cost:    6 µs on two CPUs, and more with each: the kernel writes the whole file for any part of it.
+        """
+        line, _, _ = os.pread(self._fd, _LINE_BYTES, 0).partition(b"\n")
+        fields = line.split()[1:]
+        if not line.startswith(b"cpu ") or len(fields) < _FIELDS or not all(field.isdigit() for field in fields):
+            raise KernelFileError(
+                str(self.path), line.decode(errors="backslashreplace"), f"must be cpu and {_FIELDS} or more numbers"
+            )
+        user, nice, system, _idle, _iowait, irq, softirq = map(int, fields[:7])
+        return (user + nice + system + irq + softirq) * _TICK_NS
+
+
+class CpuBandwidth(msgspec.Struct, frozen=True, gc=False):
+    """The CFS bandwidth of a cgroup. `quota_us` None: no limit."""
+
+    quota_us: int | None
+    period_us: int
+
+
+class CgroupCpu(KeptFiles):
+    """Reads one cgroup's CPU files, each through an fd that is opened at its first use.
+
+    Source:  v1 cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us, cpuset.cpus; v2 cpu.stat, cpu.max,
+             cpuset.cpus.effective; cpu.idle.
+    Raises:  every method: CgroupGone: it was removed. SupportError: it has no such file, or no such controller is
+             mounted. KernelFileError: garbage.
+    Cost:    2 µs a file, cpu.stat 4 µs.
+    """
+
+    def __init__(self, mounts: dict[str, ControllerMount], path: str) -> None:
+        """Remember where to look; nothing is opened yet.
+
+        Args:
+            mounts: by controller, as `find_controllers` returns them.
+            path: relative to the mounts, the same in every hierarchy.
+        """
+        self.path = path
+        self._mounts = mounts
+        self._fds: dict[str, int] = {}
+        self._cpus: tuple[str, tuple[int, ...]] | None = None  # the text that was read last, and what it says
+
+    def used_ns(self) -> int:
+        """Return the CPU time that it and its children used since it was made."""
+        # v2 has cpu.stat in every cgroup, with the controller enabled or not.
+        if (mount := self._mounts.get("cpuacct")) is not None and mount.version == 1:
+            return self._number("cpuacct", "cpuacct.usage")
+        text = self._read("cpu", "cpu.stat")
+        for line in text.splitlines():
+            key, _, value = line.partition(" ")
+            if key == "usage_usec" and value.isdigit():
+                return int(value) * 1000
+        raise self._garbage("cpu", "cpu.stat", text, "must have a row usage_usec and a number")
+
+    def cpus(self) -> tuple[int, ...]:
+        """Return the CPUs that it may use, ascending: cpuset.cpus, on v2 what is effective."""
+        name = "cpuset.cpus" if self._version("cpuset") == 1 else "cpuset.cpus.effective"
+        text = self._read("cpuset", name)
+        if self._cpus is None or text != self._cpus[0]:
+            self._cpus = text, tuple(sorted(parse_cpu_list(text, str(self._file("cpuset", name)))))
+        return self._cpus[1]
+
+    def bandwidth(self) -> CpuBandwidth:
+        """Return its quota and period."""
+        if self._version("cpu") == 1:
+            quota = self._number("cpu", "cpu.cfs_quota_us")
+            return CpuBandwidth(None if quota < 0 else quota, self._number("cpu", "cpu.cfs_period_us"))
+        text = self._read("cpu", "cpu.max")
+        match text.split():
+            case [quota_text, period] if period.isdigit() and (quota_text == "max" or quota_text.isdigit()):
+                return CpuBandwidth(None if quota_text == "max" else int(quota_text), int(period))
+        raise self._garbage("cpu", "cpu.max", text, "must be a quota or max, and a period")
+
+    def idle(self) -> int:
+        """Return cpu.idle, since Linux 5.15: 1 where its tasks run when nobody else wants to."""
+        return self._number("cpu", "cpu.idle")
+
+    def _version(self, controller: str) -> int:
+        return self._mount(controller).version
+
+    def _mount(self, controller: str) -> ControllerMount:
+        try:
+            return self._mounts[controller]
+        except KeyError:
+            raise SupportError(
+                f"{controller} controller", "no cgroup mount has it", "In a container, mount the host's /sys/fs/cgroup"
+            ) from None
+
+    def _file(self, controller: str, name: str) -> Path:
+        return self._mount(controller).mount_point / self.path / name
+
+    def _number(self, controller: str, name: str) -> int:
+        text = self._read(controller, name).strip()
+        try:
+            return int(text)
+        except ValueError:
+            raise self._garbage(controller, name, text, "must be a whole number") from None
+
+    def _read(self, controller: str, name: str) -> str:
+        try:
+            fd = self._fds.get(name)
+            if fd is None:
+                fd = self._fds[name] = os.open(self._file(controller, name), os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
+        except OSError as error:
+            path = self._file(controller, name)
+            if error.errno == errno.ENOENT and path.parent.is_dir():
+                remedy = f"Enable the {controller} controller in its parent's cgroup.subtree_control"
+                raise SupportError(str(path), "the cgroup has no such file", remedy) from None
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                raise CgroupGone(str(path.parent)) from None
+            raise
+
+    def _garbage(self, controller: str, name: str, text: str, rule: str) -> KernelFileError:
+        return KernelFileError(str(self._file(controller, name)), text, rule)

@@ -1,0 +1,1 @@
+"""List and watch: a local store of one resource, kept up to date by a reflector."""

@@ -1,0 +1,269 @@
+"""What one resource's list and watch have told, as a table. Pure: bytes in, objects out; no clock and no connection.
+
+One object that cannot be read never costs the others: it stays as it was last good, or absent, with a sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from koordebpf.kube.cache.objects import (
+    ConfigMap,
+    Node,
+    NodeResourceTopology,
+    ObjectMeta,
+    Pod,
+    VersionedMeta,
+)
+
+T = TypeVar("T")
+CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})  # types of events that tell of one object
+MAX_DELETED: Final = 4096  # UIDs of deleted objects kept against late events; dropped at the next list
+
+
+class ListMeta(msgspec.Struct, frozen=True):
+    """metav1.ListMeta."""
+
+    resourceVersion: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class ObjectList(msgspec.Struct, frozen=True):
+    """A list of any kind, its items not yet decoded."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None  # Go writes an empty slice as null
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which object something was told of, and at which version."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name or "an object without a name"
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: Identity = Identity()
+
+
+class _VersionedPod(Pod, frozen=True, gc=False):
+    metadata: VersionedMeta
+
+
+class _PodEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: _VersionedPod
+
+
+_LIST = msgspec.json.Decoder(ObjectList)
+_IDENTITY = msgspec.json.Decoder(_Identified)
+_POD = msgspec.json.Decoder(Pod)
+_POD_EVENT = msgspec.json.Decoder(_PodEvent)
+_NODE = msgspec.json.Decoder(Node)
+_TOPOLOGY = msgspec.json.Decoder(NodeResourceTopology)
+_CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
+
+
+def decode_list(body: bytes) -> ObjectList:
+    """Decode the frame of a list; its items stay raw.
+
+    Raises:  msgspec.DecodeError: it is not a list.
+    """
+    return _LIST.decode(body)
+
+
+def decode_pod(raw: msgspec.Raw) -> Pod:
+    """Decode one pod.
+
+    Raises:  msgspec.DecodeError: a field that is read has another type.
+    Cost:    9 µs.
+    """
+    return _POD.decode(raw)
+
+
+def decode_pod_event(line: bytes) -> tuple[str, Identity, Pod] | None:
+    """Decode a watch's line on a pod in one go; None: it is another one, or not as it should be.
+
+    Who it is, its version and its fields cost three ways through the text otherwise, each through a cold one.
+
+    Cost:    9 µs; by `Table.apply` with the decoding of the event 22 µs.
+    """
+    try:
+        event = _POD_EVENT.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if event.type not in CHANGES:
+        return None
+    told, meta = event.object, event.object.metadata
+    # Positional: half the time of keywords.
+    plain = ObjectMeta(
+        meta.name,
+        meta.namespace,
+        meta.uid,
+        meta.generation,
+        meta.labels,
+        meta.annotations,
+        meta.ownerReferences,
+        meta.creationTimestamp,
+        meta.deletionTimestamp,
+        meta.deletionGracePeriodSeconds,
+    )
+    who = Identity(meta.name, meta.namespace, meta.uid, meta.resourceVersion)
+    return event.type, who, Pod(plain, told.spec, told.status, told.apiVersion, told.kind)
+
+
+def decode_node(raw: msgspec.Raw) -> Node:
+    """Decode one Node.
+
+    Raises:  msgspec.DecodeError: a field that is read has another type.
+    """
+    return _NODE.decode(raw)
+
+
+def decode_topology(raw: msgspec.Raw) -> NodeResourceTopology:
+    """Decode one NodeResourceTopology.
+
+    Raises:  msgspec.DecodeError: a field that is read has another type.
+    """
+    return _TOPOLOGY.decode(raw)
+
+
+def decode_config_map(raw: msgspec.Raw) -> dict[str, str]:
+    """Decode one ConfigMap's data.
+
+    Raises:  msgspec.DecodeError: a value is no text.
+    """
+    return _CONFIG_MAP.decode(raw).data or {}
+
+
+def keep_raw(raw: msgspec.Raw) -> msgspec.Raw:
+    """Return the object as received, no longer a view of the whole answer."""
+    return raw.copy()
+
+
+def version_of(raw: msgspec.Raw) -> str:
+    """Return metadata.resourceVersion, empty where it cannot be read."""
+    return identify(raw).resourceVersion
+
+
+def is_older(version: str, than: str) -> bool:
+    """Tell whether one resourceVersion surely came before another.
+
+    They were opaque text until Kubernetes 1.35 declared what etcd made true all along: they are numbers that grow. Of
+    anything else nothing is sure, and events are taken in the order of arrival.
+    """
+    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
+
+
+class Table(Generic[T]):
+    """The objects of one resource by UID, each with the resourceVersion it was last told of.
+
+    Duplicated and reordered events change nothing: an event that is not newer than what is known of its object is
+    dropped, also after that object's deletion.
+    """
+
+    def __init__(self, resource: str, decode: Callable[[msgspec.Raw], T]) -> None:
+        self.resource = resource
+        self.version = ""  # resume the watch after this
+        self.problems: dict[str, str] = {}
+        self._decode = decode
+        self._known: dict[str, tuple[str, T]] = {}
+        self._deleted: OrderedDict[str, str] = OrderedDict()
+        self._listed = ""
+
+    @property
+    def objects(self) -> tuple[T, ...]:
+        """All objects, in the order in which they came."""
+        return tuple(value for _, value in self._known.values())
+
+    def replace(self, items: Sequence[msgspec.Raw], version: str) -> bool:
+        """Take a whole new list; True if that changed anything."""
+        before, complained = self._known, self.problems
+        self._known, self.problems = {}, {}
+        for raw in items:
+            self._put(identify(raw), functools.partial(self._decode, raw), before)
+        self._deleted.clear()
+        self._listed = self.version = version
+        # The order of two lists may differ without any news in it.
+        return self._known != before or self.problems != complained
+
+    def clear(self) -> bool:
+        """Take it that the resource does not exist; True if that changed anything."""
+        return self.replace((), "")
+
+    def move_on(self, version: str) -> None:
+        """Take a bookmark: all up to `version` has been told."""
+        if version and not is_older(version, self.version):
+            self.version = version
+
+    def apply(self, kind: str, raw: msgspec.Raw) -> bool:
+        """Take an event ADDED, MODIFIED or DELETED; True if it changed anything."""
+        return self._take(kind, identify(raw), functools.partial(self._decode, raw))
+
+    def apply_decoded(self, kind: str, who: Identity, value: T) -> bool:
+        """Take an event whose object is decoded already; True if it changed anything."""
+        return self._take(kind, who, lambda: value)
+
+    def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
+        known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
+        if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed_at(who)):
+            return False
+        self.move_on(who.resourceVersion)
+        if kind != "DELETED":
+            complained = self.problems.get(_complaint_key(who))
+            is_taken = self._put(who, read, self._known)
+            return is_taken or self.problems.get(_complaint_key(who)) != complained
+        self._deleted[who.uid] = who.resourceVersion
+        if len(self._deleted) > MAX_DELETED:
+            self._deleted.popitem(last=False)
+        was_complained = self.problems.pop(_complaint_key(who), None) is not None
+        return self._known.pop(who.uid, None) is not None or was_complained
+
+    def _listed_at(self, who: Identity) -> str:
+        return self._listed
+
+    def _put(self, who: Identity, read: Callable[[], T], before: dict[str, tuple[str, T]]) -> bool:
+        key = _complaint_key(who)
+        if not who.uid:
+            self.problems[key] = f"{self.resource}: {who} has no UID and is left out"
+            return False
+        try:
+            value = read()
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            held = "stays as it was" if who.uid in before else "is left out"
+            self.problems[key] = f"{self.resource}: {who} cannot be read and {held}: {e}"
+            if who.uid in before:
+                # With the new version: the same rubbish once more is no news.
+                self._known[who.uid] = (who.resourceVersion, before[who.uid][1])
+            return False
+        self.problems.pop(key, None)
+        is_new = who.uid not in before or before[who.uid][1] != value
+        # What did not change stays the same object: readers tell by `is` what they have seen.
+        self._known[who.uid] = (who.resourceVersion, value if is_new else before[who.uid][1])
+        return is_new
+
+
+def identify(raw: msgspec.Raw) -> Identity:
+    """Return who it is, empty where it cannot be read."""
+    try:
+        return _IDENTITY.decode(raw).metadata
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Identity()
+
+
+def _is_told(version: str, at: str) -> bool:
+    return version == at != "" or is_older(version, at)
+
+
+def _complaint_key(who: Identity) -> str:
+    return who.uid or str(who)

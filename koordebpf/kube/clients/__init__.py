@@ -1,0 +1,1 @@
+"""Single requests: evictions, Events, taints, Leases, NodeSLOs, the container runtime."""

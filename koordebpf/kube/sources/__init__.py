@@ -1,0 +1,1 @@
+"""Where pods and configuration come from: API server, kubelet, files."""

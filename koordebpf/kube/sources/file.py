@@ -1,0 +1,148 @@
+"""Pods and configuration out of files: the source that needs no cluster. It reads; `manifest` understands.
+
+Write a file beside the old one and rename it over: a file written in place can be read half, and half a YAML list may
+be valid YAML. A file that changes while the agent works is better JSON: it is read in the agent's own loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.sources.manifest import Manifests, parse_manifests
+from koordebpf.units import NS_PER_MS
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+# File times move with the kernel's tick (4 ms at HZ=250): a second write of the same size within one leaves the stat as
+# it was. So what was read is read once more, this much later.
+_SETTLE_NS: Final = 100 * NS_PER_MS
+
+_Marks = dict[Path, tuple[int, int, int]]
+
+
+class FileSource:
+    """Files, and directories of them, read again when they change. The last good state stays in force as a whole.
+
+    `synced_at_ns` is the last look that found nothing unread; `problems` says why a newer content was not taken.
+    """
+
+    name = "file"
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+        self._marks: _Marks = {}
+        self._texts: dict[str, bytes] = {}
+        self._settle_ns: int | None = None
+        self._is_good = False
+        self._state = ClusterState(version=0, synced_at_ns=0)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Read all files. `wake` is not used: changes are found by `refresh`, in the caller's own thread.
+
+        Raises:  ConfigError: a file is missing or unusable.
+        """
+        del wake
+        if not self._paths:
+            raise ConfigError("file source", None, "needs at least one file or directory")
+        now_ns = time.monotonic_ns()
+        try:
+            self._marks = self._look()
+            self._take(self._read(), now_ns)
+        except OSError as e:
+            raise ConfigError(str(e.filename), None, f"must be a readable file: {e.strerror}") from e
+
+    def refresh(self, now_ns: int) -> None:
+        """Take what changed, as a whole or not at all.
+
+        Cost:    6 µs a file while nothing changed; else what parse_manifests costs.
+        """
+        try:
+            marks = self._look()
+            is_new = marks != self._marks
+            if is_new or (self._settle_ns is not None and now_ns >= self._settle_ns):
+                # The stat was taken before the reading: what is written meanwhile differs from it at the next look.
+                self._marks = marks
+                texts = self._read()
+                self._settle_ns = None
+                if is_new or texts != self._texts:
+                    self._take(texts, now_ns)
+        except OSError as e:
+            self._marks = {}  # even if the very same files come back, they are read again
+            self._keep(f"{e.filename}: {e.strerror}; the last good content stays in force")
+        except ConfigError as e:
+            self._keep(f"{e}; the last good content stays in force")
+        if self._is_good:
+            self._state = msgspec.structs.replace(self._state, synced_at_ns=now_ns)
+
+    def nudge(self) -> None:
+        """Do nothing: files know no births."""
+
+    def state(self) -> ClusterState:
+        """Return what the files say, or said when they were last good."""
+        return self._state
+
+    def close(self) -> None:
+        """Do nothing: no thread, no open file."""
+
+    def _look(self) -> _Marks:
+        marks: _Marks = {}
+        for path in self._paths:
+            if path.is_dir():
+                with os.scandir(path) as entries:
+                    found = sorted(e.name for e in entries if e.name.endswith(SUFFIXES) and not e.name.startswith("."))
+                if not found:
+                    raise FileNotFoundError(errno.ENOENT, f"no file {', '.join(SUFFIXES)} in it", str(path))
+                files = [path / name for name in found]
+            else:
+                files = [path]
+            for file in files:
+                seen = file.stat()
+                marks[file] = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+        return marks
+
+    def _read(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self._marks}
+
+    def _take(self, texts: dict[str, bytes], now_ns: int) -> None:
+        self._settle_ns = now_ns + _SETTLE_NS
+        self._texts = texts
+        manifests = parse_manifests(texts)
+        self._is_good = True
+        if self._state.version and not self._state.problems and manifests == _manifests_of(self._state):
+            return
+        self._state = ClusterState(
+            version=self._state.version + 1,
+            synced_at_ns=now_ns,
+            pods=manifests.pods,
+            pdbs=manifests.pdbs,
+            node=manifests.node,
+            nodeslo=manifests.nodeslo,
+            slo_controller_config=manifests.slo_controller_config,
+            topology=manifests.topology,
+            namespaces=manifests.namespaces,
+        )
+
+    def _keep(self, problem: str) -> None:
+        self._is_good = False
+        if self._state.problems != (problem,):
+            self._state = msgspec.structs.replace(self._state, version=self._state.version + 1, problems=(problem,))
+
+
+def _manifests_of(state: ClusterState) -> Manifests:
+    return Manifests(
+        state.pods,
+        state.pdbs,
+        state.node,
+        state.nodeslo,
+        state.slo_controller_config,
+        state.topology,
+        state.namespaces,
+    )

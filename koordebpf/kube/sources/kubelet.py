@@ -1,0 +1,166 @@
+"""This node's pods from its kubelet: for agents that may not, or cannot, ask the API server."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
+from koordebpf.kube.cache.objects import ClusterState, Pod
+from koordebpf.kube.cache.store import Table, decode_list, decode_pod
+from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.transport import open_kubelet
+
+_SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
+_STATIC_SOURCES: Final = ("file", "http")
+
+NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list anew for every request: 20 births are one question
+_ANSWER_S: Final = 5.0
+_SLOW_S: Final = 60.0
+_LOG = logging.getLogger(__name__)
+_DIGEST_BYTES: Final = 16
+_CLOSE_S: Final = 0.9  # the thread ends within a second
+
+
+class KubeletSource:
+    """Asks GET /pods every `period_s`, and at once when nudged. Knows no Node, no NodeSLO and no ConfigMap.
+
+    Needs:   RBAC get on nodes/proxy, or on nodes/pods where the kubelet authorises finely (Kubernetes 1.33).
+    Synced:  `synced_at_ns` is the moment the last good answer was asked for; its age stays below
+             `period_s` · 1.1 + 5 s while the kubelet answers.
+
+    A kubelet that has just restarted answers with an empty list before it knows its pods. A node that runs an agent has
+    pods, so an empty list is never believed: the previous one stays, and ages.
+    """
+
+    name = "kubelet"
+
+    def __init__(
+        self,
+        url: str,
+        token_file: Path,
+        node_name: str,
+        *,
+        ca_file: Path | None = None,
+        insecure: bool = False,
+        period_s: float = 10.0,
+        nudge_gap_s: float = NUDGE_GAP_S,
+    ) -> None:
+        if period_s <= 0:
+            raise ConfigError("kubelet period", period_s, "must be above 0 s")
+        self._transport = open_kubelet(url, token_file, ca_file, insecure=insecure)
+        self._node_name = node_name
+        self._period_s = period_s
+        self._nudge_gap_s = nudge_gap_s
+        self._backoff = Backoff(0.5, max(period_s, 30.0))
+        self._table = Table("pods", _decode_pod)
+        self._digests: frozenset[bytes] = frozenset()  # of the pods of the last good answer
+        self._state = ClusterState(version=0, synced_at_ns=0)
+        self._wake: Callable[[], None] = lambda: None
+        self._stop = threading.Event()
+        self._nudged = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kube-kubelet", daemon=True)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to ask. Does not wait: `state()` tells when something is known."""
+        self._wake = wake
+        self._thread.start()
+
+    def refresh(self, now_ns: int) -> None:
+        """Do nothing: the thread looks by itself."""
+
+    def nudge(self) -> None:
+        """Ask at once, but no sooner than the nudge gap after the last question, and not before a back-off is over."""
+        self._nudged.set()
+
+    def state(self) -> ClusterState:
+        """Return what is known now."""
+        return self._state
+
+    def close(self) -> None:
+        """Cut the connection and end the thread."""
+        self._stop.set()
+        self._nudged.set()
+        self._transport.close()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._nudged.clear()
+            asked = time.monotonic()
+            try:
+                self._ask()
+            except KubeError as e:
+                if not self._stop.is_set():
+                    self._complain(str(e))
+                    self._stop.wait(self._wait_s(e))
+                continue
+            except Exception:
+                # A bug must not leave a node with a picture that silently stands still.
+                _LOG.exception("asking the kubelet failed")
+                self._complain("kubelet: internal error, see the log")
+                self._stop.wait(self._backoff.next_s())
+                continue
+            self._backoff.reset()
+            if self._nudged.wait(self._period_s * random.uniform(0.9, 1.1)):
+                self._stop.wait(max(0.0, asked + self._nudge_gap_s - time.monotonic()))
+
+    def _wait_s(self, error: KubeError) -> float:
+        match error:
+            case KubeDenied():
+                return _SLOW_S * random.uniform(1.0, 1.1)
+            case KubeBusy(retry_after_s=float(after_s)):
+                return max(min(after_s, _SLOW_S), self._backoff.next_s())
+            case _:
+                return self._backoff.next_s()
+
+    def _ask(self) -> None:
+        asked_ns = time.monotonic_ns()
+        body = self._transport.get("/pods", verb="get", resource="nodes/proxy", timeout_s=_ANSWER_S)
+        try:
+            items = decode_list(body).items
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            raise KubeError(f"kubelet: the answer is not a list of pods: {e}") from e
+        if not items:
+            raise KubeError("kubelet: the list of pods is empty, as after its restart; the previous one stays")
+        # Their order says nothing: kubelet lists its pods in that of a Go map.
+        digests = frozenset(blake2b(item, digest_size=_DIGEST_BYTES).digest() for item in items)
+        is_news = digests != self._digests and self._table.replace(items, "")
+        self._digests = digests
+        problems = tuple(self._table.problems.values())
+        if not is_news and self._state.version and problems == self._state.problems:
+            self._state = msgspec.structs.replace(self._state, synced_at_ns=asked_ns)
+            return
+        self._state = ClusterState(
+            version=self._state.version + 1,
+            synced_at_ns=asked_ns,
+            pods=tuple(pod for pod in self._table.objects if pod.spec.nodeName in ("", self._node_name)),
+            problems=problems,
+        )
+        self._wake()
+
+    def _complain(self, problem: str) -> None:
+        if self._state.problems != (problem,):
+            self._state = msgspec.structs.replace(self._state, version=self._state.version + 1, problems=(problem,))
+            self._wake()
+
+
+# The kubelet lists a static pod itself, under the name that its cgroup has, and not its mirror pod. It writes where a
+# pod came from over whatever the pod says (pkg/kubelet/config/config.go), so here that can be believed. The API server
+# does not know this UID, and evicting the mirror pod would leave the pod running.
+def _decode_pod(raw: msgspec.Raw) -> Pod:
+    pod = decode_pod(raw)
+    annotations = pod.metadata.annotations or {}
+    if annotations.get(_SOURCE) not in _STATIC_SOURCES or _MIRROR in annotations:
+        return pod
+    metadata = msgspec.structs.replace(pod.metadata, annotations={**annotations, _MIRROR: pod.uid})
+    return msgspec.structs.replace(pod, metadata=metadata)

@@ -1,0 +1,76 @@
+"""The labels of all namespaces, of them those that selectors name, by list and watch.
+
+A pod of a namespace that is new on this node is judged within milliseconds, so those of other nodes are known too. Of
+each its name and the labels asked for are kept, and a list is read in pages of about 1 MiB, of which nothing else is
+left: 5,000 namespaces with one such label take 3 MiB (measured by tracemalloc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from koordebpf.errors import KubeError, KubeTooLarge
+from koordebpf.kube.cache.objects import Namespace, ObjectMeta
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.cache.store import Identity, ObjectList
+from koordebpf.kube.http.transport import MAX_BODY_BYTES, MAX_LINE_BYTES, Transport
+
+MAX_NAMESPACES: Final = 20_000  # Why: twice what Kubernetes is tested with; each takes 0.7 KiB with one label
+_PAGE_BYTES: Final = 1 << 20
+
+
+class _Meta(Identity, frozen=True, omit_defaults=True):
+    labels: dict[str, str] | None = None
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    metadata: _Meta
+
+
+_LABELLED = msgspec.json.Decoder(_Labelled)
+
+
+class NamespaceReflector(Reflector[Namespace]):
+    """Keeps `view` equal to the cluster's namespaces, each with its name and those of its labels that are in `keys`."""
+
+    def __init__(self, transport: Transport, keys: frozenset[str], publish: Callable[[bool], None], pace: Pace) -> None:
+        self._keys = keys
+        self._listed = 0
+        resource = Resource("namespaces", "/api/v1/namespaces", "")
+        super().__init__(transport, resource, self._decode, publish, pace)
+
+    def _decode(self, raw: msgspec.Raw) -> Namespace:
+        meta = self._kept(raw)
+        return Namespace(ObjectMeta(name=meta.name, labels=meta.labels))
+
+    def _kept(self, raw: msgspec.Raw) -> _Meta:
+        meta = _LABELLED.decode(raw).metadata
+        labels = {key: value for key, value in (meta.labels or {}).items() if key in self._keys}
+        return msgspec.structs.replace(meta, labels=labels or None)
+
+    # Of a page that is too large, fewer at a time. What cannot be read stays as it is, for the table to say so.
+    def _page(self, query: dict[str, str], path: str, max_bytes: int = MAX_BODY_BYTES) -> tuple[ObjectList, int]:
+        while True:
+            limit = int(query["limit"])
+            try:
+                page, size = super()._page(query, path, _PAGE_BYTES if limit > 1 else MAX_LINE_BYTES)
+                break
+            except KubeTooLarge:
+                if limit == 1:
+                    raise
+                query["limit"] = str(max(limit // 4, 1))
+        query["limit"] = str(min(2 * limit, self._pace.page))
+        items = [self._slim(raw) for raw in page.items or ()]
+        self._listed = len(items) + (self._listed if "continue" in query else 0)
+        if self._listed > MAX_NAMESPACES:
+            raise KubeError(f"list namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
+        return msgspec.structs.replace(page, items=items), size
+
+    def _slim(self, raw: msgspec.Raw) -> msgspec.Raw:
+        try:
+            return msgspec.Raw(msgspec.json.encode(_Labelled(self._kept(raw))))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return raw.copy()

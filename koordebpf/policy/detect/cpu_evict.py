@@ -1,0 +1,69 @@
+"""CPUEvict: does the node use more CPU than the line above which pods go by their priority."""
+
+from __future__ import annotations
+
+from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
+from koordebpf.policy.detect.verdict import USED_CPU, CpuEvidence, CpuMoment, CpuNeed, Verdict
+from koordebpf.slo.strategies.cpu_threshold_rules import cpu_evict_lower_percent, cpu_evict_problem
+from koordebpf.slo.strategies.threshold_bytes import first_byte_at
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S, format_millicpu
+
+FEATURE = "CPUEvict"
+
+
+def cpu_evict(view: NodeView, *, by_percent: bool = False) -> Verdict:
+    """Judge the node's CPU usage, averaged over cpuEvictTimeWindowSeconds and again now.
+
+    A window may be longer than the pause after an eviction, and remembers for as long what went with it. The need is
+    counted from the usage itself down to the lower mark; with `by_percent` as in Koordinator, from its floored percent.
+
+    Fires if: ⌊used · 100 / capacity⌋ ≥ cpuEvictThresholdPercent, over the window and now. The need is the smaller of
+             both.
+    Skips:   as every feature of CPU, and no_window: less than a third of the window has samples.
+    Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go.
+    """
+    if (unjudged := skipped_cpu(view, FEATURE, cpu_evict_problem)) is not None:
+        return unjudged
+    cpu, strategy = view.cpu, view.strategy
+    window = cpu.measured.window if cpu is not None else None
+    threshold = strategy.cpuEvictThresholdPercent if strategy else None
+    lower = cpu_evict_lower_percent(strategy) if strategy else None
+    if cpu is None or threshold is None or lower is None:  # `skipped_cpu` told of it
+        return skip(FEATURE, "invalid_config", "cpuEvictThresholdPercent is not set")
+    usage = cpu.measured.usage
+    if window is None or usage is None or window.node_used_millicpu is None or not has_window(window):
+        return skip(FEATURE, "no_window", "the node's CPU usage is known for less than a third of the window")
+    used, now, capacity = window.node_used_millicpu, usage.node_used_millicpu, cpu.capacity_millicpu
+    percent, percent_now = used * 100 // capacity, now * 100 // capacity
+    evidence = CpuEvidence(
+        window_ns=window.window_ns,
+        used_millicpu=used,
+        of_millicpu=capacity,
+        used_percent=percent,
+        threshold_percent=threshold,
+        lower_percent=lower,
+        threshold_millicpu=first_byte_at(threshold, capacity),
+        lower_millicpu=max(capacity * lower // 100, 0),
+        now=CpuMoment(now, capacity),
+    )
+    if percent < threshold:
+        return Verdict(FEATURE, False, f"node uses {percent} % of its CPU < {threshold} %", cpu=evidence)
+    if percent_now < threshold:
+        over = f"node uses {percent_now} % of its CPU now < {threshold} %"
+        return Verdict(FEATURE, False, f"{over}; {percent} % in {window.window_ns // NS_PER_S} s", cpu=evidence)
+    if by_percent:
+        need = capacity * (min(percent, percent_now) - lower) // 100
+    else:
+        need = min(used, now) - evidence.lower_millicpu
+    if need <= 0:  # a threshold of 0 on an idle node
+        return Verdict(FEATURE, False, "node uses no CPU", cpu=evidence)
+    return Verdict(
+        feature=FEATURE,
+        fires=True,
+        reason=(
+            f"node uses {percent} % of its CPU ≥ {threshold} %, need {format_millicpu(need)} to reach {max(lower, 0)} %"
+        ),
+        cpu=evidence,
+        cpu_needs=(CpuNeed(USED_CPU, need, used, capacity),),
+    )

@@ -1,0 +1,1 @@
+"""Which pods a feature may evict, and why not the others. Pure."""

@@ -1,0 +1,79 @@
+"""Who may be evicted by BEMemoryEvict, and why the others that look best-effort may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koordebpf.policy.evict.candidates.protection import Reason, exclusion
+from koordebpf.policy.evict.round import Round
+from koordebpf.policy.plan import Excluded
+from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
+from koordebpf.slo.pods.qos import QOS_LABEL
+from koordebpf.state.pods.exemptions import is_honoured
+from koordebpf.state.view import PodView
+
+
+def candidates_of(
+    current: Round, feature: str, *, needs_memory: bool = True
+) -> tuple[tuple[PodView, ...], tuple[Excluded, ...]]:
+    """Split the node's best-effort pods into candidates and excluded ones; other pods are in neither.
+
+    A candidate carries the label koordinator.sh/qosClass=BE exactly, or stands for one that does
+    (`exemptions.judged`), lets the feature evict it, is neither finished nor already leaving, has memory that was
+    measured if that is what it goes for, and would free it by going.
+    Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
+    ones are candidates.
+    """
+    why_not = excluding_now(current, feature, needs_usage=needs_memory and not current.settings.strict_compat)
+    candidates: list[PodView] = []
+    excluded: list[Excluded] = []
+    for pod in current.view.pods:
+        if pod.koord_qos == "BE":
+            found = why_not(pod)
+        elif not pod.koord_qos and _looks_best_effort(pod):
+            found = _excluded_by_label(pod)
+        else:
+            continue
+        if found is None:
+            candidates.append(pod)
+        else:
+            excluded.append(exclusion(pod, found))
+    return tuple(candidates), tuple(excluded)
+
+
+def _looks_best_effort(pod: PodView) -> bool:
+    return pod.kube_qos == "BestEffort" or (pod.koord_qos_label or "").strip().upper() == "BE"
+
+
+def _excluded_by_label(pod: PodView) -> Reason:
+    if not pod.koord_qos_label:
+        return "unlabelled", f"it is Kubernetes BestEffort but has no label {QOS_LABEL}=BE"
+    return "label_unknown", f"its label {QOS_LABEL} is {pod.koord_qos_label!r}; only exactly 'BE' counts"
+
+
+def excluding_now(current: Round, feature: str, *, needs_usage: bool) -> Callable[[PodView], Reason | None]:
+    """Return what tells code and reason why this feature cannot evict a pod now, None where it may."""
+    barred, refused, view, now_ns = current.barred, current.refused, current.view, current.view.now_ns
+    policies = current.settings.exemptions.policies
+    is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"
+
+    def why(pod: PodView) -> Reason | None:
+        if (found := barred.get(pod.uid)) is not None:
+            return found
+        policy = pod.eviction_policy
+        is_kept = policy is not None and not allows_eviction(policy, feature)
+        if is_kept and is_honoured(policies, pod.namespace, view):
+            return "policy", f"its annotation {EVICTION_POLICY_ANNOTATION} does not list {feature}"
+        if pod.is_mirror and is_api:
+            return "static", "it is a static pod: the API can evict its copy only, kubelet keeps it running"
+        if pod.cgroup_id is None and needs_cgroup:
+            return "no_cgroup", "no cgroup of it is known"
+        if pod.memory is None and needs_usage:
+            return "unmeasured", "its memory was not measured"
+        # What the API server refused is not asked for again before its time.
+        entry = refused.get(pod.uid) if refused else None
+        if entry is not None and (entry.retry_at_ns is None or now_ns < entry.retry_at_ns):
+            return "refused", f"its eviction was refused: {entry.why}"
+        return None
+
+    return why

@@ -1,0 +1,140 @@
+"""Memory that is already on its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from koordebpf.policy.credit import credit_bytes, pod_credit
+from koordebpf.policy.detect.verdict import USED, USED_CPU
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView, StrayMeasure
+from koordebpf.units import format_ns
+
+# Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.
+_GIVEN_BACK_SHARE = 8
+
+
+def still_pending(
+    pending: Iterable[PendingRelease], pods: Iterable[PodView], strays: Iterable[StrayMeasure] = ()
+) -> tuple[PendingRelease, ...]:
+    """Return the releases that have not happened yet.
+
+    A release has happened when the pod's cgroup is gone, its memory cannot be measured any more, or at most an eighth
+    of the credit is left. A pod whose object went first, by force, still holds memory in a cgroup without a pod. The
+    caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted containers. A pod whose
+    eviction brought nothing stays for as long as its memory cannot be measured: nothing says that it went.
+    """
+    left = {stray.uid: stray_bytes(stray) for stray in strays if stray.uid is not None}
+    unmeasured: set[str] = set()
+    for pod in pods:
+        if pod.memory is not None:
+            left[pod.uid] = credit_bytes(pod)
+        else:
+            unmeasured.add(pod.uid)
+    return tuple(
+        entry
+        for entry in pending
+        if left.get(entry.uid, 0) * _GIVEN_BACK_SHARE > entry.credit_bytes
+        or (entry.failed_ns is not None and entry.uid in unmeasured)
+    )
+
+
+def stray_bytes(stray: StrayMeasure) -> int:
+    """Return the memory that a cgroup without a pod will give back when its processes end; 0 where not measured."""
+    return stray.memory.held_bytes if stray.memory is not None else 0
+
+
+def leaving_pods(view: NodeView) -> tuple[PodView, ...]:
+    """Return the pods that the API marks as deleted, and those that were told to go and are still there."""
+    told = {entry.uid for entry in view.pending}
+    return tuple([pod for pod in view.pods if pod.is_terminating or pod.uid in told])
+
+
+def pending_credit(
+    view: NodeView, settings: EvictSettings, leaving: Iterable[PodView], resources: Iterable[str]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return what leaving pods of any class will still give back of each resource, and the names of those that do.
+
+    With the `leaving` count those that were told to go and hold memory though their object is gone.
+    Of `used` the memory they hold now counts: that is what the node's usage holds of them, whatever the credit was when
+    they were told; of a requested resource their request, for as long as their object is there. A pod that was told
+    longer ago than `pending_max_ns`, or whose eviction brought nothing, counts no more.
+    """
+    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
+    sums = dict.fromkeys(resources, 0)
+    names: list[str] = []
+    for pod in leaving:
+        if not is_awaited.get(pod.uid, True):
+            continue
+        is_finished = pod.phase in FINISHED_PHASES  # and asks for nothing
+        credit = {name: pod_credit(pod, name) for name in sums if name in (USED, USED_CPU) or not is_finished}
+        if any(credit.values()):
+            names.append(pod.key)
+        for resource, amount in credit.items():
+            sums[resource] += amount
+    for stray in view.strays if USED in sums else ():
+        if stray.uid is None or not is_awaited.get(stray.uid, False) or not stray_bytes(stray):
+            continue
+        names.append(f"pod {stray.uid}")
+        sums[USED] += stray_bytes(stray)
+    return sums, tuple(names)
+
+
+def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
+    """Return the pods that were told to go and are still counted on; one that took too long may be told again."""
+    return frozenset(entry.uid for entry in view.pending if _is_awaited(entry, view, settings))
+
+
+def fruitless(view: NodeView, settings: EvictSettings) -> dict[str, str]:
+    """Return why each pod is passed over whose eviction brought nothing less than `pending_max_ns` ago, by uid."""
+    return {
+        entry.uid: f"its eviction brought nothing: {entry.why}; it is passed over for"
+        f" {format_ns(settings.pending_max_ns)}"
+        for entry in view.pending
+        if entry.failed_ns is not None and view.now_ns - entry.failed_ns <= settings.pending_max_ns
+    }
+
+
+def _is_awaited(entry: PendingRelease, view: NodeView, settings: EvictSettings) -> bool:
+    return entry.failed_ns is None and view.now_ns - entry.since_ns <= settings.pending_max_ns
+
+
+def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
+    """Tell whether the cool-down after the last eviction runs, for whatever that was: its memory comes back too.
+
+    It ends early once what was evicted has given its memory back. With `strict_compat` it does not, and only an
+    eviction for memory begins it.
+    """
+    last_ns = view.last_evict_ns if settings.strict_compat else _last_ns(view)
+    if last_ns is None or view.now_ns >= last_ns + settings.cool_time_ns:
+        return False
+    awaited = [entry for entry in view.pending if entry.failed_ns is None]
+    return settings.strict_compat or bool(still_pending(awaited, view.pods, view.strays))
+
+
+def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
+    """Tell the same for features that judge CPU: to the end, since an average shows later what went.
+
+    An eviction by the agent before this one counts: it is in the minute's budget. With `strict_compat` only an eviction
+    for CPU begins it.
+    """
+    last_ns = view.last_cpu_evict_ns
+    if not settings.strict_compat:
+        started_ns = view.started_ns or 0
+        before = [each.at_ns for each in view.evictions if each.at_ns < started_ns]
+        last_ns = max((*before, *([] if (own := _last_ns(view)) is None else [own])), default=None)
+    return last_ns is not None and view.now_ns < last_ns + settings.cpu_cool_time_ns
+
+
+def _last_ns(view: NodeView) -> int | None:
+    return max((each for each in (view.last_evict_ns, view.last_cpu_evict_ns) if each is not None), default=None)
+
+
+def is_starting_cpu(view: NodeView, settings: EvictSettings) -> bool:
+    """Tell whether features that judge CPU wait because the agent has just started: only with `strict_compat`.
+
+    Source: koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go, New: its cool-down runs from there on.
+    """
+    if not settings.strict_compat or view.started_ns is None:
+        return False
+    return view.now_ns < view.started_ns + settings.cpu_cool_time_ns

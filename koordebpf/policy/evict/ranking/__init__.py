@@ -1,0 +1,1 @@
+"""In which order candidates are evicted, and what each frees. Pure."""

@@ -1,0 +1,78 @@
+"""As few of the ranking as cover a need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from koordebpf.policy.credit import credit_in
+from koordebpf.policy.detect.verdict import USED
+from koordebpf.policy.plan import Candidate
+
+
+def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Candidate], object]:
+    """Return what tells by its truth whether a candidate's going gives something back of one of the resources.
+
+    With `strict` a pod whose memory was not measured counts as one that does: Koordinator does not ask.
+    """
+    credits = [credit_in(resource) for resource in resources]
+    with_unmeasured = strict and USED in resources
+    if len(credits) == 1 and not with_unmeasured:
+        return credits[0]
+
+    def helps(candidate: Candidate) -> bool:
+        for credit in credits:
+            if credit(candidate):
+                return True
+        return with_unmeasured and candidate.used_bytes is None
+
+    return helps
+
+
+def choose_victims(
+    candidates: Iterable[Candidate], needs: Mapping[str, int], *, strict: bool = False
+) -> tuple[Candidate, ...]:
+    """Return who has to go to cover the needs, in rank order; all that give something back if that is not enough.
+
+    First down the ranking until every need is covered. Then those chosen early that turn out not to be needed are
+    spared again, the latest in rank first. So the result is always part of what the ranking alone would take: nobody
+    goes in the place of a pod of lower rank, some of lower rank only need not go as well. It ends with the same last
+    pod, since everyone before it together was not enough, and without any one of them a need is not covered.
+
+    A larger need is never answered with fewer bytes (it may be with fewer pods: 55 small ones or one large one).
+    A candidate that gives nothing back of what is short is never chosen.
+
+    Args:
+        candidates: the ranking; it is read no further than needed.
+        needs: resource → bytes; those of 0 or less are covered.
+        strict: down the ranking and no further, as Koordinator does: nobody is spared again.
+    """
+    left = {resource: need for resource, need in needs.items() if need > 0}
+    credits = [(resource, credit_in(resource)) for resource in left]
+    short = set(left)
+    helps = giving(short, strict=strict)
+    chosen: list[Candidate] = []
+    for candidate in candidates if short else ():
+        if not helps(candidate):
+            continue
+        chosen.append(candidate)
+        for resource, credit in credits:
+            left[resource] = rest = left[resource] - credit(candidate)
+            if rest <= 0 and resource in short:
+                short.discard(resource)
+                helps = giving(short, strict=strict)
+        if not short:
+            break
+    if strict:
+        return tuple(chosen)
+    excess = {resource: max(-amount, 0) for resource, amount in left.items()}
+    spared: set[str] = set()
+    # Each gives back something: without any excess nobody can be spared.
+    for candidate in reversed(chosen[:-1]) if any(excess.values()) else ():
+        for resource, credit in credits:
+            if credit(candidate) > excess[resource]:
+                break
+        else:
+            spared.add(candidate.uid)
+            for resource, credit in credits:
+                excess[resource] -= credit(candidate)
+    return tuple([candidate for candidate in chosen if candidate.uid not in spared])

@@ -1,0 +1,64 @@
+"""What all strategies together want of each file: one value, by a rule for each kind of file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.policy.reconcile.values import DesiredState, FileKey, wanted_values
+
+# The tightest limit wins: each strategy's promise holds. A file of another kind has one owner.
+_LIMITS = frozenset({CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT, CgroupFile.MEMORY_HIGH})
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """The value that a file is to hold, and the strategies that want it; the first one's value is the one that wins."""
+
+    value: Value
+    owners: tuple[str, ...]
+
+
+def joined(states: Mapping[str, DesiredState]) -> dict[FileKey, Demand]:
+    """Return what the strategies together want of each file; `states` by the strategy's name.
+
+    Of two limits the tighter one wins, a cgroup is frozen where anyone wants it frozen.
+
+    Raises:  ConfigError: a value that its file cannot hold, or two values of a file that can have one owner only.
+    """
+    demands: dict[FileKey, Demand] = {}
+    for owner, state in states.items():
+        for key, value in wanted_values(state).items():
+            other = demands.get(key)
+            demands[key] = Demand(value, (owner,)) if other is None else _both(key, other, value, owner)
+    return demands
+
+
+def owners_of(key: FileKey, demands: Mapping[FileKey, Demand]) -> tuple[str, ...]:
+    """Return the strategies that have a file written: those that want it, else those that want the quota above it."""
+    path, file = key
+    while (demand := demands.get((path, file))) is None and path:
+        path = path.rpartition("/")[0]
+    return demand.owners if demand else ()
+
+
+def _both(key: FileKey, demand: Demand, value: Value, owner: str) -> Demand:
+    _, file = key
+    if value == demand.value:
+        return Demand(value, (*demand.owners, owner))
+    if file in _LIMITS:
+        wins = value is not None and (demand.value is None or _number(value) < _number(demand.value))
+    elif file is CgroupFile.FREEZE:
+        wins = _number(value) > _number(demand.value)
+    else:
+        path, _ = key
+        rule = f"must have one value, {demand.owners[0]} wants {demand.value!r}"
+        raise ConfigError(f"{path}/{file.value}".lstrip("/"), value, rule)
+    return Demand(value, (owner, *demand.owners)) if wins else Demand(demand.value, (*demand.owners, owner))
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int)  # as wanted_values saw to
+    return value

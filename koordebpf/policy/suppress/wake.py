@@ -1,0 +1,178 @@
+"""When what is seen between two rounds wakes suppression, and how much scheduler tracing may look at for it. Pure.
+
+A wake is two looks at what latency-sensitive pods used, `burst_window_ns` apart. Only where they use clearly more than
+the last round left them a round follows: pods that wait all the time cost some looks, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from koordebpf.policy.suppress.round import SuppressPlan
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+WakeSource = Literal["pressure", "scheduler"]
+
+MAX_SHIFT = 10  # one wake-up of 1,024 is sampled: what is left of the cost is the way into the programs
+_START_SHIFT = 4
+# Why 8: a quarter of a second of waiting that brings nothing. 20 looks a second take 1.1 % of a core, four 0.3 %, two
+# 0.15 %; each second there is a round anyway.
+_EMPTY_LOOKS = 8
+_SHIFT_UP = 3
+# Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.
+_ROOM = 3
+
+
+class WakeSettings(msgspec.Struct, frozen=True):
+    """What wakes suppression before its second is over.
+
+    `pressure`     CPU pressure: triggers on the latency-sensitive side of a cgroup v2 node, else on the machine. Why
+                   true: they cost nothing while nobody waits, and a look each window while somebody does.
+    `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
+                   wake-up and switch of the machine.
+    `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
+                   where that is not enough. Why 1 %: what suppression gives back is a multiple of it.
+    `wait_ns`      how long one latency-sensitive task must have waited for a CPU after it woke; with pressure, any of
+                   them within 50 ms. Why 2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
+    `burst_window_ns` between the two looks at what latency-sensitive pods use. Why 30 ms: where the first window had
+                   too little of the burst, the second one and the write are still within 100 ms of it; shorter ones
+                   take every timer for a burst.
+    `rise_ratio`   of the node's CPUs that latency-sensitive pods must use more than the last round left them. Why 5 %:
+                   half of a growth step; what is below waits for the next second.
+    `rest_ns`      two rounds are woken in such a time, growth waits twice as long after one. Why 1 s: koordlet's pace,
+                   and in all a file is then not written more often.
+    """
+
+    pressure: bool = True
+    scheduler: bool = False
+    budget_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    wait_ns: Annotated[int, Meta(ge=NS_PER_MS // 10, le=10 * NS_PER_S)] = 2 * NS_PER_MS
+    burst_window_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=10 * NS_PER_S)] = 30 * NS_PER_MS
+    rise_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    rest_ns: Annotated[int, Meta(ge=0)] = NS_PER_S
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """How far one source is listened to: `empty` looks in a row showed nothing, the last one at `looked_ns`.
+
+    What it sees before `until_ns` does not count.
+    """
+
+    empty: int = 0
+    looked_ns: int = 0
+    until_ns: int = 0
+
+
+class WakeState(msgspec.Struct, frozen=True):
+    """Where a wake is: `since_ns` is when the look before the next one was; None: nothing is awaited.
+
+    `by` is who saw something last, `is_seen` whether anything was seen since then. `round_ns`: when the first of the
+    rounds was that count against `rest_ns`; nothing counts before `ready_ns`. Each source has its own attention: on
+    cgroup v1 best-effort pods that wait raise the machine's pressure all the time, and must not hide a burst from the
+    scheduler's events.
+    """
+
+    since_ns: int | None = None
+    by: WakeSource = "pressure"
+    is_seen: bool = False
+    ready_ns: int = 0
+    round_ns: int | None = None
+    pressure: Attention = Attention()
+    scheduler: Attention = Attention()
+
+    def attention(self, by: WakeSource) -> Attention:
+        """Return that of one source."""
+        return self.pressure if by == "pressure" else self.scheduler
+
+    def heard_ns(self, by: WakeSource) -> int:
+        """Return from when on it counts what one source sees."""
+        return max(self.ready_ns, self.attention(by).until_ns)
+
+
+def begun(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSettings) -> WakeState:
+    """Return the state after something was seen: the first look is now, unless one is awaited or it rests."""
+    if now_ns < state.heard_ns(by):
+        return state
+    if state.since_ns is not None:
+        return replace(state, by=by, is_seen=True)
+    attention = state.attention(by)
+    was_quiet = now_ns - max(attention.looked_ns, attention.until_ns) >= settings.rest_ns
+    state = _attending(state, by, replace(attention, empty=0)) if was_quiet else state
+    return replace(state, since_ns=now_ns, by=by, is_seen=False)
+
+
+def _attending(state: WakeState, by: WakeSource, attention: Attention) -> WakeState:
+    return replace(state, pressure=attention) if by == "pressure" else replace(state, scheduler=attention)
+
+
+def due_ns(state: WakeState, settings: WakeSettings) -> int | None:
+    """Return when the next look is due; None: none is."""
+    return None if state.since_ns is None else state.since_ns + settings.burst_window_ns
+
+
+def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, settings: WakeSettings) -> bool:
+    """Return whether latency-sensitive pods claim clearly more than the last round left them."""
+    return claimed_millicpu - left_millicpu >= max(settings.rise_ratio * capacity_millicpu, 1)
+
+
+def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:
+    """Return the state after a look that was due, and the round that followed where it was worth one.
+
+    It goes on looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
+    less often after some looks that showed nothing, and still less after some more. A burst that began in the middle of
+    a window was seen in part: the first round is followed by another look, the second by a rest.
+    """
+    was_seen = state.is_seen
+    attention = _after(state.attention(state.by), now_ns, settings, is_worth=is_worth)
+    state = _attending(replace(state, is_seen=False), state.by, attention)
+    if is_worth:
+        if state.round_ns is None or now_ns - state.round_ns >= settings.rest_ns:
+            return replace(state, since_ns=now_ns, round_ns=now_ns)
+        return replace(state, since_ns=None, round_ns=None, ready_ns=state.round_ns + settings.rest_ns)
+    return replace(state, since_ns=now_ns if was_seen and attention.until_ns <= now_ns else None)
+
+
+# A rise amid long waiting does not begin it all anew: the look that follows may show that it was all there is.
+def _after(before: Attention, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> Attention:
+    if is_worth:
+        return Attention(0 if before.empty <= _EMPTY_LOOKS else _EMPTY_LOOKS, now_ns)
+    empty = min(before.empty + 1, 2 * _EMPTY_LOOKS + 1)
+    if empty <= _EMPTY_LOOKS:
+        return Attention(empty, now_ns)
+    rest_ns = settings.rest_ns // (4 if empty <= 2 * _EMPTY_LOOKS else 2)
+    return Attention(empty, now_ns, now_ns + rest_ns)
+
+
+def woken(plan: SuppressPlan, why: str, now_ns: int, settings: SuppressSettings) -> SuppressPlan:
+    """Return the plan of a round that a burst began: with the reason, and so that growth waits twice its time."""
+    grown_ns = now_ns + settings.grow_every_ns
+    reason = f"{plan.reason}; before its time: {why}"
+    after = replace(plan.next, quota_grown_ns=grown_ns, cpuset_grown_ns=grown_ns)
+    return replace(plan, reason=reason, desired=replace(plan.desired, reason=reason), next=after)
+
+
+class TracingPace(msgspec.Struct, frozen=True):
+    """How scheduler tracing goes on: one wake-up of 2^`shift`, None: it rests. `is_new`: otherwise than before."""
+
+    shift: int | None = _START_SHIFT
+    is_new: bool = True
+
+
+def paced(pace: TracingPace, cost_ratio: float, budget_ratio: float) -> TracingPace:
+    """Return the next pace, by what the programs took of all CPUs when it was last counted.
+
+    Above the budget fewer wake-ups are looked at, and with the fewest it rests. Far below it more are.
+    """
+    shift = pace.shift
+    if shift is None:
+        return TracingPace(MAX_SHIFT)
+    if cost_ratio > budget_ratio:
+        shift = None if shift == MAX_SHIFT else min(shift + _SHIFT_UP, MAX_SHIFT)
+    elif cost_ratio * _ROOM < budget_ratio:
+        shift = max(shift - 1, 0)
+    return TracingPace(shift, is_new=shift != pace.shift)

@@ -1,0 +1,125 @@
+"""What was decided and what became of it, out of audit lines, for people. 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.errors import ConfigError
+from koordebpf.policy.evict.candidates.disruption import ALLOWED
+from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.printable import page
+from koordebpf.report.pages.amounts import amounts_of, given_back
+from koordebpf.report.pages.columns import filled
+from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
+from koordebpf.store.write_log import WRITE_LINE
+from koordebpf.units import format_ns
+
+_WORDS = {
+    Result.DONE: "evicted",
+    Result.DRY_RUN: "would have been evicted",
+    Result.HELD: "held back",
+    Result.REFUSED: "refused",
+    Result.GONE: "was gone already",
+    Result.FAILED: "could not be evicted",
+    Result.SENT: "asked for, no answer yet",
+}
+
+
+def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[ConfigError, ...]]:
+    """Return the records in `raw`, a line or an array of JSON, and what is wrong with the lines that are none."""
+    records: list[AuditRecord] = []
+    problems: list[ConfigError] = []
+    if raw.lstrip()[:1] == b"[":
+        try:
+            return tuple(msgspec.json.decode(raw, type=list[AuditRecord])), ()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be audit lines: {error}"),)
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if not line.strip() or WRITE_LINE in line:  # of a file: nobody was evicted
+            continue
+        try:
+            records.append(msgspec.json.decode(line, type=AuditRecord))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            shown = line[:40].decode(errors="replace")
+            problems.append(ConfigError(f"{path} line {number}", shown, f"must be an audit line: {error}"))
+    return tuple(records), tuple(problems)
+
+
+def concerns(record: AuditRecord, pod: str) -> bool:
+    """Tell whether a pod, by name, namespace/name or uid, is among those a record speaks of."""
+    spoken: list[Candidate | Excluded | Outcome] = list(record.outcomes)
+    for feature in record.features:
+        spoken += [*feature.ranking, *feature.excluded]
+    return any(pod in (each.uid, each.name, f"{each.namespace}/{each.name}") for each in spoken)
+
+
+def explained(record: AuditRecord) -> str:
+    """Return one record: when and where, the sentence, each feature with its ranking, and what became of it."""
+    head = f"{record.time} {record.node}" + (", dry run" if record.dry_run else "")
+    outcomes = {outcome.uid: outcome for outcome in record.outcomes}
+    lines = [head, *filled(record.sentence, "  ")]
+    for feature in record.features:
+        lines += _feature(feature, outcomes, "was to go" if record.interrupted else "goes")
+    if record.interrupted:
+        lines += filled("The agent ended before it knew what became of this; its successor says so.", "  ")
+    if steps := _steps(record.latencies):
+        lines += filled(steps, "  ")
+    if record.signals:
+        lines += filled(f"It rests on: {record.signals.sentence}", "  ")
+    return page(lines)
+
+
+def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -> Iterator[str]:
+    verdict = feature.verdict
+    if not verdict.fires:
+        yield from filled(f"{verdict.feature}: {verdict.reason}.", "  ")
+        return
+    sums = amounts_of(feature)
+    # How many bytes would end stalls is not known.
+    needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
+    parts = [f"{verdict.feature}: {needed}"]
+    if sums.pending:
+        parts.append(f"{sums.text(sums.pending)} were coming back already")
+    if sums.shared:
+        parts.append(f"{sums.text(sums.shared)} come from the victims of the features before")
+    given = len(feature.victims)
+    if given:
+        whom = "one pod" if given == 1 else f"{given} pods"
+        parts.append(f"{whom} of {feature.candidates} candidates would give {sums.text(sums.credit)}")
+    if sums.missing:
+        parts.append(f"{sums.text(sums.missing)} stay missing")
+    yield from filled(", ".join(parts) + ("." if given else f": {feature.reason}."), "  ")
+    for candidate in feature.ranking:
+        yield from filled(_ranked(candidate, feature, outcomes.get(candidate.uid), goes), "    ")
+    if feature.candidates > len(feature.ranking):
+        yield f"    … and {feature.candidates - len(feature.ranking)} more candidates"
+    for pod in feature.excluded:
+        yield from filled(f"not {pod.namespace}/{pod.name}: {pod.why}", "    ")
+
+
+def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | None, goes: str) -> str:
+    priority = "no priority" if candidate.priority is None else f"priority {candidate.priority}"
+    name = f"{candidate.namespace}/{candidate.name}"
+    who = f"{candidate.rank}. {name} ({priority}, {given_back(candidate, feature.verdict)})"
+    if candidate.caused_ns:
+        who += f", on whose account others stalled {format_ns(candidate.caused_ns)},"
+    if candidate.disruption not in (None, ALLOWED):
+        who += f", {candidate.disruption},"
+    if candidate.uid not in feature.victims:
+        return f"{who} stays"
+    if outcome is None:
+        return f"{who} {goes}"
+    tasks = f", {outcome.killed_tasks} tasks" if outcome.killed_tasks else ""
+    return f"{who} {_WORDS[outcome.result]} by {outcome.executor}{tasks}: {outcome.detail}"
+
+
+def _steps(latencies: Latencies) -> str:
+    steps = [
+        ("seen to decided", latencies.seen_to_decided_ns),
+        ("decided to sent", latencies.decided_to_sent_ns),
+        ("decided to memory back", latencies.decided_to_freed_ns),
+    ]
+    return ", ".join(f"{name} {format_ns(ns)}" for name, ns in steps if ns is not None)

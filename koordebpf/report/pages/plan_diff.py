@@ -1,0 +1,253 @@
+"""Two plans for the same moment, and what is different about the second: a value, and its page. 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from koordebpf.policy.detect.verdict import CpuEvidence, Verdict
+from koordebpf.policy.node_plan import NodePlan
+from koordebpf.policy.plan import Candidate, CpuAmounts, FeaturePlan, Plan
+from koordebpf.printable import page
+from koordebpf.report.pages.amounts import given_back
+from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
+from koordebpf.report.pages.suppression import suppression_diff
+from koordebpf.state.what_if import Setting
+from koordebpf.units import format_bytes, format_millicpu
+
+_NAME = 14
+_CELL = 12
+_ROUND = {"need_bytes", "pending_bytes", "shared_bytes", "credit_bytes", "missing_bytes"}
+_SIZES = {
+    "threshold": "threshold_bytes",
+    "lower": "lower_bytes",
+    "need": "need_bytes",
+    "coming back": "pending_bytes",
+    "from others": "shared_bytes",
+    "credit": "credit_bytes",
+    "missing": "missing_bytes",
+}
+_CPU = {name: size.replace("_bytes", "_millicpu") for name, size in _SIZES.items() if size in _ROUND}
+_CPU_MARKS = ("threshold", "lower", "upper")  # of `CpuEvidence`
+
+
+class PodChange(msgspec.Struct, frozen=True):
+    """What becomes of one pod under either settings; `candidate` is it as ranked where it goes."""
+
+    candidate: Candidate
+    gives: str  # of what is short there
+    before: str
+    after: str
+
+
+class FeatureSide(msgspec.Struct, frozen=True):
+    """One feature's decision under one of the settings, in numbers. Bytes; `threshold_bytes` None: not judged."""
+
+    fires: bool
+    skipped: str | None
+    threshold_bytes: int | None
+    lower_bytes: int | None
+    need_bytes: int
+    pending_bytes: int
+    shared_bytes: int
+    credit_bytes: int
+    missing_bytes: int
+    candidates: int
+    victims: tuple[str, ...]  # uids, in order
+    reason: str
+    cpu: CpuAmounts | None  # of a feature that judges CPU, in place of the bytes
+    cpu_evidence: CpuEvidence | None = None  # its marks among them
+
+
+class FeatureDiff(msgspec.Struct, frozen=True):
+    """One feature under both settings; None: it is not in that plan, because its gate is off."""
+
+    feature: str
+    before: FeatureSide | None
+    after: FeatureSide | None
+
+
+class PlanDiff(msgspec.Struct, frozen=True):
+    """What `plan --diff` prints. `gained` and `lost` are victims of one plan only; `moved` go for another feature."""
+
+    schema: Literal["koordebpf.plan-diff/v1"]
+    settings: tuple[Setting, ...]
+    gained: tuple[PodChange, ...]
+    lost: tuple[PodChange, ...]
+    moved: tuple[PodChange, ...]
+    features: tuple[FeatureDiff, ...]
+    before: NodePlan
+    after: NodePlan
+
+
+def plan_diff(before: NodePlan, after: NodePlan, settings: tuple[Setting, ...] = ()) -> PlanDiff:
+    """Compare two plans; victims in the order in which they go."""
+    was, is_now = _going(before), _going(after)
+    changes = {
+        uid: PodChange(victim, given_back(victim, verdict), _fate(before, uid), _fate(after, uid))
+        for uid, (verdict, victim) in {**was, **is_now}.items()
+    }  # fmt: skip
+    names = dict.fromkeys(feature.verdict.feature for plan in (before, after) for feature in plan.features)
+    return PlanDiff(
+        schema="koordebpf.plan-diff/v1",
+        settings=settings,
+        gained=tuple(changes[uid] for uid in is_now if uid not in was),
+        lost=tuple(changes[uid] for uid in was if uid not in is_now),
+        moved=tuple(
+            changes[uid]
+            for uid, (verdict, _) in is_now.items()
+            if uid in was and was[uid][0].feature != verdict.feature
+        ),
+        features=tuple(FeatureDiff(name, _side(before, name), _side(after, name)) for name in names),
+        before=before,
+        after=after,
+    )
+
+
+def plan_diff_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `plan --diff --json`."""
+    return msgspec.json.schema(PlanDiff)
+
+
+def _going(plan: Plan) -> dict[str, tuple[Verdict, Candidate]]:
+    return {
+        victim.candidate.uid: (feature.verdict, victim.candidate)
+        for feature in plan.features
+        for victim in feature.victims
+    }
+
+
+def _fate(plan: Plan, uid: str) -> str:
+    stays = ""
+    for feature in plan.features:
+        name = feature.verdict.feature
+        if any(victim.candidate.uid == uid for victim in feature.victims):
+            return f"goes for {name}"
+        ranked = next((each for each in feature.candidates if each.uid == uid), None)
+        excluded = next((each for each in feature.excluded if each.uid == uid), None)
+        if ranked is not None:
+            stays = stays or f"stays, rank {ranked.rank} of {len(feature.candidates)}"
+        elif excluded is not None:
+            stays = stays or f"no candidate: {excluded.why}"
+    return stays or "stays: no feature ranks anybody"
+
+
+def _side(plan: Plan, name: str) -> FeatureSide | None:
+    feature = next((each for each in plan.features if each.verdict.feature == name), None)
+    return None if feature is None else _side_of(feature)
+
+
+def _side_of(feature: FeaturePlan) -> FeatureSide:
+    verdict, evidence = feature.verdict, feature.verdict.evidence
+    return FeatureSide(
+        fires=verdict.fires,
+        skipped=verdict.skipped,
+        threshold_bytes=evidence.threshold_bytes if evidence else None,
+        lower_bytes=evidence.lower_bytes if evidence else None,
+        need_bytes=feature.need_bytes,
+        pending_bytes=feature.pending_bytes,
+        shared_bytes=feature.shared_bytes,
+        credit_bytes=feature.credit_bytes,
+        missing_bytes=feature.missing_bytes,
+        candidates=len(feature.candidates),
+        victims=tuple(victim.candidate.uid for victim in feature.victims),
+        reason=feature.reason,
+        cpu=feature.cpu,
+        cpu_evidence=verdict.cpu,
+    )
+
+
+def diff_page(diff: PlanDiff) -> str:
+    """Return the settings that differ, both sentences, who goes on one side only, and each number that changes."""
+    blocks = [_settings(diff), [*_sentences(diff)], [*_pods(diff)]]
+    blocks += [[*_feature(each)] for each in diff.features if each.before != each.after]
+    blocks.append(suppression_diff(diff.before.suppression, diff.after.suppression))
+    return "\n\n".join(page(block) for block in blocks if block)
+
+
+def _settings(diff: PlanDiff) -> list[str]:
+    if not diff.settings:
+        return ["no setting differs"]
+    width = max(len(each.name) for each in diff.settings)
+    lines = [f"  {each.name:<{width}}  {_value(each.before)} → {_value(each.after)}" for each in diff.settings]
+    return ["settings", *lines]
+
+
+def _value(value: bool | int | str | None) -> str:
+    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sentences(diff: PlanDiff) -> Iterator[str]:
+    if diff.before.sentence == diff.after.sentence:
+        yield from filled(f"before and after: {diff.before.sentence}")
+        return
+    yield from filled(f"before: {diff.before.sentence}")
+    yield from filled(f"after:  {diff.after.sentence}")
+
+
+def _pods(diff: PlanDiff) -> Iterator[str]:
+    changes = [("+", each) for each in diff.gained] + [("-", each) for each in diff.lost]
+    changes += [("~", each) for each in diff.moved]
+    if not changes:
+        both = len(diff.after.victims)
+        yield "nobody goes, before and after" if both == 0 else "the same pods go"
+        return
+    yield "+ goes only after, - only before" + (", ~ for another feature" if diff.moved else "")
+    for sign, each in changes:
+        pod = each.candidate
+        priority = "no priority" if pod.priority is None else f"priority {pod.priority}"
+        tail = f" ({priority}, {each.gives})"
+        yield f"{sign} {cut_middle(f'{pod.namespace}/{pod.name}', WIDTH - 2 - len(tail))}{tail}"
+        yield from filled(f"before: {each.before}", "    ")
+        yield from filled(f"after:  {each.after}", "    ")
+
+
+def _feature(diff: FeatureDiff) -> Iterator[str]:
+    yield f"{diff.feature:<{_NAME + 12}}{'before':>{_CELL}}{'after':>{_CELL}}"
+    before, after = diff.before, diff.after
+    for text, name in _SIZES.items():
+        first, second = _number(before, name), _number(after, name)
+        if (first or 0) != (second or 0):
+            yield _row(text, _bytes(first), _bytes(second))
+    marks = {name: f"{name}_millicpu" for name in _CPU_MARKS}
+    for text, first, second in (
+        *((text, *_both(before, after, "cpu_evidence", name)) for text, name in marks.items()),
+        *((text, *_both(before, after, "cpu", name)) for text, name in _CPU.items()),
+    ):
+        if (first or 0) != (second or 0):
+            yield _row(text, *("-" if each is None else format_millicpu(each) for each in (first, second)))
+    for text, first, second in (
+        ("victims", len(before.victims) if before else None, len(after.victims) if after else None),
+        ("candidates", before.candidates if before else None, after.candidates if after else None),
+    ):
+        if (first or 0) != (second or 0):
+            yield _row(text, "-" if first is None else str(first), "-" if second is None else str(second))
+    if _why(before) != _why(after):
+        yield from filled(f"before: {_why(before)}", "  ")
+        yield from filled(f"after:  {_why(after)}", "  ")
+
+
+def _both(before: FeatureSide | None, after: FeatureSide | None, part: str, name: str) -> tuple[int | None, int | None]:
+    first, second = (getattr(getattr(side, part, None), name, None) for side in (before, after))
+    return first, second
+
+
+def _number(side: FeatureSide | None, name: str) -> int | None:
+    number: int | None = getattr(side, name, None)
+    return number
+
+
+def _row(name: str, before: str, after: str) -> str:
+    return f"  {name:<{_NAME + 10}}{before:>{_CELL}}{after:>{_CELL}}"
+
+
+def _bytes(n: int | None) -> str:
+    return "-" if n is None else format_bytes(n)
+
+
+def _why(side: FeatureSide | None) -> str:
+    if side is None:
+        return "its feature gate is off"
+    return f"skipped ({side.skipped}): {side.reason}" if side.skipped else side.reason

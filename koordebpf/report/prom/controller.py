@@ -1,0 +1,72 @@
+"""The metrics of `koordebpf controller`, built at the scrape from numbers that its loop sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from koordebpf import __version__
+from koordebpf.kernel.proc.self_usage import SelfUsage
+from koordebpf.store.line_sink import LineSink
+
+
+class ControllerMetrics(Collector):
+    """Everything `/metrics` of the controller shows. The loop writes, the HTTP server's threads read."""
+
+    def __init__(self, read_self: Callable[[], SelfUsage]) -> None:
+        self._read_self = read_self
+        self.is_leader = False
+        self.is_dry_run = False
+        self.led = 0
+        self.nodes = 0
+        self.nodeslos: dict[str, int] = {}  # state → objects: settled, pending, foreign, orphaned
+        self.requests: dict[str, int] = {}  # outcome → writes: created, updated, conflict, failed
+        self.overwritten = 0
+        self.configmap_problems: dict[str, int] = {}  # reason → problems
+        self.stale_keys: tuple[str, ...] = ()
+        self.last_round_s = 0.0
+        self.rounds = 0
+        self.log_sink: LineSink | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric."""
+        yield InfoMetricFamily("koordebpf_build", "The controller's version.", {"version": __version__})
+        yield GaugeMetricFamily("koordebpf_controller_leader", "1: this one writes.", float(self.is_leader))
+        yield GaugeMetricFamily("koordebpf_controller_dry_run", "1: nothing is written.", float(self.is_dry_run))
+        yield CounterMetricFamily("koordebpf_controller_elected", "Times that this one began to lead.", self.led)
+        yield GaugeMetricFamily("koordebpf_controller_nodes", "Nodes of the cluster.", self.nodes)
+        nodeslos = GaugeMetricFamily("koordebpf_controller_nodeslos", "NodeSLOs by state.", labels=["state"])
+        for state, count in dict(self.nodeslos).items():
+            nodeslos.add_metric([state], count)
+        yield nodeslos
+        text = "Writes of NodeSLOs by outcome."
+        writes = CounterMetricFamily("koordebpf_controller_writes", text, labels=["outcome"])
+        for outcome, count in dict(self.requests).items():
+            writes.add_metric([outcome], count)
+        yield writes
+        text = "Times that another changed a NodeSLO after it was written."
+        yield CounterMetricFamily("koordebpf_controller_overwritten", text, self.overwritten)
+        problems = GaugeMetricFamily(
+            "koordebpf_controller_configmap_problems", "What is wrong with slo-controller-config.", labels=["reason"]
+        )
+        for reason, count in dict(self.configmap_problems).items():
+            problems.add_metric([reason], count)
+        yield problems
+        stale = GaugeMetricFamily(
+            "koordebpf_controller_configmap_key_stale", "1: the key is unusable, an older is in force.", labels=["key"]
+        )
+        for key in self.stale_keys:
+            stale.add_metric([key], 1)
+        yield stale
+        yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds)
+        yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.last_round_s)
+        if self.log_sink is not None:
+            yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
+            yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
+        usage = self._read_self()
+        yield CounterMetricFamily("koordebpf_own_cpu_seconds", "CPU time of the controller.", usage.cpu_s)
+        yield GaugeMetricFamily("koordebpf_own_resident_bytes", "Resident memory of the controller.", usage.rss_bytes)
+        yield GaugeMetricFamily("koordebpf_own_threads", "Threads of the controller.", usage.threads)
+        yield GaugeMetricFamily("koordebpf_own_open_fds", "Open descriptors of the controller.", usage.open_fds)

@@ -1,0 +1,68 @@
+"""Koordinator's own names of what this agent counts too, for dashboards and alerts that were made for koordlet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from koordebpf.report.prom.suppression import SuppressionMetrics
+from koordebpf.state.view import NodeMeasure
+from koordebpf.units import NS_PER_S
+
+_REASON = "evicted"  # all that koordlet ever says; the feature is a label of koordebpf_evictions_total
+_SUPPRESS_TYPES = ("cpuset", "cfsQuota")
+_DETAIL_NS = 300 * NS_PER_S  # Why: koordlet drops a pod's series about 5 minutes after it last counted
+_MAX_DETAILS = 500  # Why: 5 minutes of ten times the default budget of 10 evictions a minute
+
+
+class KoordletMetrics:
+    """Evictions as koordlet counts them: those that were carried out.
+
+    Source:  koordinator pkg/koordlet/metrics: same names, same labels.
+    Differs: koordlet counts a pod whose containers it could not stop; this does not.
+    """
+
+    def __init__(self, node: str, started_wall_s: float) -> None:
+        self._node = node
+        self._started_wall_s = started_wall_s
+        self._evictions = 0
+        self._by_pod: dict[tuple[str, str], tuple[int, int]] = {}  # namespace, name → count, when
+
+    def count_eviction(self, namespace: str, name: str, now_ns: int) -> None:
+        """Count one pod that was evicted."""
+        self._evictions += 1
+        count, _ = self._by_pod.pop((namespace, name), (0, 0))
+        kept = [each for each in self._by_pod.items() if now_ns - each[1][1] < _DETAIL_NS][-(_MAX_DETAILS - 1) :]
+        self._by_pod = {**dict(kept), (namespace, name): (count + 1, now_ns)}
+
+    def families(
+        self, node: NodeMeasure | None, now_ns: int, suppression: SuppressionMetrics | None = None
+    ) -> Iterator[Metric]:
+        """Yield every family that has a value."""
+        yield _gauge("koordlet_start_time", "Unix time of the start of this agent.", self._node, self._started_wall_s)
+        if node is not None:
+            text = "Memory in use as the decision sees it."
+            yield _gauge("koordlet_node_used_memory_bytes", text, self._node, node.known_used_bytes)
+        if suppression and suppression.held_millicpu is not None and suppression.policy in _SUPPRESS_TYPES:
+            text = "CPU that best-effort pods may use, by what holds them."
+            cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])
+            cores.add_metric([self._node, suppression.policy], suppression.held_millicpu / 1000)
+            yield cores
+        # Counters to koordlet, but without _total, which the format wants of a counter: so they have no type here.
+        evictions = Metric("koordlet_pod_eviction", "Pods that were evicted.", "unknown")
+        if self._evictions:
+            evictions.add_sample(evictions.name, {"node": self._node, "reason": _REASON}, self._evictions)
+        yield evictions
+        detail = Metric("koordlet_pod_eviction_detail", "Pods that were evicted, each for 5 minutes.", "unknown")
+        for (namespace, name), (count, at_ns) in self._by_pod.copy().items():
+            if now_ns - at_ns < _DETAIL_NS:
+                labels = {"node": self._node, "pod_namespace": namespace, "pod_name": name, "reason": _REASON}
+                detail.add_sample(detail.name, labels, count)
+        yield detail
+
+
+def _gauge(name: str, text: str, node: str, value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["node"])
+    family.add_metric([node], value)
+    return family

@@ -1,0 +1,1 @@
+"""One kernel record as a line, and sums of many: what `trace` prints."""

@@ -1,0 +1,1 @@
+"""Facts of a Pod object that no measurement changes. Pure."""

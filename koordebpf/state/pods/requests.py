@@ -1,0 +1,110 @@
+"""What a pod asks for: native memory and CPU as the scheduler counts them, and Koordinator's extended resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from koordebpf.kube.cache.objects import Container, Pod
+from koordebpf.quantity import quantity_bytes, quantity_millicpu
+
+NATIVE_MEMORY = "memory"
+BATCH_MEMORY = "kubernetes.io/batch-memory"
+MID_MEMORY = "kubernetes.io/mid-memory"
+# Band of priority → the resource its pods ask for; every other band asks for native memory.
+MEMORY_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_MEMORY, "koord-mid": MID_MEMORY}
+NATIVE_CPU = "cpu"
+BATCH_CPU = "kubernetes.io/batch-cpu"
+MID_CPU = "kubernetes.io/mid-cpu"
+CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
+CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
+
+Amount = Callable[[str | int | float, str], int]
+
+
+class MemoryRequests(msgspec.Struct, frozen=True):
+    """Bytes. An absent request is 0: the API server has defaulted and validated what was meant."""
+
+    native_bytes: int = 0
+    batch_bytes: int = 0
+    mid_bytes: int = 0
+
+    def of(self, resource: str) -> int:
+        """Return the request of one resource name."""
+        return {BATCH_MEMORY: self.batch_bytes, MID_MEMORY: self.mid_bytes}.get(resource, self.native_bytes)
+
+
+class CpuRequests(msgspec.Struct, frozen=True):
+    """Millicpu, in which Koordinator's extended resources count anyway: kubernetes.io/batch-cpu: 2500."""
+
+    native_millicpu: int = 0
+    batch_millicpu: int = 0
+    mid_millicpu: int = 0
+
+    def of(self, resource: str) -> int:
+        """Return the request of one resource name."""
+        return {BATCH_CPU: self.batch_millicpu, MID_CPU: self.mid_millicpu}.get(resource, self.native_millicpu)
+
+
+def memory_requests(pod: Pod) -> MemoryRequests:
+    """Return what the pod asks for.
+
+    Extended: summed over containers and sidecars (init containers with restartPolicy Always). Native: that sum, or
+    the largest moment of the init containers if that is more, plus the pod's overhead.
+
+    Source: k8s.io/component-helpers resource.PodRequests; koordinator pkg/util/extended_resource.go.
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    return MemoryRequests(
+        _native(pod, NATIVE_MEMORY, quantity_bytes),
+        _extended(pod, BATCH_MEMORY, quantity_bytes),
+        _extended(pod, MID_MEMORY, quantity_bytes),
+    )
+
+
+def cpu_requests(pod: Pod) -> CpuRequests:
+    """Return the same of CPU.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    return CpuRequests(
+        _native(pod, NATIVE_CPU, quantity_millicpu),
+        _extended(pod, BATCH_CPU, quantity_bytes),
+        _extended(pod, MID_CPU, quantity_bytes),
+    )
+
+
+def _native(pod: Pod, resource: str, amount: Amount) -> int:
+    path = f"pod {pod.key} spec"
+    native = max(_extended(pod, resource, amount), _init_peak(pod.spec.initContainers or (), resource, amount, path))
+    overhead = (pod.spec.overhead or {}).get(resource)
+    return native if overhead is None else native + amount(overhead, f"{path}.overhead.{resource}")
+
+
+def _extended(pod: Pod, resource: str, amount: Amount) -> int:
+    sidecars = [container for container in pod.spec.initContainers or () if container.restartPolicy == "Always"]
+    path = f"pod {pod.key} spec"
+    return sum(_request(container, resource, amount, path) for container in [*pod.spec.containers, *sidecars])
+
+
+def _init_peak(init: Iterable[Container], resource: str, amount: Amount, path: str) -> int:
+    # Init containers run one after the other, each beside the sidecars that started before it.
+    peak = started = 0
+    for container in init:
+        request = _request(container, resource, amount, path)
+        if container.restartPolicy == "Always":
+            started += request
+            peak = max(peak, started)
+        else:
+            peak = max(peak, started + request)
+    return peak
+
+
+def _request(container: Container, resource: str, amount: Amount, path: str) -> int:
+    # The API server writes a limit without a request as both; a Pod from a file has not been there.
+    resources = container.resources
+    for written in (resources.requests, resources.limits) if resources else ():
+        if written and resource in written:
+            return amount(written[resource], f"{path}.containers[{container.name}].resources.{resource}")
+    return 0

@@ -1,0 +1,1 @@
+"""Stalls of memory by pod: sums, windows, shares, and the ledger of who caused whose. Pure."""

@@ -1,0 +1,1 @@
+"""What outlives a tick: audit, write-ahead log, eviction budget, pod list, recordings."""

@@ -1,0 +1,179 @@
+"""What is being carried out right now, in a file on a tmpfs, so that a killed agent's last decisions are not lost.
+
+Written before the first signal or request leaves, and after each answer; empty while nothing is under way. Not the
+audit file: that one may be on a slow or full disk, and an eviction waits for neither. The next agent on the node reads
+what is left and writes the audit lines that are owed.
+
+The thread that kills writes it itself, unlike log, audit and Events: on cgroup v1 a kill freezes the pod, and only the
+next agent thaws what a killed one has frozen. The write is not synced, so that it costs a copy into the memory of a
+tmpfs; where there is no room it fails at once, and the eviction goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from koordebpf.act.evict.unfinished_kill import BegunKill
+from koordebpf.act.outcome import Outcome, Result
+from koordebpf.store.audit import AuditRecord
+from koordebpf.units import MIB
+
+IN_FLIGHT_PATH = Path("/run/koordebpf/machine/in-flight.jsonl")
+_MAX_BYTES = MIB  # Why: 50 decisions of 20 kB; nobody may fill /run
+
+
+class _Intent(msgspec.Struct, frozen=True, tag="intent"):
+    record: AuditRecord
+
+
+class _Progress(msgspec.Struct, frozen=True, tag="progress"):
+    id: str
+    outcome: Outcome
+
+
+class _Kill(msgspec.Struct, frozen=True, tag="kill"):
+    kill: BegunKill
+
+
+def _path_of(kind: type, text: Any) -> Any:
+    return kind(text)
+
+
+_LINE = msgspec.json.Decoder(_Intent | _Progress | _Kill, dec_hook=_path_of)
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What an agent that was killed had under way: its decisions, and by pod the kills by cgroup without an end."""
+
+    records: tuple[AuditRecord, ...] = ()
+    kills: tuple[BegunKill, ...] = ()
+
+
+class InFlight:
+    """Owns the file. `left` is what an agent that ended without `close` was carrying out, the oldest first.
+
+    `kills` of it are those by cgroup of which no end is known.
+
+    Survives: SIGKILL of the agent and of its container, not the machine's end, which ends every pod too.
+    Cost:     15 µs for a decision with ten candidates, p99 0.1 ms (measured); fsync on a disk 5 ms, p99 18 to 72 ms.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._bytes = os.fstat(self._fd).st_size
+        raw = os.pread(self._fd, self._bytes, 0)
+        left = read_left(raw)
+        self.left, self.kills = left.records, left.kills
+        self.dropped = 0
+        # The line that the agent was killed in: ended, or where there is no room even for that, gone.
+        if raw and not raw.endswith(b"\n") and not self._write(b"\n"):
+            self._bytes = raw.rfind(b"\n") + 1
+            os.ftruncate(self._fd, self._bytes)
+
+    def begin(self, record: AuditRecord) -> bool:
+        """Note a decision before it is carried out; tell whether it stands in the file."""
+        return self._append(_Intent(record))
+
+    def progress(self, id: str, outcome: Outcome) -> bool:
+        """Note what became of one victim of decision `id`; tell whether it stands in the file."""
+        return self._append(_Progress(id, outcome))
+
+    def kill(self, kill: BegunKill) -> bool:
+        """Note a kill by cgroup before its first signal; tell whether it stands in the file."""
+        return self._append(_Kill(kill))
+
+    def finish(self, finish: Callable[[BegunKill], Outcome | None]) -> tuple[Outcome, ...]:
+        """Have the kills that were left finished; note what became of them, and return it.
+
+        Args:
+            finish: ends one; None where there is nothing to be ended.
+        """
+        outcomes = tuple(outcome for kill in self.kills if (outcome := finish(kill)) is not None)
+        self.kills = ()
+        for outcome in outcomes:
+            id = next((each.id for each in reversed(self.left) if outcome.uid in _victims(each)), "")
+            self.progress(id, outcome)
+            self.left = tuple(
+                structs.replace(each, outcomes=(*_others(each, outcome), outcome)) if each.id == id else each
+                for each in self.left
+            )
+        return outcomes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way, and the audit has what was."""
+        return not self._bytes
+
+    def clear(self) -> None:
+        """Forget everything: it stands in the audit, or nothing is under way."""
+        if self._bytes:
+            os.ftruncate(self._fd, 0)
+            self._bytes = 0
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    def _append(self, line: _Intent | _Progress | _Kill) -> bool:
+        is_noted = self._write(msgspec.json.encode(line, enc_hook=str) + b"\n")
+        self.dropped += not is_noted
+        return is_noted
+
+    def _write(self, raw: bytes) -> bool:
+        if self._bytes + len(raw) > _MAX_BYTES:
+            return False
+        try:
+            written = os.write(self._fd, raw)
+        except OSError:
+            return False
+        self._bytes += written
+        if written != len(raw):  # the tmpfs is full: half a line would spoil the next one
+            os.ftruncate(self._fd, self._bytes - written)
+            self._bytes -= written
+        return written == len(raw)
+
+
+def read_left(raw: bytes) -> Left:
+    """Return what the text of such a file tells of an agent that is no more."""
+    intents: dict[str, AuditRecord] = {}
+    outcomes: dict[str, dict[str, Outcome]] = {}
+    kills: dict[str, BegunKill] = {}
+    for text in raw.splitlines():
+        try:
+            line = _LINE.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # cut short, or of another version
+        match line:
+            case _Intent():
+                intents[line.record.id] = line.record
+            case _Kill():
+                kills[line.kill.uid] = line.kill
+            case _Progress():
+                known, uid = outcomes.setdefault(line.id, {}), line.outcome.uid
+                if uid not in known or known[uid].result is Result.SENT:
+                    known[uid] = line.outcome
+                if line.outcome.result is not Result.SENT:
+                    kills.pop(uid, None)
+    return Left(
+        tuple(
+            structs.replace(record, interrupted=True, outcomes=tuple(outcomes.get(id, {}).values()))
+            for id, record in intents.items()
+        ),
+        tuple(kills.values()),
+    )
+
+
+def _victims(record: AuditRecord) -> frozenset[str]:
+    return frozenset(uid for feature in record.features for uid in feature.victims)
+
+
+def _others(record: AuditRecord, outcome: Outcome) -> tuple[Outcome, ...]:
+    return tuple(each for each in record.outcomes if each.uid != outcome.uid)

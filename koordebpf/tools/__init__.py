@@ -1,0 +1,1 @@
+"""Engines of the commands: trace, top, plan, record, replay, doctor."""

@@ -1,0 +1,93 @@
+"""Tries every signal on this host, attached and detached again within a second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from koordebpf.attribution.kubelet_root import KubeletRoot
+from koordebpf.collect.cpu import best_effort_root
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import NodeScope, open_scope
+from koordebpf.errors import SupportError
+from koordebpf.events import run_queue
+from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
+from koordebpf.kernel.bpf.sched_latency import support_of_tracing
+from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
+from koordebpf.kernel.host.cpu_support import support_of_suppression
+from koordebpf.kernel.host.machine import host_facts
+from koordebpf.kernel.host.support import host_line, support_of_files
+from koordebpf.kernel.signals.interface import BackendName, SignalSource
+from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report
+from koordebpf.report.pages.remedies import fixes_of
+
+_ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
+_SHOWN_ROOTS = 4
+_PASSED_OVER = "backend "  # how kernel/choose.py begins the signal's name of one that failed
+
+
+def examine(
+    node_cgroup: Path | None, backend: WantedBackend | None = None, cgroup_root: str | None = None
+) -> DoctorReport:
+    """Return which backend and how each signal is had here, and what is missing.
+
+    Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, `cgroup_root` none of a kubelet, or
+             KOORDEBPF_BACKEND none of the backends.
+    """
+    wanted = wanted_backend(backend)
+    sources: list[SignalSource] = []
+    taken: BackendName | None = None
+    try:
+        scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
+        sources += support_of_files(scope.hierarchy)
+        sources.append(support_of_tracing(run_queue.check_layout))
+        with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
+            taken, quality = watch.signals.name, watch.quality.sentence
+            sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
+    except SupportError as error:
+        sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
+        quality = ""
+    tries = _tries(sources, wanted, taken)
+    sources = [source for source in sources if not source.signal.startswith(_PASSED_OVER)]
+    # A backend that failed is mended too: it would have been the better one.
+    failed = [
+        SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
+    ]
+    return doctor_report(host_line(), tries, sources, fixes_of([*sources, *failed], host_facts()), quality)
+
+
+def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
+    # Without pods none is learned: several are named, and which one is the kubelet's is left open.
+    name, paths = "kubelet's cgroup root", ", ".join(each.path for each in kubelet.counting[:_SHOWN_ROOTS])
+    if kubelet.is_given and not paths:
+        return SignalSource(name, "", False, kubelet.missing(), kubelet.remedy(), "the agent evicts no pod")
+    if kubelet.is_given:
+        return SignalSource(name, f"{kubelet.path}, as given: {paths}", True)
+    if len(roots := list(dict.fromkeys(f"/{each.root}" for each in kubelet.counting))) > 1:
+        seen = ", ".join(roots[:_SHOWN_ROOTS])
+        return SignalSource(name, f"one of {seen}: learned from the pods, or --cgroup-root", True)
+    return SignalSource(name, f"{roots[0]}: {paths}" if roots else "learned once the kubelet has made it", True)
+
+
+def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:
+    owned = {owner.path.strip("/"): owner for each in watch.index if (owner := watch.index.owner(each))}
+    online_cpus = os.sysconf("SC_NPROCESSORS_ONLN")
+    return support_of_suppression(find_controllers(), scope.node_path, best_effort_root(owned), online_cpus)
+
+
+def _tries(sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None) -> list[BackendTry]:
+    failed = {source.signal.removeprefix(_PASSED_OVER): source for source in sources}
+    tries = []
+    for name in _ORDER:
+        if name == taken:
+            tries.append(BackendTry(name, True))
+        elif source := failed.get(name):
+            tries.append(BackendTry(name, False, source.reason, source.remedy, failed=True))
+        elif wanted not in ("auto", name):
+            tries.append(BackendTry(name, False, f"not tried: {wanted} is wanted"))
+        elif taken is None:
+            tries.append(BackendTry(name, False, sources[-1].reason, sources[-1].remedy, failed=True))
+        else:
+            tries.append(BackendTry(name, False, f"not needed: {taken} works"))
+    return tries

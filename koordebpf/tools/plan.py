@@ -1,0 +1,168 @@
+"""A recorded frame and the agent's settings for it: what `koordebpf plan` decides, also under other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.agent.config.file import API_VERSION, KIND, file_value, read_config
+from koordebpf.agent.config.schema import settings
+from koordebpf.agent.config.settings import agent_config, named_gates, with_values
+from koordebpf.errors import ConfigError
+from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.slo.lint import strategy_doubts
+from koordebpf.slo.manager.field_names import UnknownField
+from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
+from koordebpf.slo.nodeslo import STRATEGY_KEY
+from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
+from koordebpf.state.view import Frame
+from koordebpf.state.what_if import (
+    Setting,
+    changed_settings,
+    parse_field,
+    with_configmap,
+    with_fields,
+    with_gates,
+    with_nodeslo,
+)
+
+_SECTIONS = ("eviction", "suppress")  # of the agent's settings: those that decide
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One moment of a node, and how it is to be judged."""
+
+    frame: Frame
+    eviction: EvictSettings = EvictSettings()
+    suppress: SuppressSettings = SuppressSettings()
+
+    def plan(self) -> NodePlan:
+        """Decide.
+
+        Raises:  ConfigError: the frame's NodeSLO, ConfigMap or a quantity in it is unusable.
+        """
+        return decide_node(view_of_frame(self.frame, strict=self.eviction.strict_compat), self.eviction, self.suppress)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is in force although it cannot be meant so: of the strategy, and of the Node's capacity."""
+        strategy, frame = strategy_of_frame(self.frame), self.frame
+        of_node = capacity_doubt(frame.node, frame.measured.node, strict=self.eviction.strict_compat)
+        of_strategy = () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
+        return of_strategy if of_node is None else (*of_strategy, of_node)
+
+    @property
+    def unknown_fields(self) -> tuple[UnknownField, ...]:
+        """The fields of the frame's NodeSLO, or of its ConfigMap, that nothing reads."""
+        if self.frame.nodeSLO is not msgspec.UNSET and self.frame.nodeSLO is not None:
+            return unknown_in_nodeslo(self.frame.nodeSLO)
+        return unknown_in_config(self.frame.sloControllerConfig or {})
+
+
+def with_file(case: Case, path: str, raw: bytes) -> Case:
+    """Return the case under what a file holds: a NodeSLO, the ConfigMap slo-controller-config, or AgentConfiguration.
+
+    Of the last the sections `eviction` and `suppress` count, and the executor and the feature gates that it names.
+
+    Raises:  ConfigError: names the file, the place in it, the value and the rule.
+    """
+    documents = [each for each in parse_documents(path, raw) if isinstance(each, dict)]
+    if any(each.get("kind") == KIND for each in documents):
+        return _with_agent(case, path, raw)
+    found = parse_manifests({path: raw}, among_others=True)
+    try:
+        if found.nodeslo is not None:
+            return replace(case, frame=with_nodeslo(case.frame, found.nodeslo))
+        if found.slo_controller_config is not None:
+            return replace(case, frame=with_configmap(case.frame, found.slo_controller_config))
+    except ConfigError as error:  # which reads an object and does not know where it came from
+        raise ConfigError(f"{path}: {error.path}", error.value, error.rule) from error
+    rule = f"must hold a NodeSLO, the ConfigMap slo-controller-config or an {KIND}"
+    raise ConfigError(path, "nothing to compare with", rule)
+
+
+def with_entries(case: Case, entries: Sequence[str]) -> Case:
+    """Return the case with single settings: fields of resourceUsedThresholdWithBE, or of the agent's own.
+
+    Those are `eviction.…` and `suppress.…`.
+
+    Raises:  ConfigError: no such setting, or not its type.
+    """
+    fields: dict[str, Any] = {}
+    for entry in entries:
+        if entry.partition(".")[0] in _SECTIONS:
+            case = _with_agent(case, "--set", _document(entry))
+        else:
+            name, value = parse_field(entry)
+            fields[name] = value
+    if not fields:
+        return case
+    try:
+        return replace(case, frame=with_fields(case.frame, fields))
+    except ConfigError as error:
+        raise ConfigError(f"--set: {error.path}", error.value, error.rule) from error
+
+
+def with_feature_gates(case: Case, given: Sequence[str]) -> Case:
+    """Return the case with the gates that are named in `Name=true,Other=false`.
+
+    Raises:  ConfigError: an unknown gate, or a value that is neither true nor false.
+    """
+    gates, others = named_gates(given)
+    if others:
+        raise ConfigError("--feature-gates", ", ".join(others), "koordlet has this gate, no decision hangs on it here")
+    return replace(case, frame=with_gates(case.frame, gates))
+
+
+def case_changes(before: Case, after: Case) -> tuple[Setting, ...]:
+    """Return every setting that two cases of one moment do not agree on, under the name it has where it is set."""
+    changed = list(changed_settings(before.frame, after.frame))
+    if before.frame.executor != after.frame.executor:
+        changed.append(Setting("executor.type", before.frame.executor, after.frame.executor))
+    for setting in settings():
+        if setting.field[0] not in _SECTIONS:
+            continue
+        was, is_now = (reduce(getattr, setting.field, each) for each in (before, after))
+        if was != is_now:
+            changed.append(Setting(setting.path, *(_shown(file_value(setting, value)) for value in (was, is_now))))
+    if before.eviction.strict_compat != after.eviction.strict_compat:
+        words = [("strict" if each.eviction.strict_compat else "none") for each in (before, after)]
+        changed.append(Setting("compat", *words))
+    return tuple(changed)
+
+
+def _with_agent(case: Case, path: str, raw: bytes) -> Case:
+    given = read_config(path, raw)
+    if path == "--set":
+        return replace(case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _SECTIONS})
+    config = agent_config(given)
+    frame = with_gates(case.frame, given.get("feature_gates", {}))
+    return Case(replace(frame, executor=given.get("executor", frame.executor)), config.eviction, config.suppress)
+
+
+def _document(entry: str) -> bytes:
+    path, has_value, text = entry.partition("=")
+    if not has_value:
+        raise ConfigError("--set", entry, "must be SETTING=VALUE")
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = text
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, **value})
+
+
+def _shown(value: Any) -> bool | int | str | None:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list):
+        value = [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in value]
+    return ", ".join(value) if isinstance(value, list) and value else "none" if value == [] else str(value)

@@ -1,0 +1,157 @@
+"""Measures one node again and again for a person to look at. Decides and acts on nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cpu import CpuCollector
+from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.memory import Collector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.events.layout import decode_stall
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.report.pages.top import Choice, TopPage, pod_rows, pressed, sorted_rows, top_cpu
+from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.state.build import build_view
+from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.view import LedgerView, Measured
+from koordebpf.tools.cgroup_table import CgroupTable
+from koordebpf.tools.keyboard import Keyboard
+from koordebpf.tools.trace import wall_clock_offset_ns, wall_time
+from koordebpf.units import NS_PER_S
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One measurement of the node, and the page that was asked for."""
+
+    cluster: ClusterState | None
+    measured: Measured
+    page: TopPage
+    choice: Choice
+
+
+def looks(
+    watch: NodeWatch,
+    interval_s: float,
+    choice: Choice,
+    keyboard: Keyboard | None = None,
+    *,
+    once: bool = False,
+) -> Iterator[Look]:
+    """Yield the node as it is, each `interval_s`, until SIGTERM, SIGINT or q; with `once`, after one interval.
+
+    The first look is not shown: growth and stalls need two. A key is answered at once, out of the same measurement.
+    """
+    node = _Node(watch)
+    keys: list[str] = []
+    with Loop() as loop:
+        loop.stop_on_signals()
+        if watch.source:
+            watch.source.start(loop.wake)
+        if keyboard and (fd := keyboard.fileno()) is not None:
+            loop.watch(fd, lambda: keys.extend(keyboard.read()))
+        try:
+            node.measure()
+            due_ns = time.monotonic_ns()
+            while True:
+                due_ns = max(due_ns + int(interval_s * NS_PER_S), time.monotonic_ns())
+                while not loop.stopping and not keys and time.monotonic_ns() < due_ns:
+                    loop.wait(due_ns)
+                if loop.stopping:
+                    return
+                while keys:
+                    choice = pressed(choice, keys.pop(0))
+                    if choice.stop:
+                        return
+                if time.monotonic_ns() >= due_ns or once:
+                    node.measure()
+                else:
+                    due_ns -= int(interval_s * NS_PER_S)
+                yield node.look(choice)
+                if once:
+                    return
+        finally:
+            node.close()
+
+
+class _Node:
+    # What one measurement leaves for the next.
+    def __init__(self, watch: NodeWatch) -> None:
+        self._watch = watch
+        self._begin_ns = time.monotonic_ns()
+        self._known = Known()
+        self._collector = Collector(watch.scope, watch.signals, watch.index)
+        self._history = NodeHistory(watch, self._collector)
+        self._table = CgroupTable(watch, self._collector)
+        self._cpu = _open_cpu(watch)
+        self._cluster: ClusterState | None = None
+        self._measured: Measured | None = None
+
+    def measure(self) -> None:
+        watch, now_ns = self._watch, time.monotonic_ns()
+        watch.drain()
+        self._cluster, is_news = watch.cluster()
+        if is_news and self._cluster:
+            self._known.learn(self._cluster)
+            watch.know_host_applications(self._known.host_applications)
+        self._measured = self._history.measure(now_ns, self._known)
+        if self._cpu:
+            self._measured = msgspec.structs.replace(self._measured, cpu=self._sample_cpu(self._cpu, now_ns))
+        self._table.sample(now_ns, [decode_stall(key, value) for key, value in watch.signals.stalls()])
+
+    def _sample_cpu(self, cpu: CpuCollector, now_ns: int) -> CpuMeasured | None:
+        index = self._watch.index
+        cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
+        try:
+            return cpu.sample(now_ns)
+        except CgroupGone:  # a node of memory alone
+            return None
+
+    def look(self, choice: Choice) -> Look:
+        assert self._measured is not None  # `measure` came before
+        known, measured = self._known, self._measured
+        view = build_view(
+            pods=known.facts, node=known.node, strategy=known.strategy, measured=measured, feature_gates={}
+        )
+        rows = pod_rows(view.pods, measured) if choice.level == "pod" else self._table.rows(choice.level, known.facts)
+        page = TopPage(
+            schema="koordebpf.top/v1",
+            time=wall_time(measured.now_ns, wall_clock_offset_ns()).isoformat(),
+            level=choice.level,
+            sort=choice.sort,
+            capacity_bytes=view.capacity_bytes,
+            threshold_bytes=threshold_bytes(known.strategy, view.capacity_bytes),
+            node=measured.node,
+            forecast=view.forecast,
+            quality=self._watch.quality,
+            rows=tuple(sorted_rows(rows, choice.sort)),
+            ledger=self._ledger(view.ledger, measured.now_ns),
+            cpu=top_cpu(measured.cpu),
+        )
+        return Look(self._cluster, measured, page, choice)
+
+    # What is shown a second is over the time that was looked at, which at first is shorter than the ledger's window.
+    def _ledger(self, ledger: LedgerView | None, now_ns: int) -> LedgerView | None:
+        if ledger is None:
+            return None
+        return msgspec.structs.replace(ledger, window_ns=min(ledger.window_ns, max(now_ns - self._begin_ns, 1)))
+
+    def close(self) -> None:
+        self._collector.close()
+        if self._cpu:
+            self._cpu.close()
+
+
+# None: a node of memory alone.
+def _open_cpu(watch: NodeWatch) -> CpuCollector | None:
+    try:
+        return CpuCollector(find_controllers(), node_path=watch.scope.node_path)
+    except (SupportError, CgroupGone):
+        return None
