@@ -188,7 +188,7 @@ class Watched:
     def _bpf(self) -> list[str]:
         if self._programs is None:
             return []
-        from tests import bpf_ids
+        from tests.support import bpf_ids
 
         # Others load programs too: theirs they hold, or have names that no source of ours has.
         deadline = time.monotonic() + _FREED_WITHIN_S
@@ -228,7 +228,7 @@ def _programs() -> frozenset[int] | None:
     if os.geteuid() != 0:
         return None
     try:
-        from tests import bpf_ids
+        from tests.support import bpf_ids
 
         return bpf_ids.existing().prog
     except Exception:  # no libbpf, no BPF: no test can have left a program either

@@ -15,7 +15,7 @@ from koordebpf.errors import SupportError
 from tests.bench.figure import Figure, table
 from tests.bench.machine import Machine, describe, this_machine
 from tests.bench.report import CannotMeasure, Report
-from tests.tracefs import mount_tracefs
+from tests.support.tracefs import mount_tracefs
 
 # Name → what it measures; tests/bench/<name>.py has a function of that name. Quick ones first.
 _BENCHES = {

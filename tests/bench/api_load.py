@@ -20,7 +20,7 @@ from tests.bench.report import CannotMeasure, Report
 from tests.cluster.binaries import CannotHave, obtain
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.objects import AGENT, NAMESPACE, install, node, nodeslo, pod
-from tests.nodes import NodeCgroup
+from tests.support.nodes import NodeCgroup
 
 _AGENTS = 3
 _START_S = 10.0

@@ -15,7 +15,7 @@ from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_most
 from tests.bench.nodes import full_node
 from tests.bench.report import Report
-from tests.churn import Churn
+from tests.support.loads.churn import Churn
 
 _PER_S = 1000
 _REST_NS = 10 * NS_PER_MS  # as the agent takes its records

@@ -19,8 +19,8 @@ from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
 from tests.host.burst_node import BurstNode
 from tests.host.live_agent import LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 _BLOCKS = 2  # of each in turn, so that a machine that gets busier favours none
 _BURST_S = 1.5

@@ -20,12 +20,12 @@ from typing import ClassVar, Self
 
 import psutil
 
-from tests.agent_process import AgentProcess
 from tests.bench.debian import find_program, nohang_conf
 from tests.bench.machine import meminfo_kib
 from tests.bench.nodes import GIB, FullNode, wait_until_below
 from tests.bench.report import CannotMeasure
-from tests.loads import Hog
+from tests.support.agent_process import AgentProcess
+from tests.support.loads.workloads import Hog
 
 THRESHOLD_PERCENT = 25
 _MUST_STAY_FREE_KIB = 8 << 20

@@ -16,8 +16,8 @@ from koordebpf.state.build import build_view
 from koordebpf.state.pods.facts import facts_of_pods
 from tests.bench.figure import between
 from tests.bench.report import Report
-from tests.loads import Holder
-from tests.nodes import MIB, NodeCgroup
+from tests.support.loads.workloads import Holder
+from tests.support.nodes import MIB, NodeCgroup
 
 _HELD_MIB = 256
 _KINDS = {

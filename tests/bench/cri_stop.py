@@ -22,8 +22,8 @@ from tests.cluster.objects import install
 from tests.cluster.story import NODE_BYTES, Story
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.loads import Hog
-from tests.nodes import MIB
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB
 
 _THRESHOLD_PERCENT = 45
 _CAP_MIB = (NODE_BYTES >> 20) * 60 // 100

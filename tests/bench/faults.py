@@ -23,8 +23,8 @@ from tests.contract.apiserver import hold_open, until
 from tests.contract.cri_runtime import Runtime
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
-from tests.hung import CannotHang, FullPipe, hung_filesystem
-from tests.loads import Hog
+from tests.support.hung import CannotHang, FullPipe, hung_filesystem
+from tests.support.loads.workloads import Hog
 
 _RATE_MIB_S = 1024
 _DISK_BYTES = 64 << 10

@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.agent_process import AgentProcess
 from tests.bench.figure import figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import Report
-from tests.loads import Hog
-from tests.nodes import MIB
+from tests.support.agent_process import AgentProcess
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB
 
 _SLACK_BYTES = 32 * MIB
 _POLL_S = 0.0005

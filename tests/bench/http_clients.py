@@ -15,9 +15,9 @@ from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import Party
-from tests.attackers import drips, floods, holds
 from tests.bench.figure import at_most, figure, percentile
 from tests.bench.report import CannotMeasure, Report
+from tests.support.attackers import drips, floods, holds
 
 _TICK_S = 0.004  # the loop's pace near the threshold
 _READS = 20

@@ -14,10 +14,10 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.units import NS_PER_MS
 from tests.bench.figure import Figure, figure
 from tests.bench.report import CannotMeasure, Report
-from tests.bpf_ids import held_by, program, runs_counted
-from tests.nodes import MIB, NodeCgroup
-from tests.storms import Storm, StormResult, can_count
-from tests.tracefs import NO_TRACEFS
+from tests.support.bpf_ids import held_by, program, runs_counted
+from tests.support.loads.storms import Storm, StormResult, can_count
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.tracefs import NO_TRACEFS
 
 _RUN_MS = 250  # short: what the machine does beside it changes less from one run to the next
 _REACH_NS = 1000

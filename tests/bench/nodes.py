@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
-from tests.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 GIB = 1 << 30
 # For run directories, as /run is one: a decision is noted there first, and a disk that is synced keeps that waiting.

@@ -16,7 +16,7 @@ from koordebpf.units import MIB, NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.bench.timing import times_ms
-from tests.builders import PodAndMeasure, frame, ls_pod, pod
+from tests.support.values.builders import PodAndMeasure, frame, ls_pod, pod
 
 PODS = 1_000
 CAPACITY_MIB = 100_000

@@ -9,7 +9,7 @@ from tests.bench.contenders import BareLoop, Contender, Earlyoom, Koordebpf, Noh
 from tests.bench.figure import figure, percentile
 from tests.bench.nodes import full_node
 from tests.bench.report import CannotMeasure, Report
-from tests.loads import Hog
+from tests.support.loads.workloads import Hog
 
 RATES_MIB_S = (512, 1024, 2048, 4096)
 _HUGE_FROM_MIB_S = 4096  # one task touches 4 KiB pages at 2 to 3 GiB/s

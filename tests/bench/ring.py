@@ -24,7 +24,7 @@ from koordebpf.tools.record import first_in_line, follow
 from koordebpf.units import NS_PER_S, format_bytes
 from tests.bench.figure import at_least, at_most
 from tests.bench.report import CannotMeasure, Report
-from tests.ring_flood import RingFlood
+from tests.support.loads.ring_flood import RingFlood
 
 _RING_BYTES = 64 << 20  # 0.3 s of records: on a busy machine the reader may wait so long for its CPU
 _NAP_S = 0.01

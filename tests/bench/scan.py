@@ -15,7 +15,7 @@ from koordebpf.units import PAGE_BYTES
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.bench.timing import times_ms
-from tests.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 _CGROUPS = 1000
 _CONTAINERS = 3  # of each pod

@@ -20,7 +20,7 @@ from koordebpf.units import NS_PER_MS
 from tests.bench.figure import at_most, figure
 from tests.bench.kernel_cost import median_interval
 from tests.bench.report import CannotMeasure, Report
-from tests.ping_pong import PingPong, ping_pong
+from tests.support.loads.ping_pong import PingPong, ping_pong
 
 _SWITCHES_PER_S = 100_000
 _RUN_MS = 250  # short: what the machine does beside it changes less from one run to the next

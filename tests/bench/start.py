@@ -10,10 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.agent_process import AgentProcess
 from tests.bench.figure import figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import Report
+from tests.support.agent_process import AgentProcess
 
 # What the interpreter runs: the command line itself, with the time of its first statement and after its imports.
 _COMMAND = """

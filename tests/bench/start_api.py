@@ -19,7 +19,7 @@ from tests.bench.figure import at_most, figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import Report
 from tests.bench.steady import cpu_s
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 PODS, CONTAINERS, CLUSTER_PODS = 500, 1_000, 5_000
 # The ServiceAccount where every pod has it, in a mount namespace of the agent's own. $0 has the token and the CA.

@@ -10,10 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.agent_process import AgentProcess
 from tests.bench.figure import at_most
 from tests.bench.nodes import full_node
 from tests.bench.report import Report
+from tests.support.agent_process import AgentProcess
 
 _WARM_S = 5
 PERF_S = 5

@@ -20,7 +20,7 @@ from tests.bench.start_api import AS_A_POD, is_ready, pods_of
 from tests.bench.steady import watch_cost
 from tests.contract.cri_runtime import Runtime
 from tests.host.held_node import CpuFiles
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 _PODS, _CONTAINERS = 110, 330
 _WARM_S = 15  # the writer has looked at every file

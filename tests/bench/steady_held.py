@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from koordebpf.errors import SupportError
-from tests.agent_process import AgentProcess
 from tests.bench.nodes import full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import PERF_S, watch_cost
 from tests.host.held_node import CpuFiles, burner, with_strategy
-from tests.nodes import NodeCgroup
+from tests.support.agent_process import AgentProcess
+from tests.support.nodes import NodeCgroup
 
 _PODS, _CONTAINERS = 110, 330
 _WARM_S = 12  # the writer has looked at every file

@@ -14,11 +14,11 @@ from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_most
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import cpu_s, rollup_mib
-from tests.bpf_ids import OtherMap
 from tests.host.live_agent import LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.storms import Storm, can_count
-from tests.tracefs import NO_TRACEFS
+from tests.support.bpf_ids import OtherMap
+from tests.support.loads.storms import Storm, can_count
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.tracefs import NO_TRACEFS
 
 _MAX_CPU_PERCENT = 5
 _MAX_RSS_MIB = 60

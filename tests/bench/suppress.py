@@ -10,8 +10,8 @@ from koordebpf.state.suppression import SuppressState
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.bench.timing import times_ms
-from tests.cpu_nodes import be_tree, node
-from tests.machines import machine
+from tests.support.values.cpu_nodes import be_tree, node
+from tests.support.values.machines import machine
 
 _PODS, _CONTAINERS = 110, 3
 _STATE = SuppressState(cpuset="using", quota="recovered")

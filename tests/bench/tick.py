@@ -34,7 +34,7 @@ from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import Report
-from tests.loads import Hog
+from tests.support.loads.workloads import Hog
 
 
 def tick(report: Report) -> None:

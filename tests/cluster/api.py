@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from tests.patience import patience
+from tests.support.patience import patience
 
 Object = dict[str, Any]
 _PATCH = "application/merge-patch+json"

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tests.cluster.image import write_image
-from tests.loads import SOURCES
+from tests.support.loads.workloads import SOURCES
 
 Say = Callable[[str], None]
 

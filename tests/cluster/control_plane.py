@@ -17,8 +17,8 @@ import urllib3
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.certificates import Authority
 from tests.cluster.processes import ServerProcess, wait_for
-from tests.patience import patience
-from tests.ports import free_ports
+from tests.support.patience import patience
+from tests.support.ports import free_ports
 
 # Where a node is only an object, these would take its pods away: it sends no heartbeat.
 _CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller"

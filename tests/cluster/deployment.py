@@ -24,7 +24,7 @@ from tests.cluster.objects import AGENT, BASE, NAMESPACE, PRIORITIES
 from tests.cluster.processes import ServerProcess
 from tests.contract.apiserver import until
 from tests.deploy.programs import promtool
-from tests.patience import patience
+from tests.support.patience import patience
 
 NODE = "worker-1"
 NODE_BYTES = 3 << 30

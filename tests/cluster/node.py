@@ -19,7 +19,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.overlay import can_overlay
 from tests.cluster.passage import SERVICE
 from tests.cluster.processes import ServerProcess, wait_for
-from tests.patience import patience
+from tests.support.patience import patience
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_name("node.sh")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.patience import patience
+from tests.support.patience import patience
 
 _LAST_LINES = 15
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.kube.clients.cri import Cri, PodContainers
 from tests.cluster.story import Story
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Story) -> None:

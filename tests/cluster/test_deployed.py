@@ -22,7 +22,7 @@ from tests.cluster.node import hierarchies
 from tests.cluster.objects import NAMESPACE, pod, reasons
 from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
-from tests.followed import Followed
+from tests.support.followed import Followed
 
 USERS = "users"
 USER_PODS = ("web", "batch")

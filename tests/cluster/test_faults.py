@@ -26,7 +26,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import nodeslo, pod, running
 from tests.cluster.troubled_wire import TroubledWire
 from tests.contract.apiserver import until
-from tests.patience import patience
+from tests.support.patience import patience
 
 # How long a fault lasts; with 60 the figures are those of an outage.
 FAULT_S = float(os.environ.get("KOORDEBPF_FAULT_S", "8"))

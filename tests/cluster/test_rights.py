@@ -29,7 +29,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.objects import AGENT, BASE, node, nodeslo, pod, running
 from tests.contract.apiserver import until
-from tests.patience import patience
+from tests.support.patience import patience
 
 _GROUP = "rbac.authorization.k8s.io"
 _COMPONENTS = ("node-mark", "namespace-labels")

@@ -13,7 +13,7 @@ from typing import Any, Self
 from koordebpf.units import NS_PER_S, format_bytes
 from tests.cluster.api import Api, Object
 from tests.cluster.node import RealNode
-from tests.patience import patience
+from tests.support.patience import patience
 
 _STEP_S = 0.005
 # In the order in which they come, but for the last three, which may come in any.

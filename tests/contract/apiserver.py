@@ -19,7 +19,7 @@ from http.client import responses
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 def until(condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 30.0) -> Any:

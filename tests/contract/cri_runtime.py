@@ -13,7 +13,7 @@ import grpc
 
 from koordebpf.kube.clients.cri import MESSAGES, PACKAGE
 from tests.contract.protobuf_classes import message_classes
-from tests.patience import patience
+from tests.support.patience import patience
 
 RUNNING, EXITED = 1, 2
 

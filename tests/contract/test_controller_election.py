@@ -22,7 +22,7 @@ from koordebpf.kube.http.transport import Transport, open_cluster
 from tests.contract.apiserver import Reply, Request, Server, gives, let_it_spin, status, until
 from tests.contract.objectstore import CONFIGMAPS, LEASES, NODES, NODESLOS, Store, config_map, node
 from tests.contract.rbac import Rules, asked
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 TERMS = Terms(lease_s=1, renew_s=0.6, retry_s=0.1)
 LONG = Terms(lease_s=60, renew_s=40.0, retry_s=0.1)  # a busy machine makes nobody lose it

@@ -16,7 +16,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.clients.cri import Cri, RunningContainer
 from koordebpf.policy.plan import Candidate, Victim
 from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
-from tests.patience import patience
+from tests.support.patience import patience
 
 Known = dict[str, tuple[RunningContainer, ...]]
 

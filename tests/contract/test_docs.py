@@ -14,7 +14,7 @@ import pytest
 
 from koordebpf.demo.screen import Screen
 from koordebpf.demo.stories import LIMIT_BYTES, STORIES
-from tests.transcript import of_readme
+from tests.support.transcript import of_readme
 
 ROOT = Path(__file__).parents[2]
 READMES = sorted(path for path in (ROOT / name / "README.md" for name in (".", "bpf", "deploy", "tests", "vagrant")))

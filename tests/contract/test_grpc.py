@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
-from tests.patience import patience
+from tests.support.patience import patience
 
 METHOD = "/test.Echo/Say"
 

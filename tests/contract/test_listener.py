@@ -20,9 +20,9 @@ from koordebpf.report.http.listener import CpuShare, HttpListener, Limits, Reply
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.page import MetricsPage
-from tests.attackers import connected, drips, floods, holds
 from tests.contract.apiserver import until
-from tests.patience import patience
+from tests.support.attackers import connected, drips, floods, holds
+from tests.support.patience import patience
 
 WITHIN_S = patience(1)
 

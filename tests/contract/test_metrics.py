@@ -30,7 +30,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.store.line_sink import LineSink
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 # Name → labels. A dashboard or an alert somewhere rests on each of these: a change here is a change for its readers.
 CONTRACT = {

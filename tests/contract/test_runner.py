@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.patience import patience
+from tests.support.patience import patience
 
 TESTS = Path(__file__).parents[1]
 

@@ -19,7 +19,7 @@ from koordebpf.errors import KubeError
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import Transport, open_cluster
-from tests.patience import patience
+from tests.support.patience import patience
 
 EVERY_S = 0.02
 PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=0.4)

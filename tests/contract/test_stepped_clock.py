@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.loads import BUILD
-from tests.stepped_clock import SteppedClock
+from tests.support.loads.workloads import BUILD
+from tests.support.stepped_clock import SteppedClock
 
 
 def test_clocks_step_in_a_checkout_with_a_space_in_its_path(tmp_path: Path) -> None:

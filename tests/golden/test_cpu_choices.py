@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.policy.suppress.choose_cpus import choose_cpus
 from koordebpf.state.cpu.measured import Cpu
-from tests.machines import machine, without
+from tests.support.values.machines import machine, without
 
 TOPOLOGIES = Path(__file__).parent / "topologies"
 

@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology, CpuTopologyFiles
-from tests.machines import machine, without, write_sysfs
+from tests.support.values.machines import machine, without, write_sysfs
 
 RECORDED = sorted((Path(__file__).parent / "topologies").glob("*.json"))
 SHAPES = [

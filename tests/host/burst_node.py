@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from tests.host.held_node import CpuFiles, with_strategy
-from tests.nodes import NodeCgroup
-from tests.ping_pong import Worker
+from tests.support.loads.ping_pong import Worker
+from tests.support.nodes import NodeCgroup
 
 
 class BurstNode:

@@ -26,8 +26,8 @@ from koordebpf.units import NS_PER_S
 from tests.host.held_node import HeldNode, or_skipped
 from tests.host.variants import use_changed_programs
 from tests.host.writer_cgroups import Cgroups, made_cgroups
-from tests.nodes import MIB, NodeCgroup
-from tests.tracefs import NO_TRACEFS, TRACEFS, mount_tracefs
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.tracefs import NO_TRACEFS, TRACEFS, mount_tracefs
 
 MakeSignals = Callable[..., Backend]
 WatchNode = Callable[..., NodeWatch]

@@ -16,7 +16,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.nodes import NodeCgroup
+from tests.support.nodes import NodeCgroup
 
 CONTROLLERS = ("cpu", "cpuset", "cpuacct")
 _QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.contract.apiserver import until
-from tests.patience import patience
-from tests.ports import free_ports
+from tests.support.patience import patience
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 

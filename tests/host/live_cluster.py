@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.apiserver import Exchange, Reply, Server, gives, listing, node, nodeslo, status, until
-from tests.nodes import NodeCgroup
+from tests.support.nodes import NodeCgroup
 
 _BOOKMARK_S = 0.2
 EVICTED = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}

@@ -15,9 +15,9 @@ from koordebpf.events.layout import decode, decode_stall
 from koordebpf.events.records import CgroupStall, Record
 from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import PAGE_BYTES
-from tests.patience import patience
-from tests.storms import Storm, StormResult, can_count
-from tests.tracefs import NO_TRACEFS
+from tests.support.loads.storms import Storm, StormResult, can_count
+from tests.support.patience import patience
+from tests.support.tracefs import NO_TRACEFS
 
 N = 23  # a prime that no buffering or doubling gives by chance
 MIB = 1 << 20

@@ -24,8 +24,8 @@ import psutil
 
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.host.live_agent import LiveAgent
-from tests.loads import BUILD, Hog
-from tests.nodes import MIB, NodeCgroup
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import MIB, NodeCgroup
 
 NODE_MIB = 768
 STEADY_PODS = 30

@@ -19,7 +19,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.units import NS_PER_S
 from tests.host.cpu_cgroups import CpuNode
-from tests.patience import patience
+from tests.support.patience import patience
 
 BY_QUOTA = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")
 

@@ -15,10 +15,10 @@ from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import Exchange, gives, status, until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import EVICTED, LiveCluster, busy, denied, is_another, kubeconfig
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
-from tests.ports import free_port
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
+from tests.support.ports import free_port
 
 THRESHOLD_PERCENT = 70
 NODE_MIB = 400

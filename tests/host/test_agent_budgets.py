@@ -12,8 +12,8 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import Exchange, until
 from tests.host.live_cluster import EVICTED, LiveCluster
 from tests.host.test_agent_api import Story
-from tests.loads import Hog
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.patience import patience
 
 
 @pytest.fixture

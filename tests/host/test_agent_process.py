@@ -24,13 +24,13 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.backends.files import FilesSignals
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.signals.quality import quality_of
-from tests.churn import short_inotify_queue
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
-from tests.loads import BUILD, Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.churn import short_inotify_queue
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 N = 23
 STARTUP_S = 30

@@ -28,8 +28,8 @@ from koordebpf.kernel.backends.bcc import BccSignals
 from koordebpf.kernel.bpf.objects import source_folder
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.signals.interface import SignalRequest
-from tests.bpf_ids import held_by, wait_for_none
-from tests.patience import patience
+from tests.support.bpf_ids import held_by, wait_for_none
+from tests.support.patience import patience
 
 HEADERS = Path("/lib/modules", platform.release(), "build")
 HAS_HEADERS = HEADERS.is_dir() or Path("/sys/kernel/kheaders.tar.xz").exists()

@@ -17,10 +17,10 @@ from koordebpf.report.pages.explain import decode_audit
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.hung import CannotHang, FullPipe, hung_filesystem
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.hung import CannotHang, FullPipe, hung_filesystem
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 _DISK_BYTES = 64 << 10
 _HOG_MIB = 240  # of 256: it is killed long before, or not at all

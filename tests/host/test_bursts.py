@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from tests.agent_process import AgentProcess
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.agent_process import AgentProcess
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 BURSTS = 100
 INNOCENTS = 55

@@ -19,7 +19,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.view import MemoryParts
 from koordebpf.units import PAGE_BYTES
-from tests.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

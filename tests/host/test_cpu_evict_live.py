@@ -18,7 +18,7 @@ from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
 from tests.host.live_cluster import busy as refused
-from tests.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 BATCH = "kubernetes.io/batch-cpu"
 ENABLED = {"koordinator.sh/qosClass": "BE", "koordinator.sh/eviction-enabled": "true"}

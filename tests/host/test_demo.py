@@ -24,8 +24,8 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import GIB
-from tests.patience import patience
-from tests.transcript import Transcript, of_readme, transcript
+from tests.support.patience import patience
+from tests.support.transcript import Transcript, of_readme, transcript
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

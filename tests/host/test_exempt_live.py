@@ -11,7 +11,7 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import gives, status, until
 from tests.host.live_cluster import busy
 from tests.host.test_agent_api import Story
-from tests.patience import patience
+from tests.support.patience import patience
 
 CONFIG = """
 apiVersion: koordebpf.io/v1alpha1

@@ -20,8 +20,8 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import WatchNode, make_child
 from tests.host.provoke import N, reclaims, stalls_of, storm
-from tests.nodes import NodeCgroup
-from tests.storms import StormResult, visit
+from tests.support.loads.storms import StormResult, visit
+from tests.support.nodes import NodeCgroup
 
 STORM_MS = 300
 

@@ -20,15 +20,15 @@ from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_stall, decode_totals
 from koordebpf.kernel.backends.select import wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
-from tests.bpf_ids import OtherMap, held_by
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.variants import use_changed_programs
-from tests.loads import BUILD, Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.storms import Storm, can_count
-from tests.tracefs import NO_TRACEFS
+from tests.support.bpf_ids import OtherMap, held_by
+from tests.support.loads.storms import Storm, can_count
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.tracefs import NO_TRACEFS
 
 N = 23
 STORM_MS = 600_000  # longer than any test: it is stopped

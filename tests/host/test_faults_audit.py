@@ -21,15 +21,15 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.pages.explain import decode_audit, explained
 from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
-from tests.builders import frame, plan_of, pod
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import Exchange, until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.live_cluster import EVICTED, LiveCluster
 from tests.host.test_agent_api import Story
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
+from tests.support.values.builders import frame, plan_of, pod
 
 N = 5
 N_API = 3

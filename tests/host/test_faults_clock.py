@@ -20,10 +20,10 @@ from tests.contract.apiserver import Server, until
 from tests.contract.objectstore import LEASES, NODES, NODESLOS, Store, node
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
-from tests.stepped_clock import SteppedClock
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
+from tests.support.stepped_clock import SteppedClock
 
 HOUR_S = 3600
 STEPS_S = (HOUR_S, -HOUR_S, 24 * HOUR_S)

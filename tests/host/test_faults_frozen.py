@@ -18,8 +18,8 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.test_ladder_agent import Ladder
-from tests.nodes import NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import NodeCgroup
+from tests.support.patience import patience
 
 N = 3
 

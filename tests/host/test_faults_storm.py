@@ -25,8 +25,8 @@ from koordebpf.units import MIB, NS_PER_S
 from tests.contract.apiserver import gives, pod, status, until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, busy, kubeconfig
-from tests.loads import Hog
-from tests.nodes import NodeCgroup
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import NodeCgroup
 
 STORM_S = float(os.environ.get("KOORDEBPF_STORM_S", "30"))
 STEP_S = 0.1

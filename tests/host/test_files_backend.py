@@ -32,10 +32,10 @@ from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.signals.interface import SignalRequest
 from koordebpf.kernel.signals.quality import quality_of
 from koordebpf.units import MIB
-from tests.churn import Churn, short_inotify_queue
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import make_child
+from tests.support.loads.churn import Churn, short_inotify_queue
 
 N = 23
 ALL_KINDS = (1 << 12) - 2

@@ -25,7 +25,7 @@ from jsonschema import Draft202012Validator
 from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.held_node import CpuFiles, or_skipped
-from tests.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

@@ -16,9 +16,9 @@ from tests.contract.apiserver import until
 from tests.contract.cri_runtime import RUNNING, Runtime
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, is_another, kubeconfig
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 NODE_MIB = 400
 HOG_MIB, OTHER_MIB = 200, 100  # 75 % of the node together; each alone covers the need

@@ -11,7 +11,7 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import gives, until
 from tests.host.live_cluster import EVICTED
 from tests.host.test_agent_api import Story
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 @pytest.fixture

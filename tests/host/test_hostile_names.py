@@ -19,8 +19,8 @@ from tests.contract.apiserver import until
 from tests.host.held_node import HeldNode
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.provoke import set_limit
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

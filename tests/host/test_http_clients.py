@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from tests.attackers import drips, floods, holds
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.attackers import drips, floods, holds
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 _TICKS = "koordebpf_ticks_total"
 

@@ -9,9 +9,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
-from tests.loads import Holder
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Holder
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 NODE_MIB = 512
 NEIGHBOUR_MIB = 50

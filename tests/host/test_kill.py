@@ -24,7 +24,7 @@ from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.units import NS_PER_S
-from tests.patience import patience
+from tests.support.patience import patience
 
 V1_MEMORY = Path("/sys/fs/cgroup/memory")
 V1_FREEZER = Path("/sys/fs/cgroup/freezer")

@@ -21,8 +21,8 @@ from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.test_kill import HERE, Site, kill, wait_until
 from tests.host.test_kill import site as site  # noqa: PLC0414 - a fixture
-from tests.nested import join, nest, remove_nest
-from tests.patience import patience
+from tests.support.nested import join, nest, remove_nest
+from tests.support.patience import patience
 
 SLEEP = f"import signal; signal.alarm({patience(60):.0f}); signal.pause()"
 DEEP = [1_100, 2_300]  # beyond Python's recursion, and beyond PATH_MAX even with names of one letter

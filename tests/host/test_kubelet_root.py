@@ -14,9 +14,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 BACKENDS = ["auto", "files"]
 OTHER = "is not below the kubelet's cgroup root /"

@@ -19,9 +19,9 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.held_node import CpuFiles
 from tests.host.live_agent import ROOT, LiveAgent
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 RATE_MIB_S = 150
 MOST_MIB = 1000  # of 1,024: it must not be the kernel's OOM killer that ends a story

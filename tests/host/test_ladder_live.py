@@ -25,7 +25,7 @@ from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.plan import RungAction, RungPlan
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.nodes import MIB
+from tests.support.nodes import MIB
 
 BURN = "while True: pass"
 

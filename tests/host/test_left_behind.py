@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from tests.bpf_ids import held_by, wait_for_none
 from tests.host.live_agent import LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.bpf_ids import held_by, wait_for_none
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 _PINS = Path("/sys/fs/bpf")
 _USES_BPF = os.environ.get("KOORDEBPF_BACKEND") != "files"

@@ -14,8 +14,8 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.signals.interface import SignalRequest
 from koordebpf.report.pages.remedies import fixes_of
-from tests.bpf_ids import held_by
 from tests.conftest import OTHER_MACHINE
+from tests.support.bpf_ids import held_by
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 

@@ -15,9 +15,9 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 NODE_MIB = 400  # its threshold is 70 %
 HELD = "held: the api source's list of pods is"

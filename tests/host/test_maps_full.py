@@ -21,9 +21,9 @@ from tests.contract.apiserver import until
 from tests.host.conftest import WatchNode, make_child
 from tests.host.provoke import reclaims, stalls_of, storm
 from tests.host.variants import with_entries, with_ring
-from tests.nodes import NodeCgroup
-from tests.storms import can_count, limit, visit
-from tests.tracefs import NO_TRACEFS
+from tests.support.loads.storms import can_count, limit, visit
+from tests.support.nodes import NodeCgroup
+from tests.support.tracefs import NO_TRACEFS
 
 FEW = 4
 STORMS = 16

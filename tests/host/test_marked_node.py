@@ -15,7 +15,7 @@ from tests.contract.node_store import OTHERS, OURS, READY, NodeStore
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import EVICTED, LiveCluster
 from tests.host.test_agent_api import Story
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 @pytest.fixture

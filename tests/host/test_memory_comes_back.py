@@ -20,9 +20,9 @@ from koordebpf.state.build import build_view
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.view import ExecutorName
 from tests.conftest import OTHER_MACHINE
-from tests.loads import Holder
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Holder
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

@@ -14,10 +14,10 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import MAX_LEVELS, MemoryHierarchy, walk
 from koordebpf.kernel.cgroup.tree import CgroupTree
 from tests.host.live_agent import LiveAgent
-from tests.loads import Hog
-from tests.nested import join, nest, remove_nest
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nested import join, nest, remove_nest
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.pid_namespace import is_initial
 from tests.host.live_agent import LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 

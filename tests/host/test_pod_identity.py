@@ -11,9 +11,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1", "controller": True}

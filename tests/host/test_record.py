@@ -23,8 +23,8 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.store.recording import Recorder, own_header, read_recording
 from koordebpf.tools.record import RING_BYTES, follow, record
 from koordebpf.units import NS_PER_S
-from tests.patience import patience
-from tests.ring_flood import RingFlood
+from tests.support.loads.ring_flood import RingFlood
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

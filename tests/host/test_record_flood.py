@@ -17,7 +17,7 @@ from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupBirth, CgroupDeath
 from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.store.recording import read_recording
-from tests.patience import patience
+from tests.support.patience import patience
 
 pytestmark = [
     pytest.mark.usefixtures("require_root"),

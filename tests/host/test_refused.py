@@ -22,8 +22,8 @@ from koordebpf.kernel.signals.quality import quality_of
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 # Root, but for what loading programs takes.
 WITHOUT_BPF = ("setpriv", "--bounding-set=-bpf,-sys_admin,-perfmon")

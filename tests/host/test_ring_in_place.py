@@ -19,7 +19,7 @@ from koordebpf.events.columns import columns
 from koordebpf.events.layout import decode
 from koordebpf.kernel.bpf.libbpf import RingReader
 from koordebpf.kernel.bpf.ring import RingPages
-from tests.ring_flood import RingFlood
+from tests.support.loads.ring_flood import RingFlood
 
 pytestmark = pytest.mark.usefixtures("require_root")
 

@@ -14,7 +14,7 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.conftest import OTHER_MACHINE
 from tests.host.overlay import ROOT, RootCopy, own_swap, root_copy
-from tests.patience import patience
+from tests.support.patience import patience
 from vagrant.scenarios import play
 from vagrant.scenarios.scenario import Expected, Scenario, load, names
 

@@ -35,9 +35,9 @@ from koordebpf.state.stalls.shares import ShareTable, union_bounds
 from koordebpf.state.view import LedgerView, Measured, StallShares
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.host.conftest import make_child
-from tests.loads import BUILD, Hog
-from tests.nodes import NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import NodeCgroup
+from tests.support.patience import patience
 
 LOAD_S = 5
 EVERY_STALL = "memory stall the kernel counts"  # the source's name

@@ -15,13 +15,13 @@ from koordebpf.kernel.bpf.maps import SignalMaps
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.kernel.signals.interface import Backend
 from koordebpf.units import NS_PER_S
-from tests.bpf_ids import OtherMap
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import BACKEND, MakeSignals, WatchNode
 from tests.host.provoke import Traced, reclaims, set_limit, stall_of, stalls_of, start_in
 from tests.host.test_signals_filters import read_a_file
-from tests.nodes import MIB, NodeCgroup
+from tests.support.bpf_ids import OtherMap
+from tests.support.nodes import MIB, NodeCgroup
 
 AT_ONCE = 5
 # Every third end of reclaim, and of a section, is as if the kernel had passed over its program.

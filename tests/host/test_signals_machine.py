@@ -16,7 +16,7 @@ from koordebpf.units import PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals
 from tests.host.provoke import MACHINE_BYTES, MIB, N, Traced, in_cgroup, records, stall_of
-from tests.tracefs import TRACEFS
+from tests.support.tracefs import TRACEFS
 
 VMSTAT = Path("/proc/vmstat")
 # An emulated guest; on a larger machine others would suffer.

@@ -17,10 +17,10 @@ from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.signals.interface import SignalRequest
-from tests.bpf_ids import held_by, wait_for_none
 from tests.host.provoke import MIB, in_cgroup, set_limit, stall_of
 from tests.host.test_signals_filters import read_a_file
-from tests.patience import patience
+from tests.support.bpf_ids import held_by, wait_for_none
+from tests.support.patience import patience
 
 RECLAIM_BEGIN = "on_mm_vmscan_memcg_reclaim_begin"
 

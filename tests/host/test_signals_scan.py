@@ -18,7 +18,7 @@ from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child
 from tests.host.provoke import MIB, N, holder, in_cgroup, set_limit
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 @pytest.fixture

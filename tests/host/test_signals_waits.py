@@ -32,7 +32,7 @@ from tests.host.provoke import (
     start_in,
     stay_on_one_cpu,
 )
-from tests.tracefs import TRACEFS
+from tests.support.tracefs import TRACEFS
 
 COMPACT = Path("/proc/sys/vm/compact_memory")
 MEMSTALL = "every memory stall the kernel counts"

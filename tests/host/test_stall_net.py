@@ -17,9 +17,9 @@ from koordebpf.policy.ladder_settings import Rung
 from tests.conftest import OTHER_MACHINE
 from tests.host.held_node import CpuFiles
 from tests.host.live_agent import LiveAgent
-from tests.loads import BUILD, Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 NODE_MIB = 256
 HELD_MIB = 168  # by a third pod: memory that counts as used

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.followed import Followed
 from tests.host.held_node import HeldNode
 from tests.host.live_agent import LiveAgent, left_in
+from tests.support.followed import Followed
 
 ENFORCE = ("--enforce", "--stand-by")
 ACTS = "this one acts now"

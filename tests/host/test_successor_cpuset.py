@@ -14,7 +14,7 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
 from tests.host.live_agent import LiveAgent
-from tests.nodes import NodeCgroup
+from tests.support.nodes import NodeCgroup
 
 FIELDS = {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cpuset"}
 

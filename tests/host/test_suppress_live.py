@@ -25,7 +25,7 @@ from tests.conftest import OTHER_MACHINE
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.provoke import MACHINE_BYTES, MIB
 from tests.host.suppression_loop import BY_QUOTA, SuppressionLoop
-from tests.patience import patience
+from tests.support.patience import patience
 
 QUOTA, CPUS = CgroupFile.CPU_QUOTA, CgroupFile.CPUSET_CPUS
 BY_CPUSET = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cpuset")

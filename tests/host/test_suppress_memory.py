@@ -15,9 +15,9 @@ from tests.conftest import OTHER_MACHINE
 from tests.host.held_node import HeldNode, or_skipped
 from tests.host.live_agent import LiveAgent
 from tests.host.test_suppress_agent import lines_of
-from tests.loads import BUILD, Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.patience import patience
+from tests.support.loads.workloads import BUILD, Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 NODE_MIB = 300
 READ_MIB = 250  # more than the hog leaves

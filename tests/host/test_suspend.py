@@ -9,9 +9,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.live_agent import LiveAgent
-from tests.loads import Hog
-from tests.nodes import MIB, NodeCgroup
-from tests.stepped_clock import SteppedClock
+from tests.support.loads.workloads import Hog
+from tests.support.nodes import MIB, NodeCgroup
+from tests.support.stepped_clock import SteppedClock
 
 SLEPT_S = 3600
 

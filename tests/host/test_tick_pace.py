@@ -20,7 +20,7 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.units import GIB, NS_PER_S
-from tests.nodes import NodeCgroup
+from tests.support.nodes import NodeCgroup
 
 
 def test_a_look_between_two_rounds_puts_the_next_round_off_no_further(

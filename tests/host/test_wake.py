@@ -20,15 +20,15 @@ from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE
 from koordebpf.policy.suppress.wake import MAX_SHIFT, WakeSettings
 from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.bpf_ids import existing, held_by, program, runs_counted, wait_for_none
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.burst_node import BurstNode
 from tests.host.held_node import burner, or_skipped
 from tests.host.live_agent import LiveAgent
-from tests.nodes import NodeCgroup
-from tests.patience import patience
-from tests.ping_pong import ping_pong
+from tests.support.bpf_ids import existing, held_by, program, runs_counted, wait_for_none
+from tests.support.loads.ping_pong import ping_pong
+from tests.support.nodes import NodeCgroup
+from tests.support.patience import patience
 
 PROGRAMS = {"on_sched_switch", "on_sched_wakeup"}  # the kernel cuts names at 15 letters
 _CPU = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0

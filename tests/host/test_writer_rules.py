@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_value, parse_cpu_list
-from tests.cpuset_rules import CpusetTree
 from tests.host.writer_cgroups import CPUS, Cgroups, made_cgroups
+from tests.support.values.cpuset_rules import CpusetTree
 
 _TREE = ("a", "a/b", "a/b/c", "a/d")
 _POPULATED = ("a/b/c",)  # on v2 only a leaf may be

@@ -17,7 +17,7 @@ import pytest
 
 from koordebpf.kernel.bpf import objects
 from tests.host.live_agent import ROOT
-from tests.loads import BUILD
+from tests.support.loads.workloads import BUILD
 
 _SOURCES = ROOT / "bpf"
 

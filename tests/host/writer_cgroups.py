@@ -19,7 +19,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
-from tests.patience import patience
+from tests.support.patience import patience
 
 CPUS = CgroupFile.CPUSET_CPUS
 QUOTA = CgroupFile.CPU_QUOTA

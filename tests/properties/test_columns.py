@@ -19,7 +19,7 @@ from koordebpf.events.columns import STRUCTS, columns, dtype_of
 from koordebpf.events.layout import KIND_NUMBERS, LAYOUTS, decode, expected_offsets
 from koordebpf.events.records import Record
 from koordebpf.kernel.bpf.ring import look
-from tests.ring_image import ring_image
+from tests.support.values.ring_image import ring_image
 
 RING_BYTES = 16 * mmap.PAGESIZE
 KINDS = {number: STRUCTS[kind] for kind, number in KIND_NUMBERS.items()}

@@ -16,8 +16,8 @@ from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import FINISHED_PHASES, NodeView
 from koordebpf.units import NS_PER_S
-from tests.builders import PodAndMeasure, pod
-from tests.cpu_nodes import node
+from tests.support.values.builders import PodAndMeasure, pod
+from tests.support.values.cpu_nodes import node
 
 FEATURES = ("BEMemoryEvict", "MemoryEvict", "BECPUEvict", "CPUAllocatableEvict", "CPUEvict")
 OF_CPU = FEATURES[2:]

@@ -19,7 +19,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, frame, memory_volume, pod
+from tests.support.values.builders import NOW_NS, frame, memory_volume, pod
 
 
 @st.composite

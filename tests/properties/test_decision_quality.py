@@ -28,7 +28,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, NodeForecast, NodeView, Party, PastEviction, TimeTo
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
-from tests.builders import NOW_NS, frame, pod
+from tests.support.values.builders import NOW_NS, frame, pod
 
 GATES = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
 BATCH = "kubernetes.io/batch-memory"

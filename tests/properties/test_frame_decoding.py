@@ -13,7 +13,7 @@ from koordebpf.slo.manager.render import THRESHOLD_KEY, strategy_of_configmap
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),

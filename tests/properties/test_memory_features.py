@@ -17,7 +17,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView
 from koordebpf.units import MIB
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 NAMES = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
 RESOURCES = ("memory", "kubernetes.io/batch-memory", "kubernetes.io/mid-memory")

@@ -22,8 +22,8 @@ from koordebpf.state.pods.namespaces import (
     check_namespaces,
 )
 from koordebpf.state.view import Frame, NodeView
-from tests.builders import frame, pod
 from tests.scenarios.test_who_may_go import APP, pdb
+from tests.support.values.builders import frame, pod
 
 WORDS = st.sampled_from(["tier", "team"])
 VALUES = st.sampled_from(["gold", "lead", ""])

@@ -16,7 +16,7 @@ from koordebpf.kube.cache.objects import ObjectMeta, OwnerReference, Pod, PodSpe
 from koordebpf.state.stalls.sums import Row, ScanSums
 from koordebpf.state.stalls.windows import StallGrowth, StallWindow
 from koordebpf.state.view import PodMeasure
-from tests.builders import DEFAULTS, PodAndMeasure, frame, plan_of
+from tests.support.values.builders import DEFAULTS, PodAndMeasure, frame, plan_of
 
 ROOT, EVIL, WEB, HOG, NEW, STATIC = 1, 10, 20, 30, 40, 50
 UIDS = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from koordebpf.errors import DecodeError
 from koordebpf.kernel.bpf import ring as ring_pages
 from koordebpf.kernel.bpf.ring import Batch, look
-from tests.ring_image import BUSY, DISCARD, page_offset, ring_image
+from tests.support.values.ring_image import BUSY, DISCARD, page_offset, ring_image
 
 RING_BYTES = 4 * mmap.PAGESIZE
 SIZES = [0, 1, 8, 24, 40, 64, 80, 88, 176, 1000]

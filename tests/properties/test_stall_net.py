@@ -12,7 +12,7 @@ from koordebpf.state.stalls.full_window import StalledPod, extended, full_stall_
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import StallParts
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.builders import NOW_NS, frame, ls_pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod
 
 NS = st.integers(0, 20 * NS_PER_S)
 PARTS = st.builds(

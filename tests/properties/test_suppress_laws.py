@@ -18,8 +18,8 @@ from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import NodeView
-from tests.builders import pod
-from tests.cpu_nodes import (
+from tests.support.values.builders import pod
+from tests.support.values.cpu_nodes import (
     BE_ROOT,
     MANAGER_POLICY,
     POD_ALLOCATIONS,
@@ -31,7 +31,7 @@ from tests.cpu_nodes import (
     wanted,
     with_annotations,
 )
-from tests.machines import machine, without
+from tests.support.values.machines import machine, without
 
 USES = ["unknown", "using", "recovered"]
 

@@ -14,9 +14,9 @@ from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.builders import NOW_NS, pod
-from tests.cpu_nodes import BE_ROOT, be_tree, bound, node, wanted, with_annotations
-from tests.machines import machine, without
+from tests.support.values.builders import NOW_NS, pod
+from tests.support.values.cpu_nodes import BE_ROOT, be_tree, bound, node, wanted, with_annotations
+from tests.support.values.machines import machine, without
 
 CPUS, QUOTA = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA
 MACHINES = [machine(cores=2), machine(cores=4, threads=2), machine(sockets=2, nodes=2, cores=4, threads=2)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordebpf.kernel.cgroup.files import IDLE_SHARES, CgroupFile, settled, shares_of_weight
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.quotas import OwnQuota, fitting_quotas
-from tests.cpuset_rules import CpusetTree, below, parent
+from tests.support.values.cpuset_rules import CpusetTree, below, parent
 
 CPUS = CgroupFile.CPUSET_CPUS
 ONLINE = range(6)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, NodeForecast, TimeTo
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
-from tests.builders import feature_of, frame, names, plan_of, pod
+from tests.support.values.builders import feature_of, frame, names, plan_of, pod
 
 AHEAD = EvictSettings(act_ahead_ns=5 * NS_PER_S)
 SOON = TimeTo(1 * NS_PER_S, 2 * NS_PER_S, 4 * NS_PER_S)

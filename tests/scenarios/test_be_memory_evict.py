@@ -9,7 +9,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import StallParts, StrayMeasure
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import (
+from tests.support.values.builders import (
     NOW_NS,
     feature_of,
     frame,

@@ -10,8 +10,8 @@ from koordebpf.policy.plan import Plan, decode_plan, encode_plan
 from koordebpf.state.cpu.measured import BeQuota, CpuWindow
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
-from tests.builders import NOW_NS, names, pod, told, why_not
-from tests.cpu_nodes import be_tree, node
+from tests.support.values.builders import NOW_NS, names, pod, told, why_not
+from tests.support.values.cpu_nodes import be_tree, node
 
 BATCH, MID = "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}

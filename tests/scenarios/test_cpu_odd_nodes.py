@@ -12,8 +12,8 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.cpu.measured import Cpu, CpuManager, CpuTopology
 from koordebpf.state.suppression import KeptSuppression, MemoryHold, SuppressState, adopted
 from koordebpf.units import NS_PER_S
-from tests.builders import NOW_NS, ls_pod, pod
-from tests.cpu_nodes import (
+from tests.support.values.builders import NOW_NS, ls_pod, pod
+from tests.support.values.cpu_nodes import (
     BE_ROOT,
     POD_ALLOCATIONS,
     RESERVATION,
@@ -23,7 +23,7 @@ from tests.cpu_nodes import (
     wanted,
     with_annotations,
 )
-from tests.machines import machine, without
+from tests.support.values.machines import machine, without
 
 CPUS, QUOTA, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA, CgroupFile.CPU_IDLE
 USING = SuppressState(cpuset="using", quota="recovered")

@@ -11,8 +11,8 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, OtherPodsCpu
 from koordebpf.state.suppression import KeptSuppression, SuppressState, adopted
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.builders import NOW_NS, pod
-from tests.cpu_nodes import (
+from tests.support.values.builders import NOW_NS, pod
+from tests.support.values.cpu_nodes import (
     BE_ROOT,
     MANAGER_POLICY,
     POD_ALLOCATIONS,
@@ -24,7 +24,7 @@ from tests.cpu_nodes import (
     wanted,
     with_annotations,
 )
-from tests.machines import machine, without
+from tests.support.values.machines import machine, without
 
 CPUS, QUOTA, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA, CgroupFile.CPU_IDLE
 USING = SuppressState(cpuset="using", quota="recovered")

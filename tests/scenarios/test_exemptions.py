@@ -25,9 +25,20 @@ from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, StallParts
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, ls_pod, names, node_plan_of, plan_of, pod, why_not
 from tests.scenarios.test_who_goes_first import charged
 from tests.scenarios.test_who_may_go import APP, pdb
+from tests.support.values.builders import (
+    NOW_NS,
+    PodAndMeasure,
+    feature_of,
+    frame,
+    ls_pod,
+    names,
+    node_plan_of,
+    plan_of,
+    pod,
+    why_not,
+)
 from tests.unit.act.test_executors import Recorder
 
 DAY_S = 86400

@@ -15,7 +15,7 @@ from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, plan_of, pod, told
+from tests.support.values.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, plan_of, pod, told
 
 DAY_S = 86400
 SETTINGS = EvictSettings()

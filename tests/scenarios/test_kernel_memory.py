@@ -9,7 +9,17 @@ from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import MemoryParts, StrayMeasure
 from koordebpf.units import MIB
-from tests.builders import PodAndMeasure, feature_of, frame, host_shm, names, node_plan_of, plan_of, pod, told
+from tests.support.values.builders import (
+    PodAndMeasure,
+    feature_of,
+    frame,
+    host_shm,
+    names,
+    node_plan_of,
+    plan_of,
+    pod,
+    told,
+)
 
 INNOCENTS = [pod(f"map-{number}", anon=50, kernel=1) for number in range(5)]
 

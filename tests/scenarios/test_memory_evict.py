@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.units import MIB
-from tests.builders import PodAndMeasure, frame, names, plan_of, pod, told, why_not
+from tests.support.values.builders import PodAndMeasure, frame, names, plan_of, pod, told, why_not
 
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
 STRATEGY = {

@@ -9,7 +9,7 @@ from koordebpf.policy.plan import Plan
 from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
-from tests.builders import feature_of, frame, ls_pod, names, pod
+from tests.support.values.builders import feature_of, frame, ls_pod, names, pod
 
 STRICT = agent_config({"compat": "strict"}).eviction
 GIB_MIB = 1024

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState, Container, ResourceRequirements
-from tests.builders import PodAndMeasure, feature_of, frame, ls_pod, names, pod, why_not
+from tests.support.values.builders import PodAndMeasure, feature_of, frame, ls_pod, names, pod, why_not
 
 
 def asking(each: PodAndMeasure, request: str) -> PodAndMeasure:

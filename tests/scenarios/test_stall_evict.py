@@ -21,7 +21,18 @@ from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party, StallParts
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, PodAndMeasure, frame, ls_pod, names, node_plan_of, plan_of, pod, told, why_not
+from tests.support.values.builders import (
+    NOW_NS,
+    PodAndMeasure,
+    frame,
+    ls_pod,
+    names,
+    node_plan_of,
+    plan_of,
+    pod,
+    told,
+    why_not,
+)
 
 ON = {"BEMemoryEvict": True, "StallEvict": True}
 WEB = "web/web"

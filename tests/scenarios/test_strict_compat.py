@@ -16,7 +16,18 @@ from koordebpf.slo.feature_gates import OWN_GATES
 from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
-from tests.builders import NOW_NS, PodAndMeasure, feature_of, frame, host_shm, names, plan_of, pod, told, why_not
+from tests.support.values.builders import (
+    NOW_NS,
+    PodAndMeasure,
+    feature_of,
+    frame,
+    host_shm,
+    names,
+    plan_of,
+    pod,
+    told,
+    why_not,
+)
 
 OURS = EvictSettings()
 STRICT = agent_config({"compat": "strict"}).eviction

@@ -14,8 +14,8 @@ from koordebpf.policy.plan import FeaturePlan
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
-from tests.builders import feature_of, frame, names, pod, why_not
-from tests.cpu_nodes import node
+from tests.support.values.builders import feature_of, frame, names, pod, why_not
+from tests.support.values.cpu_nodes import node
 
 OURS, STRICT = EvictSettings(), agent_config({"compat": "strict"}).eviction
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}

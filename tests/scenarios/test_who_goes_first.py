@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.builders import PodAndMeasure, feature_of, frame, ls_pod, names, plan_of, pod
+from tests.support.values.builders import PodAndMeasure, feature_of, frame, ls_pod, names, plan_of, pod
 
 WEB = ls_pod("web", anon=100)
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}

@@ -16,7 +16,7 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.view import Frame, PastEviction
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, feature_of, frame, names, plan_of, pod, why_not
+from tests.support.values.builders import NOW_NS, feature_of, frame, names, plan_of, pod, why_not
 
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
 BOTH = {"BEMemoryEvict": True, "MemoryEvict": True}

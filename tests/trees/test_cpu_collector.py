@@ -17,7 +17,7 @@ from koordebpf.collect.cpu import BurstLook, CpuCollector, best_effort_root
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
 from koordebpf.units import NS_PER_S
-from tests.machines import machine, write_sysfs
+from tests.support.values.machines import machine, write_sysfs
 
 BE = "kubepods.slice/kubepods-besteffort.slice"
 BE_POD = f"{BE}/kubepods-besteffort-podbe_1.slice"

@@ -21,9 +21,9 @@ from koordebpf.kernel.backends.select import open_signals
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
 from koordebpf.kernel.signals.interface import Backend, SignalRequest
-from tests.bpf_ids import held_by, runs_counted
-from tests.loads import BUILD
-from tests.nodes import MIB, NodeCgroup
+from tests.support.bpf_ids import held_by, runs_counted
+from tests.support.loads.workloads import BUILD
+from tests.support.nodes import MIB, NodeCgroup
 
 # What else runs on the machine makes a round dearer, never cheaper.
 _ROUNDS = 5

@@ -16,7 +16,7 @@ import msgspec
 
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
-from tests import bpf_ids
+from tests.support import bpf_ids
 from tests.vm import programs
 
 # The kernel frees a program or map after a grace period, later when its CPU is emulated and shared.

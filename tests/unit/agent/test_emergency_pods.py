@@ -14,7 +14,7 @@ from koordebpf.state.build import build_view
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.view import Measured, NodeMeasure, NodeView, PodMeasure, RefusedEviction
 from koordebpf.units import NS_PER_S
-from tests.builders import memory_volume, pod
+from tests.support.values.builders import memory_volume, pod
 
 SYNCED_NS = 1_000 * NS_PER_S
 A, B, C = pod("a", volumes=[memory_volume()]), pod("b"), pod("c")

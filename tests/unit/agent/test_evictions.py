@@ -14,7 +14,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.store.budget import KeptBudget
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
-from tests.builders import NOW_NS, frame, pod
+from tests.support.values.builders import NOW_NS, frame, pod
 
 HOG, OTHER = "uid-hog", "uid-other"
 SENT_NS = NOW_NS - 10 * NS_PER_MS

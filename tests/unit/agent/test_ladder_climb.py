@@ -25,7 +25,7 @@ from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
-from tests.builders import NOW_NS, frame, ls_pod, pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
 
 HOG = "uid-spark-hog"
 STALE = (ClosedGuard("pods_stale", "the list is old"),)

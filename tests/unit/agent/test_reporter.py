@@ -33,8 +33,8 @@ from koordebpf.state.view import PendingRelease
 from koordebpf.store.audit import AuditLog, AuditRecord
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import frame, plan_of, pod
-from tests.cpu_nodes import node
+from tests.support.values.builders import frame, plan_of, pod
+from tests.support.values.cpu_nodes import node
 
 RETRIES = 20
 RECORDED = frame([pod("hog", anon=300), pod("calm", anon=10)], used=900)

@@ -12,7 +12,7 @@ from koordebpf.cli import _group
 from koordebpf.cli.plan import plan
 from koordebpf.errors import ConfigError
 from koordebpf.state.frame import encode_frame
-from tests.builders import frame, memory_volume, pod
+from tests.support.values.builders import frame, memory_volume, pod
 
 FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"
 

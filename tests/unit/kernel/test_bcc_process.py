@@ -16,7 +16,7 @@ from koordebpf.kernel.backends.bcc import BccSignals
 from koordebpf.kernel.bcc import child as bcc_child
 from koordebpf.kernel.bcc.process import Builder
 from koordebpf.kernel.signals.interface import SignalRequest
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 import time
 
 from koordebpf.kernel.io.ending import have_ended
-from tests.patience import patience
+from tests.support.patience import patience
 
 
 def test_one_deadline_holds_for_all_threads() -> None:

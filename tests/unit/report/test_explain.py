@@ -13,7 +13,7 @@ from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
 from koordebpf.store.audit import AuditRecord, OpenPlan
-from tests.builders import frame, ls_pod, plan_of, pod
+from tests.support.values.builders import frame, ls_pod, plan_of, pod
 
 
 def record(*, dry_run: bool = False, result: Result = Result.DONE) -> AuditRecord:

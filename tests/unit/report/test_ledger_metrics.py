@@ -6,7 +6,7 @@ from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
 from koordebpf.state.view import Party, PodMeasure, TimeTo
-from tests.builders import PodAndMeasure, frame, pod
+from tests.support.values.builders import PodAndMeasure, frame, pod
 
 S = 1_000_000_000
 

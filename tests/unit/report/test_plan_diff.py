@@ -12,8 +12,8 @@ from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import changed_settings, with_fields, with_gates
 from koordebpf.units import NS_PER_S
-from tests.builders import frame, ls_pod, node_plan_of, pod
-from tests.cpu_nodes import cpu_frame
+from tests.support.values.builders import frame, ls_pod, node_plan_of, pod
+from tests.support.values.cpu_nodes import cpu_frame
 
 BY_PRIORITY = {"koordinator.sh/eviction-enabled": "true"}
 

@@ -12,9 +12,9 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.store.audit import OpenPlan
-from tests.builders import frame, node_plan_of, pod
-from tests.cpu_nodes import node as cpu_node
 from tests.scenarios import test_cpu_evict
+from tests.support.values.builders import frame, node_plan_of, pod
+from tests.support.values.cpu_nodes import node as cpu_node
 
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
 GATES = {"BEMemoryEvict": True, "MemoryAllocatableEvict": True, "MemoryEvict": True}

@@ -45,7 +45,7 @@ from koordebpf.report.trace.trace_output import told_json, told_text
 from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_write
-from tests.builders import frame, node_plan_of, plan_of, pod
+from tests.support.values.builders import frame, node_plan_of, plan_of, pod
 
 ROUNDS = 1000  # for each renderer
 HOSTILE = (

@@ -24,7 +24,7 @@ from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
 from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
 from koordebpf.units import NS_PER_S
-from tests.patience import patience
+from tests.support.patience import patience
 
 FILES = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
 

@@ -14,7 +14,7 @@ from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.frame import decode_frame
 from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates
-from tests.cpu_nodes import BE_ROOT, be_tree, node
+from tests.support.values.cpu_nodes import BE_ROOT, be_tree, node
 
 HELD = Path(__file__).parents[2] / "scenarios" / "frames" / "best-effort-is-held.json"
 

@@ -46,8 +46,8 @@ from koordebpf.state.view import (
     StrayMeasure,
     TimeTo,
 )
-from tests.cpu_nodes import be_tree
-from tests.machines import machine
+from tests.support.values.cpu_nodes import be_tree
+from tests.support.values.machines import machine
 
 MIB = 1 << 20
 S = 1_000_000_000

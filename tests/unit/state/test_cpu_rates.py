@@ -8,7 +8,7 @@ from koordebpf.state.cpu.best_effort import be_limit_millicpu
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuMeasured
 from koordebpf.state.cpu.rates import CpuRates, CpuWindows
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.machines import machine, without
+from tests.support.values.machines import machine, without
 
 
 def test_a_rate_needs_two_samples_and_counts_thousandths_of_a_cpu():

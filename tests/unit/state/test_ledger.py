@@ -12,7 +12,7 @@ from koordebpf.state.stalls.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledge
 from koordebpf.state.stalls.windows import StallGrowth
 from koordebpf.state.view import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.units import MIB
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 S = 1_000_000_000
 MS = 1_000_000

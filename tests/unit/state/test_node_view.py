@@ -20,7 +20,7 @@ from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
 from koordebpf.state.view import NodeMeasure
 from koordebpf.units import GIB, MIB
-from tests.builders import frame, host_shm, memory_volume, pod
+from tests.support.values.builders import frame, host_shm, memory_volume, pod
 
 
 def test_every_pod_is_in_the_view_measured_or_not():

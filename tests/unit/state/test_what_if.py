@@ -17,7 +17,7 @@ from koordebpf.state.what_if import (
     with_gates,
     with_nodeslo,
 )
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 CLUSTER = '{"clusterStrategy": {"enable": true, "memoryEvictThresholdPercent": 60, "memoryEvictLowerPercent": 50}}'
 

@@ -18,7 +18,7 @@ from koordebpf.report.log.json_log import JsonFormatter, QueuedHandler, log_sink
 from koordebpf.store.audit import open_audit
 from koordebpf.store.line_sink import LineSink, write_whole
 from tests.contract.apiserver import until
-from tests.hung import FullPipe
+from tests.support.hung import FullPipe
 
 
 class Gate:

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.nodes import NodeCgroup
-from tests.patience import patience
+from tests.support.nodes import NodeCgroup
+from tests.support.patience import patience
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _START_S = 30
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from koordebpf.kernel.bpf import libbpf
-from tests.loads import BUILD
+from tests.support.loads.workloads import BUILD
 
 _FLOOD = struct.Struct("<QQII")  # struct flood
 _SWITCHES_AT = 16

@@ -14,7 +14,7 @@ import pytest
 from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.units import NS_PER_S
-from tests.builders import pod
+from tests.support.values.builders import pod
 
 MAX_AGE_NS = 600 * NS_PER_S
 A, B = pod("a"), pod("b")

@@ -14,7 +14,7 @@ from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.report.pages.explain import explained
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.wal import InFlight
-from tests.builders import frame, plan_of, pod
+from tests.support.values.builders import frame, plan_of, pod
 
 
 def decision(decided_ns: int = 2) -> AuditRecord:

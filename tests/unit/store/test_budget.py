@@ -11,7 +11,7 @@ from koordebpf.act.outcome import Outcome, Result
 from koordebpf.state.view import MINUTE_NS, PastEviction
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.budget import KeptBudget
-from tests.builders import frame, plan_of, pod
+from tests.support.values.builders import frame, plan_of, pod
 
 SPENT = PastEviction(at_ns=1000, uid="u1", namespace="spark", workload="spark/Job/a")
 

@@ -22,8 +22,8 @@ from koordebpf.policy.suppress.wake import (
 )
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.cpu_nodes import be_tree, node
-from tests.machines import machine
+from tests.support.values.cpu_nodes import be_tree, node
+from tests.support.values.machines import machine
 
 SETTINGS = WakeSettings()
 WINDOW_NS = SETTINGS.burst_window_ns

@@ -13,7 +13,7 @@ from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease, StallParts
 from koordebpf.units import MIB, NS_PER_S
-from tests.builders import NOW_NS, frame, ls_pod, pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
 
 ALL = LadderSettings(rungs=frozenset(Rung))
 GROUND = LadderState()

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
-from tests.loads import BUILD
-from tests.tracefs import TRACEFS
+from tests.support.loads.workloads import BUILD
+from tests.support.tracefs import TRACEFS
 
 _EVENT_ID = TRACEFS / "events/vmscan/mm_vmscan_memcg_reclaim_end/id"
 LIMIT_BYTES = 3 << 19  # less than a huge page; the rest is for page tables, which the kernel frees late

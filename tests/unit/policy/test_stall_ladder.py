@@ -12,7 +12,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import LedgerRow, LedgerView, NodeView, Party, StallParts
 from koordebpf.units import NS_PER_S
-from tests.builders import NOW_NS, frame, ls_pod, pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
 
 RUNGS = LadderSettings(rungs=frozenset({Rung.RECLAIM, Rung.FREEZE, Rung.EVICT}))
 SETTINGS = EvictSettings(ladder=RUNGS)

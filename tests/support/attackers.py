@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.patience import patience
+from tests.support.patience import patience
 
 SOURCE = "127.0.0.2"  # not the address that probes come from
 

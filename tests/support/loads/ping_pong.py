@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.loads import BUILD
+from tests.support.loads.workloads import BUILD
 
 _WORKER = """
 import sys, time

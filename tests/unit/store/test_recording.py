@@ -15,7 +15,7 @@ import pytest
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.bpf.ring import look
 from koordebpf.store.recording import Recorder, Recording, RecordingHeader, StructLayout, own_header, read_recording
-from tests.ring_image import DISCARD, ring_image
+from tests.support.values.ring_image import DISCARD, ring_image
 
 RECORDS = [
     struct.pack("<IIQQ", 1, size, i, i) + bytes([i]) * (size - 24) for i, size in enumerate((80, 88, 29, 176, 80))

@@ -9,7 +9,7 @@ import pytest
 from koordebpf.errors import ConfigError
 from koordebpf.state.what_if import Setting
 from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates, with_file
-from tests.builders import frame, pod
+from tests.support.values.builders import frame, pod
 
 AGENT = b"""
 apiVersion: koordebpf.io/v1alpha1

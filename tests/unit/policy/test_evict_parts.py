@@ -8,7 +8,7 @@ from koordebpf.policy.evict.victims import choose_victims
 from koordebpf.policy.plan import Candidate
 from koordebpf.state.build import view_of_frame
 from koordebpf.units import MIB
-from tests.builders import PodAndMeasure, frame, host_shm, pod, told
+from tests.support.values.builders import PodAndMeasure, frame, host_shm, pod, told
 
 
 def _views(*pods: PodAndMeasure):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 _ROW = re.compile(r" +\d+\.\d\d  (.*)")  # second, what
 _MORE = re.compile(r" {10,}(\S.*)")  # of the agent's sentence above

@@ -10,8 +10,8 @@ from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressS
 from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_S
-from tests.builders import NOW_NS, ls_pod, pod
-from tests.cpu_nodes import node
+from tests.support.values.builders import NOW_NS, ls_pod, pod
+from tests.support.values.cpu_nodes import node
 
 WINDOW_NS = 10 * NS_PER_S
 ON = SuppressSettings(policy="cfsQuota", memory_pressure=MemoryPressureSettings(is_on=True))

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCES = Path(__file__).parent / "workloads"
+SOURCES = Path(__file__).parents[2] / "workloads"
 BUILD = SOURCES / "build"
 
 

@@ -6,7 +6,7 @@ import os
 import struct
 from pathlib import Path
 
-from tests.loads import BUILD
+from tests.support.loads.workloads import BUILD
 
 
 class SteppedClock:

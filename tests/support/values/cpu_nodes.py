@@ -1,6 +1,6 @@
 """Short ways to write down a node with CPUs, what runs on them, and what was measured.
 
-As with `tests.builders` a frame is built and goes through its JSON. CPU time is in millicpu, a CPU has 1000.
+A frame is built and goes through its JSON, as by `tests.support.values.builders`. CPU time is in millicpu.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from koordebpf.state.cpu.measured import (
 )
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, LedgerView, NodeView
-from tests.builders import PodAndMeasure, frame
-from tests.machines import machine
+from tests.support.values.builders import PodAndMeasure, frame
+from tests.support.values.machines import machine
 
 BE_ROOT = "kubepods/besteffort"
 RESERVATION = "node.koordinator.sh/reservation"
