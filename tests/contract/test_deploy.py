@@ -20,16 +20,17 @@ from tests.contract.rbac import RBAC, Rules
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+KUBE = ROOT / "koordebpf/kube"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
 # Who asks the API server, by module of koordebpf/kube.
 ASKING = {
-    "koordebpf-agent": ("api.py", "pdbs.py", "actions.py"),
-    "koordebpf-controller": ("nodeslos.py", "lease.py"),
+    "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py"),
+    "koordebpf-controller": ("clients/nodeslos.py", "clients/lease.py"),
 }
-ASKING_OTHERS = {"kubelet.py"}  # not the API server
+ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
-ASKING_WITH_A_COMPONENT = {"node_marks.py": NODE_MARK, "namespaces.py": NAMESPACE_LABELS}
+ASKING_WITH_A_COMPONENT = {"clients/taints.py": NODE_MARK, "sources/namespaces.py": NAMESPACE_LABELS}
 ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT.values())
 _METHODS = {"post": "create", "put": "update", "patch": "patch"}
 
@@ -69,23 +70,23 @@ def defines(place: str, name: str) -> bool:
 class TestRights:
     @pytest.mark.parametrize("account", ASKING)
     def test_they_are_those_that_the_code_asks_for(self, account: str) -> None:
-        asked = {pair for name in ASKING[account] for pair in requests_of(ROOT / "koordebpf/kube" / name)}
+        asked = {pair for name in ASKING[account] for pair in requests_of(KUBE / name)}
         assert asked
         assert Rules(account).granted() == asked
 
     @pytest.mark.parametrize(("module", "path"), ASKING_WITH_A_COMPONENT.items())
     def test_a_component_gives_what_its_code_asks_for(self, module: str, path: Path) -> None:
-        asked = set(requests_of(ROOT / "koordebpf/kube" / module))
+        asked = set(requests_of(KUBE / module))
         assert asked
         assert Rules("koordebpf-agent", path=path).granted() == asked
 
     def test_no_other_module_asks(self) -> None:
         known = {name for names in ASKING.values() for name in names} | ASKING_OTHERS | set(ASKING_WITH_A_COMPONENT)
-        asking = {path.name for path in (ROOT / "koordebpf/kube").glob("*.py") if set(requests_of(path))}
+        asking = {str(path.relative_to(KUBE)) for path in KUBE.rglob("*.py") if set(requests_of(path))}
         assert asking == known
 
     def test_requests_are_made_in_kube_only(self) -> None:
-        elsewhere = [path for path in (ROOT / "koordebpf").rglob("*.py") if path.parent.name != "kube"]
+        elsewhere = [path for path in (ROOT / "koordebpf").rglob("*.py") if KUBE not in path.parents]
         assert [path for path in elsewhere if set(requests_of(path))] == []
 
     def test_no_role_has_wildcards_or_secrets(self) -> None:
@@ -137,7 +138,7 @@ class TestReasons:
         security = daemonset["spec"]["template"]["spec"]["containers"][0]["securityContext"]
         named = {
             name
-            for path in (ROOT / "koordebpf/kernel").glob("*.py")
+            for path in (ROOT / "koordebpf/kernel").rglob("*.py")
             for name in re.findall(r"[Gg]ive (?:the agent memory, )?CAP_(\w+)(?: and CAP_(\w+))?", path.read_text())
             for name in name
             if name

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "koordebpf").rglob("*.py"))
 MAX_LINES = 400
-FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "handler", "misc"}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "handler", "misc"}
 # Words that add nothing to a name that they are said of.
 _FILLER = {
     "a",

@@ -6,25 +6,25 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "koordebpf"
-THE_DOOR = "kernel/kernel_file.py"
+THE_DOOR = "kernel/io/text_file.py"
 # The kernel's files that others write hold nothing afterwards that anybody would have to give back.
 _KERNEL = {
-    "kernel/psi.py": "a trigger, which ends with its descriptor",
-    "kernel/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
-    "kernel/freezer.py": "a kill's freeze, which ends with it; noted in flight before, and ended by whoever comes next",
-    "kernel/cpu_support.py": "opened and closed again, to tell whether it could be written",
-    "kernel/protection.py": "oom_score_adj of the agent itself",
+    "kernel/proc/psi.py": "a trigger, which ends with its descriptor",
+    "kernel/cgroup/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
+    "kernel/cgroup/freezer.py": "a kill's freeze, which ends with it; noted in flight before, and ended by whoever comes next",
+    "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
+    "kernel/host/protection.py": "oom_score_adj of the agent itself",
 }
 _OWN = {
     "act/writer/journal.py",
-    "agent/kept_budget.py",
-    "agent/kept_list.py",
-    "agent/kept_root.py",
-    "agent/recording.py",
-    "agent/sole_agent.py",
-    "agent/suppression.py",
-    "report/audit.py",
-    "report/in_flight.py",
+    "store/budget.py",
+    "store/cgroup_root.py",
+    "store/pod_list.py",
+    "store/recording.py",
+    "agent/lifecycle/node_lock.py",
+    "agent/strategies/suppression.py",
+    "store/audit.py",
+    "store/wal.py",
 }
 _DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which goes with it
 

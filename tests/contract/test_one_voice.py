@@ -15,17 +15,17 @@ DOORS = {
     "cli/echo.py": "escapes all that commands print",
     "demo/screen.py": "escapes all but its own colours",
     "demo/workers.py": "JSON for the demo's own pipe",
-    "report/audit.py": "lines of json_bytes",
-    "report/logs.py": "the handlers whose formatters escape",
-    "report/screen.py": "rich, given Text of page_lines: no markup, no controls",
+    "store/audit.py": "lines of json_bytes",
+    "report/log/json_log.py": "the handlers whose formatters escape",
+    "report/pages/screen.py": "rich, given Text of page_lines: no markup, no controls",
 }
 # What a text of several lines is joined with: by hand, a newline in a name would begin a line.
 _JOINS_ALLOWED = {
-    "report/printable.py",
-    "report/text_log.py",
-    "report/plan_page.py",  # blocks of page()
-    "report/plan_diff.py",
-    "report/listener.py",  # HTTP
+    "printable.py",
+    "report/log/text_log.py",
+    "report/pages/plan.py",  # blocks of page()
+    "report/pages/plan_diff.py",
+    "report/http/listener.py",  # HTTP
 }
 
 
