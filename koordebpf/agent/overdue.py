@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.evict.fallback import LastResort
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.evict.grace import own_grace_s
 from koordebpf.policy.plan import Plan, Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.agent.problems import ProblemLog
@@ -27,6 +26,7 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.sentences import RepeatFilter, late_sentence, outcome_sentence, tick_sentence
 from koordebpf.report.trace.record_line import oom_sentence
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan

@@ -15,10 +15,8 @@ import msgspec
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.guards.emergency import without_stale
 from koordebpf.act.guards.rules import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import Emergency
-from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.overdue import Overdue
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.strategies.ladder import Ladder
@@ -35,9 +33,23 @@ from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.evict.cpu_features import CPU_FEATURES
+from koordebpf.policy.memory import Event as MemoryEvent
+from koordebpf.policy.memory import (
+    EvictionFailed,
+    EvictionSent,
+    NodeMeasured,
+    OutcomeArrived,
+    PodsListed,
+    after,
+    frees_the_round,
+    is_waiting,
+    settled,
+)
 from koordebpf.policy.plan import Plan
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
+from koordebpf.state.decision_memory import DecisionMemory
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.pods.exemptions import asked_labels, judged
 from koordebpf.state.series import next_sample_ns
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
@@ -106,7 +118,8 @@ class Agent:
             labels_max_age_ns=config.guards.pods_max_age_ns if is_by_label else None,
         )
         self._history = NodeHistory(watch, collector, config.eviction.exemptions)
-        self._evictions = Evictions(kept or KeptBudget(None), config.eviction, keeps_released=config.executor == "api")
+        self._kept = kept or KeptBudget(None)
+        self._memory = DecisionMemory(budget=self._kept.budget)
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._started_ns = time.monotonic_ns()
         self._crossed_ns: int | None = None
@@ -175,7 +188,7 @@ class Agent:
             self._known.learn(state)
             self._watch.know_host_applications(self._known.host_applications)
             self._reporter.problems(self._known.problems_by_reason)
-            self._evictions.forget(self._known.uids)
+            self._remember(PodsListed(self._known.uids))
             self._executor.forget(self._known.uids)
             self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
         if state and self._known.look_at_namespaces(state, time.monotonic_ns()):
@@ -194,17 +207,18 @@ class Agent:
         outcome = self._executor.observe(outcome)
         if self._overdue:
             self._overdue.note(outcome)
-        if self._evictions.note(outcome, time.monotonic_ns()):
+        self._remember(OutcomeArrived(outcome, time.monotonic_ns()))
+        if frees_the_round(self._memory, outcome):
             # Another candidate may serve meanwhile; and what is back must be seen before it is used again.
             self._next_round_ns = self._next_full_ns = 0
         self._reporter.outcome(outcome)
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
-        self._next_full_ns = now_ns + (_WAITING_PACE_NS if self._evictions.is_waiting(now_ns) else _FULL_EVERY_NS)
+        self._next_full_ns = now_ns + (_WAITING_PACE_NS if is_waiting(self._memory, now_ns) else _FULL_EVERY_NS)
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
         measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
         # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
-        rest_ns = _CPU_REST_NS if self._evictions.is_waiting(now_ns) else 0
+        rest_ns = _CPU_REST_NS if is_waiting(self._memory, now_ns) else 0
         is_due = now_ns >= self._next_cpu_ns + rest_ns
         if self._suppression and sampled is None and (is_due or self._woken_by):
             if is_due:
@@ -254,7 +268,7 @@ class Agent:
             self._reporter.suppression(self._suppression.hold(view, self._woken_by), self._suppression.counts)
             self._last_view = view
         if self._marking:
-            self._marking.look(plan, self._evictions.pending, self._evictions.late, view.now_ns)
+            self._marking.look(plan, self._memory.pending, self._memory.late, view.now_ns)
         if self._ladder:
             self._reporter.ladder(self._ladder.counts)
         if view.now_ns >= self._next_exempt_ns:
@@ -271,16 +285,16 @@ class Agent:
             measured=measured,
             feature_gates=self._config.feature_gates,
             executor=self._config.executor,
-            pending=self._evictions.pending,
-            last_evict_ns=self._evictions.last.last_ns(for_cpu=False),
-            last_cpu_evict_ns=self._evictions.last.last_ns(for_cpu=True),
+            pending=self._memory.pending,
+            last_evict_ns=self._memory.last.last_ns(for_cpu=False),
+            last_cpu_evict_ns=self._memory.last.last_ns(for_cpu=True),
             topology=self._known.topology,
             wall_s=time.time(),
             own_pod_uid=self._own_pod_uid,
-            evictions=self._evictions.budget.recent(measured.now_ns),
+            evictions=self._memory.budget.recent(measured.now_ns),
             pdbs=self._known.pdbs,
             started_ns=self._started_ns,
-            refused=self._evictions.refused,
+            refused=self._memory.refused,
             namespaces=self._known.namespaces,
             strict=self._known.is_strict,
         )
@@ -288,23 +302,35 @@ class Agent:
 
     def _settle(self, view: NodeView) -> NodeView:
         # Which of those that were told to go have given their memory back, before the decision counts on them.
-        view, news = self._evictions.settle(view)
+        news = settled(
+            self._memory,
+            NodeMeasured(view, self._settings.pending_max_ns, keeps_released=self._config.executor == "api"),
+        )
+        self._keep(news.memory)
         for entry in news.released:
             self._reporter.released(entry, view.now_ns)
         for entry in news.late:
             self._reporter.late(entry, view.now_ns, self._settings.pending_max_ns)
-        return view
+        return msgspec.structs.replace(view, pending=self._memory.pending)
+
+    def _remember(self, event: MemoryEvent) -> None:
+        self._keep(after(self._memory, event))
+
+    def _keep(self, memory: DecisionMemory) -> None:
+        if memory.budget != self._memory.budget:
+            self._kept.keep(memory.budget)
+        self._memory = memory
 
     def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], executor: Actuator) -> None:
         decided_ns = time.monotonic_ns()
         if not plan.victims:
             self._next_round_ns = decided_ns + (
-                _WAITING_PACE_NS if self._evictions.is_waiting(decided_ns) else _HELPLESS_PACE_NS
+                _WAITING_PACE_NS if is_waiting(self._memory, decided_ns) else _HELPLESS_PACE_NS
             )
             self._reporter.plan(plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
-            plan.victims, guards, self._evictions.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
+            plan.victims, guards, self._memory.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
         )
         if screening.allowed and not executor.is_dry_run:
             self._reporter.begin(plan, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
@@ -321,9 +347,9 @@ class Agent:
                 if pod.uid in acting:
                     if self._overdue and executor is self._executor:
                         self._overdue.sent(feature.verdict.feature, victim, view, decided_ns)
-                    self._evictions.sent(pod, decided_ns, view.known_used_bytes, for_use=is_for_use, for_cpu=for_cpu)
+                    self._remember(EvictionSent(pod, decided_ns, view.known_used_bytes, is_for_use, for_cpu))
                 elif results[pod.uid] in _IN_VAIN:
-                    self._evictions.tried(pod, decided_ns)
+                    self._remember(EvictionFailed(pod, decided_ns))
         # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
         self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
         if acting:
@@ -351,8 +377,8 @@ class Agent:
             clock_jump_ns=self._clock_jump_ns(state.synced_at_ns if state else 0),
             running_pods=len(running),
             running_pods_without_cgroup=sum(pod.cgroup_id is None for pod in running),
-            useless_evictions=self._evictions.usefulness.useless,
-            useless_ns=self._evictions.usefulness.useless_ns,
+            useless_evictions=self._memory.effectiveness.ineffective,
+            useless_ns=self._memory.effectiveness.ineffective_ns,
         )
 
     def _clock_jump_ns(self, synced_at_ns: int) -> int:
@@ -372,7 +398,7 @@ class Agent:
         if is_above:
             wait_ns = self._next_round_ns - time.monotonic_ns()
             return min(max(wait_ns, self._config.sample_floor_ns), self._config.sample_cap_ns)
-        if self._evictions.is_waiting(time.monotonic_ns()):
+        if is_waiting(self._memory, time.monotonic_ns()):
             return _WAITING_PACE_NS
         return next_sample_ns(
             threshold - node.known_used_bytes,

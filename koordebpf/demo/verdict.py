@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.act.outcome import Result
+from koordebpf.state.outcome import Result
 from koordebpf.store.audit import AuditRecord
 from koordebpf.units import NS_PER_MS
 

@@ -11,11 +11,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
+from koordebpf.state.outcome import Outcome, Result
 
 _log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.plan import Plan
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S, format_ns
 

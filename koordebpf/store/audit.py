@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import Candidate, CpuAmounts, Excluded, Plan
 from koordebpf.printable import json_bytes
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.line_sink import MAX_LINES, LineSink, write_whole
 from koordebpf.store.write_log import AuditedWrite
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.act.outcome import Outcome
+from koordebpf.state.outcome import Outcome
 from koordebpf.store.audit import AuditLog, AuditRecord
 from koordebpf.store.wal import InFlight
 from koordebpf.store.write_log import AuditedWrite

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.guards.rules import Budget
+from koordebpf.state.decision_memory import Budget
 from koordebpf.state.view import PastEviction
 from koordebpf.store.audit import AuditRecord
 

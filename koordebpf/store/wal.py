@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from koordebpf.act.evict.unfinished_kill import BegunKill
-from koordebpf.act.outcome import Outcome, Result
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditRecord
 from koordebpf.units import MIB
 

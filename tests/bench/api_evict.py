@@ -8,10 +8,10 @@ from pathlib import Path
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor
-from koordebpf.act.outcome import Result
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.outcome import Result
 from tests.bench.api_server import NODE, ApiServer, api_pod, certificate
 from tests.bench.figure import figure
 from tests.bench.report import Report

@@ -15,11 +15,11 @@ import pytest
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor
-from koordebpf.act.outcome import Result
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane

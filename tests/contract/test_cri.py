@@ -11,10 +11,10 @@ from apiserver import until
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
 from koordebpf.kube.clients.cri import Cri, RunningContainer
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.outcome import Outcome, Result
 from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
 from tests.support.patience import patience
 

@@ -18,7 +18,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
@@ -27,6 +26,7 @@ from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import MAX_POD_SERIES, AgentMetrics
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.store.line_sink import LineSink

@@ -11,7 +11,7 @@ THE_DOOR = "kernel/io/text_file.py"
 _KERNEL = {
     "kernel/proc/psi.py": "a trigger, which ends with its descriptor",
     "kernel/cgroup/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
-    "kernel/cgroup/freezer.py": "a kill's freeze, which ends with it; in the write-ahead log before, and ended by the next agent",
+    "kernel/cgroup/freezer.py": "a kill's freeze, in the write-ahead log before; the next agent ends it",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
 }

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.outcome import Result
 from koordebpf.act.writer.change import WriteResult
+from koordebpf.state.outcome import Result
 from tests.deploy.programs import promtool
 from tests.deploy.rendered import DEPLOY
 

@@ -14,11 +14,11 @@ import sys
 from typing import Any, NoReturn
 
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.outcome import Outcome
 from koordebpf.agent import run
 from koordebpf.cli import main
 from koordebpf.kernel.cgroup.kill import Kill
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome
 
 
 def die(*_: Any, **__: Any) -> NoReturn:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.outcome import Result
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.pages.explain import decode_audit, explained
+from koordebpf.state.outcome import Result
 from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 from tests.conftest import OTHER_MACHINE

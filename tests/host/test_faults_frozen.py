@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.outcome import Result
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.report.pages.explain import decode_audit, explained
+from koordebpf.state.outcome import Result
 from koordebpf.store.audit import AuditRecord
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

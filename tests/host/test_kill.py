@@ -19,10 +19,10 @@ import pytest
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.unfinished_kill import BegunKill, finish_kill, frozen_by
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 from tests.support.patience import patience
 

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from koordebpf.act.evict.unfinished_kill import how_it_ended
-from koordebpf.act.outcome import Result
 from koordebpf.kernel.cgroup.kill import Kill, kill_cgroup
 from koordebpf.kernel.cgroup.subtree import directories, may_hold, pids
+from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.test_kill import HERE, Site, kill, wait_until

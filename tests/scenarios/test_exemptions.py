@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.evict.fallback import LastResort
-from koordebpf.act.outcome import Result
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.detect import stall_evict
@@ -18,6 +17,7 @@ from koordebpf.policy.suppress.memory_pressure import caused_ratio
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.outcome import Result
 from koordebpf.state.pods.exemptions import ExemptionSettings, judged, judged_pods
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.agent.overdue import Overdue
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, plan_of, pod, told

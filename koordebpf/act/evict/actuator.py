@@ -9,8 +9,8 @@ from queue import Empty, SimpleQueue
 from typing import ClassVar, final
 
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome, Result
 
 
 class OutcomeQueue:

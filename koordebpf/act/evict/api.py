@@ -12,9 +12,9 @@ from typing import Protocol
 import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
 _CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and whoever stops the agent waits

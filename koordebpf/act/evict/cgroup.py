@@ -10,11 +10,11 @@ from queue import SimpleQueue
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, BegunKill, how_it_ended
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillTarget, hurry_this_thread
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Protocol
 import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import KubeError
 from koordebpf.kernel.cgroup.kill import hurry_this_thread
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kube.clients.cri import PodContainers, RunningContainer, StopResult
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S, format_ns
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from koordebpf.act.evict.actuator import Actuator
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.policy.plan import Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S, format_ns
 
 _API_FAILED = frozenset({Result.REFUSED, Result.FAILED})

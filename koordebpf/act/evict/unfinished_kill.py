@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import is_frozen, thaw, thaw_at
 from koordebpf.kernel.cgroup.hierarchy import held_bytes
 from koordebpf.kernel.cgroup.kill import KillReport, KillTarget, kill_cgroup
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import MIB, NS_PER_S, format_bytes, format_ns
 
 # Why: a task in uninterruptible sleep may need its disk; pending release counts it meanwhile

@@ -10,7 +10,7 @@ import msgspec
 from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.policy.plan import Victim
 from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
-from koordebpf.state.view import MINUTE_NS, PastEviction
+from koordebpf.state.decision_memory import Budget
 from koordebpf.units import NS_PER_S
 
 
@@ -154,28 +154,6 @@ def victim_guard(victim: Victim, *, own_pod_uid: str | None = None) -> ClosedGua
     return None
 
 
-class Budget(msgspec.Struct, frozen=True):
-    """The evictions of the last minute. Bounded by `evictions_per_minute`."""
-
-    evictions: tuple[PastEviction, ...] = ()
-
-    def left(self, now_ns: int, limits: GuardLimits) -> int:
-        """Return how many evictions the minute still allows."""
-        return max(0, limits.evictions_per_minute - len(self.recent(now_ns)))
-
-    def recent(self, now_ns: int) -> tuple[PastEviction, ...]:
-        """Return those that still count."""
-        return tuple(each for each in self.evictions if now_ns - each.at_ns < MINUTE_NS)
-
-    def spend(self, eviction: PastEviction) -> Budget:
-        """Return the budget after one more eviction."""
-        return Budget((*self.recent(eviction.at_ns), eviction))
-
-    def give_back(self, uid: str, spent_ns: int) -> Budget:
-        """Return the budget without the eviction of this pod at that moment: it was refused, and nobody went."""
-        return Budget(tuple(each for each in self.evictions if (each.uid, each.at_ns) != (uid, spent_ns)))
-
-
 class Screening(msgspec.Struct, frozen=True):
     """Which victims may go, in order, and which are held and why."""
 
@@ -195,7 +173,7 @@ def screen(
     """Return what of a plan may be carried out now: node guards first, then each pod's own, then the budget."""
     allowed: list[Victim] = []
     held: list[tuple[Victim, ClosedGuard]] = []
-    left = budget.left(now_ns, limits)
+    left = budget.left(now_ns, limits.evictions_per_minute)
     for victim in victims:
         guard = node_guards[0] if node_guards else victim_guard(victim, own_pod_uid=own_pod_uid)
         if guard is None and len(allowed) >= limits.victims_per_round:

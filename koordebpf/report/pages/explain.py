@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
 from koordebpf.report.pages.amounts import amounts_of, given_back
 from koordebpf.report.pages.columns import filled
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
 from koordebpf.store.write_log import WRITE_LINE
 from koordebpf.units import format_ns

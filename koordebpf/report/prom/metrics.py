@@ -17,13 +17,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.kernel.proc.self_usage import SelfUsage
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
 from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S

@@ -14,9 +14,9 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.fallback import LastResort
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
 QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3)

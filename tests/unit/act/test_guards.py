@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from koordebpf.act.guards.rules import (
-    Budget,
     ClosedGuard,
     GuardFacts,
     GuardLimits,
@@ -17,6 +16,7 @@ from koordebpf.act.guards.rules import (
     victim_guard,
 )
 from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.state.decision_memory import Budget
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 
@@ -95,7 +95,7 @@ def test_the_minutes_budget_is_spent_and_comes_back() -> None:
     result = screen([victim(f"p{n}") for n in range(4)], (), budget, LIMITS, now_ns=NOW + 9)
     assert [v.candidate.name for v in result.allowed] == ["p0", "p1"]
     assert {guard.code for _, guard in result.held} == {"budget_spent"}
-    assert budget.left(NOW + 61 * NS_PER_S, LIMITS) == 10
+    assert budget.left(NOW + 61 * NS_PER_S, LIMITS.evictions_per_minute) == 10
     assert len(budget.spend(eviction(NOW + 61 * NS_PER_S)).evictions) == 1
 
 
@@ -115,9 +115,9 @@ def test_a_refused_eviction_gives_its_budget_back() -> None:
     limits = GuardLimits(evictions_per_minute=2)
     first, second, later = eviction(5, "a"), eviction(5, "b"), eviction(7, "c")
     budget = Budget().spend(first).spend(second).spend(later)
-    assert budget.left(8, limits) == 0
-    assert budget.give_back("a", 5) == Budget((second, later))
-    assert budget.give_back("a", 7) == budget
+    assert budget.left(8, limits.evictions_per_minute) == 0
+    assert budget.refund("a", 5) == Budget((second, later))
+    assert budget.refund("a", 7) == budget
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import cast
 import msgspec
 import pytest
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.agent.reporter import Reporter
 from koordebpf.attribution.index import CgroupIndex
@@ -28,6 +27,7 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.cpu.measured import CpuWindow
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.audit import AuditLog, AuditRecord

@@ -7,7 +7,6 @@ import io
 import msgspec
 import pytest
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.demo.screen import JsonLines, Screen
 from koordebpf.demo.stories import STORIES
 from koordebpf.demo.story import Event
@@ -24,6 +23,7 @@ from koordebpf.demo.verdict import (
 )
 from koordebpf.policy.detect.verdict import Verdict as Condition
 from koordebpf.policy.plan import Candidate
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
 from koordebpf.units import GIB, MIB, NS_PER_MS
 

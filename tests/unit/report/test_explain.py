@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from tests.support.values.builders import frame, ls_pod, plan_of, pod
 

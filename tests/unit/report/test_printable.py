@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.attribution.owner import Owner
 from koordebpf.cli.echo import echo, echo_json
@@ -42,6 +41,7 @@ from koordebpf.report.pages.top import Choice, TopPage, TopRow, page_lines
 from koordebpf.report.trace.record_line import Seen
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
 from koordebpf.report.trace.trace_output import told_json, told_text
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_write

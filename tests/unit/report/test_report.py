@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.errors import KubeError
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
@@ -22,6 +21,7 @@ from koordebpf.report.events import EventPoster, PodEvent, eviction_event
 from koordebpf.report.log.json_log import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
 from koordebpf.units import NS_PER_S
 from tests.support.patience import patience

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.guards.rules import Budget, GuardLimits
-from koordebpf.act.outcome import Outcome, Result
+from koordebpf.state.decision_memory import Budget
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import MINUTE_NS, PastEviction
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.budget import KeptBudget
@@ -36,7 +36,7 @@ def outcome(result: Result) -> Outcome:
 def test_what_was_spent_counts_for_the_next_one_as_long_as_its_minute_lasts(path: Path) -> None:
     KeptBudget(path).keep(Budget((SPENT,)))
     assert KeptBudget(path, now_ns=2000).budget == Budget((SPENT,))
-    assert KeptBudget(path, now_ns=2000).budget.left(2000, GuardLimits(evictions_per_minute=1)) == 0
+    assert KeptBudget(path, now_ns=2000).budget.left(2000, 1) == 0
     assert KeptBudget(path, now_ns=1000 + MINUTE_NS).budget == Budget()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.evict.unfinished_kill import BegunKill
-from koordebpf.act.outcome import Outcome, Result
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.report.pages.explain import explained
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.wal import InFlight
 from tests.support.values.builders import frame, plan_of, pod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.act.guards.last_evictions import LastEvictions
+from koordebpf.state.decision_memory import LastEvictions
 
 
 def test_memory_and_cpu_have_each_their_last_one() -> None:
@@ -24,5 +24,5 @@ def test_it_does_not_grow() -> None:
     last = LastEvictions()
     for at_ns in range(1000):
         last = last.after("a", at_ns, for_cpu=at_ns % 2 == 0)
-    assert len(last.told) == 64
+    assert len(last.sent) == 64
     assert (last.last_ns(for_cpu=True), last.last_ns(for_cpu=False)) == (998, 999)
