@@ -187,7 +187,6 @@ def _run(
             executor,
             outcomes,
             reporter,
-            config.guards,
             own_pod_uid,
             kept=kept,
             emergency=emergency,

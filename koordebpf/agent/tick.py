@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 
 import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.guards.emergency import without_stale
-from koordebpf.act.guards.rules import ClosedGuard, GuardFacts, GuardLimits, closed_guards, screen
+from koordebpf.act.guards.rules import ClosedGuard, closed_guards, screen
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.guard_watch import GuardWatch
 from koordebpf.agent.overdue import Overdue
+from koordebpf.agent.pace import Pace
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory import Collector
@@ -51,24 +53,13 @@ from koordebpf.state.build import build_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.pods.exemptions import asked_labels, judged
-from koordebpf.state.series import next_sample_ns
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.store.budget import KeptBudget
-from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)
 
 _BY_USE = (be_memory_evict.FEATURE, memory_evict.FEATURE)  # what a crossing of the threshold concerns
 
-_FULL_EVERY_NS = NS_PER_S  # all pods, for growth, metrics and `top`
-_EXEMPT_EVERY_NS = 10 * NS_PER_S  # for a metric alone, and PodDisruptionBudgets cost
-_CPU_EVERY_NS = 9 * NS_PER_S // 10  # with every full measurement that comes by its own pace
-_CPU_REST_NS = NS_PER_S  # so much later at most while memory comes back: 1 ms of 330 containers is a tenth of that pace
-_WAITING_PACE_NS = 10 * NS_PER_MS  # while memory of the evicted comes back
-_LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
-_AHEAD_PACE_NS = 100 * NS_PER_MS  # where `act_ahead` may soon have to act: a tenth of the seconds that are its measure
-_HELPLESS_PACE_NS = 100 * NS_PER_MS  # above the threshold with nobody to evict
-_HELD_PACE_NS = NS_PER_S  # above the threshold with a guard closed
 _ACTING = frozenset({Result.SENT, Result.DONE})
 _IN_VAIN = frozenset({Result.GONE, Result.FAILED})  # at once, before anything was sent
 
@@ -84,7 +75,6 @@ class Agent:
         executor: Actuator,
         outcomes: OutcomeQueue,
         reporter: Reporter,
-        limits: GuardLimits,
         own_pod_uid: str | None,
         kept: KeptBudget | None = None,
         emergency: Emergency | None = None,
@@ -93,6 +83,7 @@ class Agent:
         ladder: Ladder | None = None,
         marking: NodeMarking | None = None,
         overdue: Overdue | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._config = config
         self._watch = watch
@@ -100,7 +91,6 @@ class Agent:
         self._executor = executor
         self._outcomes = outcomes
         self._reporter = reporter
-        self._limits = limits
         self._own_pod_uid = own_pod_uid
         self._emergency = emergency
         self._suppression = suppression
@@ -120,68 +110,54 @@ class Agent:
         self._history = NodeHistory(watch, collector, config.eviction.exemptions)
         self._kept = kept or KeptBudget(None)
         self._memory = DecisionMemory(budget=self._kept.budget)
+        self._clock = clock or SystemClock()
+        self._pace = Pace(
+            floor_ns=config.sample_floor_ns, cap_ns=config.sample_cap_ns, act_ahead_ns=config.eviction.act_ahead_ns
+        )
+        self._guards = GuardWatch(config, watch, self._clock)
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
-        self._started_ns = time.monotonic_ns()
-        self._crossed_ns: int | None = None
+        self._started_ns = self._clock.now_ns()
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
-        self._next_full_ns = 0
-        self._next_round_ns = 0
-        self._was_for_cpu = False  # the last round, which set it, was for want of CPU alone
-        self._next_cpu_ns = 0
-        self._next_exempt_ns = 0
         self._name_problems: tuple[str, ...] = ()
-        self._records = 0
-        self._lost_seen = 0
-        self._loss_since_ns = 0
-        self._suspended_ns = _suspended_ns()
-        self._resumed_ns = 0
 
     def tick(self) -> int:
         """Run once; return when the next tick is due at the latest (CLOCK_MONOTONIC ns)."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock.now_ns()
         if self._ladder:
             self._ladder.thaw_overdue(now_ns)
         self._take_in()
         self._woken_by = self._wake.look(now_ns) if self._wake else None
         if self._woken_by:
-            self._next_full_ns = now_ns
-        strategy = self._known.strategy
-        measured = self._measure(now_ns) if now_ns >= self._next_full_ns else None
+            self._pace.want_full(now_ns)
+        measured = self._measure(now_ns) if self._pace.is_full_due(now_ns) else None
         node = measured.node if measured else self._sample()
-        threshold = None
-        if any(self._config.feature_gates.get(name) for name in _BY_USE):
-            threshold = threshold_bytes(strategy, self._known.capacity_bytes(node))
-        self._threshold = threshold
-        if self._may_act_ahead(node):
-            self._next_full_ns = min(self._next_full_ns, now_ns + _AHEAD_PACE_NS)
-        is_above = threshold is not None and node.known_used_bytes >= threshold
-        if not is_above:
-            self._crossed_ns = None
-        elif self._crossed_ns is None:
-            self._crossed_ns = time.monotonic_ns()
-            if self._was_for_cpu:
-                self._next_round_ns = 0
-        if measured or (is_above and now_ns >= self._next_round_ns):
+        self._threshold = threshold = self._threshold_of(node)
+        is_above = self._pace.sampled(node, threshold, now_ns, self._clock.now_ns())
+        if measured or (is_above and self._pace.is_round_due(now_ns)):
             node, is_above = self._round(now_ns, measured or self._measure(now_ns, node))
         self._reporter.flush()
-        due_ns = min(now_ns + self._pace_ns(node, threshold, is_above), max(self._next_full_ns, now_ns))
+        then_ns = self._clock.now_ns()
+        waits = is_waiting(self._memory, then_ns)
+        due_ns = self._pace.due_ns(
+            now_ns, then_ns, node, threshold, is_above=is_above, is_waiting=waits, cpus=self._cpus
+        )
         if self._wake:
             due_ns = min(due_ns, self._wake.due_ns or due_ns)
         return min(due_ns, self._ladder.due_ns(now_ns) or due_ns) if self._ladder else due_ns
 
-    def _may_act_ahead(self, node: NodeMeasure) -> bool:
-        # Whether the crossing is near enough to look at the forecast, which only a full measurement has.
-        growth = node.growth_bytes_per_s or 0.0
-        if self._threshold is None or growth <= 0 or not self._settings.act_ahead_ns:
-            return False
-        return (self._threshold - node.known_used_bytes) / growth * NS_PER_S < 2 * self._settings.act_ahead_ns
+    def _threshold_of(self, node: NodeMeasure) -> int | None:
+        if not any(self._config.feature_gates.get(name) for name in _BY_USE):
+            return None
+        return threshold_bytes(self._known.strategy, self._known.capacity_bytes(node))
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
+        records = 0
         for record, owner in self._watch.drain():
-            self._records += 1
+            records += 1
             if isinstance(record, OomKill):
                 self._reporter.oom_kill(record, owner)
+        self._guards.count(records)
         self.take_outcomes()
         state, is_news = self._watch.cluster()
         if is_news and state:
@@ -190,8 +166,8 @@ class Agent:
             self._reporter.problems(self._known.problems_by_reason)
             self._remember(PodsListed(self._known.uids))
             self._executor.forget(self._known.uids)
-            self._next_round_ns = 0  # another threshold, another candidate, or a source that is back
-        if state and self._known.look_at_namespaces(state, time.monotonic_ns()):
+            self._pace.want_round()
+        if state and self._known.look_at_namespaces(state, self._clock.now_ns()):
             self._reporter.problems(self._known.problems_by_reason)
         problems = self._watch.index.problems
         if problems != self._name_problems:
@@ -207,22 +183,20 @@ class Agent:
         outcome = self._executor.observe(outcome)
         if self._overdue:
             self._overdue.note(outcome)
-        self._remember(OutcomeArrived(outcome, time.monotonic_ns()))
+        self._remember(OutcomeArrived(outcome, self._clock.now_ns()))
         if frees_the_round(self._memory, outcome):
             # Another candidate may serve meanwhile; and what is back must be seen before it is used again.
-            self._next_round_ns = self._next_full_ns = 0
+            self._pace.want_round()
+            self._pace.want_full(0)
         self._reporter.outcome(outcome)
 
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
-        self._next_full_ns = now_ns + (_WAITING_PACE_NS if is_waiting(self._memory, now_ns) else _FULL_EVERY_NS)
+        waits = is_waiting(self._memory, now_ns)
+        self._pace.measured(now_ns, is_waiting=waits)
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
         measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
         # A round amid a crossing has no time for the CPUs, and those that wait for memory to come back need none.
-        rest_ns = _CPU_REST_NS if is_waiting(self._memory, now_ns) else 0
-        is_due = now_ns >= self._next_cpu_ns + rest_ns
-        if self._suppression and sampled is None and (is_due or self._woken_by):
-            if is_due:
-                self._next_cpu_ns = now_ns + _CPU_EVERY_NS
+        if self._suppression and sampled is None and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._woken_by):
             cpu = self._suppression.measure(
                 measured.now_ns, self._known, self._last_view, each_pod=self._evicts_for_cpu
             )
@@ -235,7 +209,7 @@ class Agent:
 
     def _sample(self) -> NodeMeasure:
         node = self._collector.node(self._threshold)
-        self._history.note(time.monotonic_ns(), node)
+        self._history.note(self._clock.now_ns(), node)
         return node
 
     def _round(self, now_ns: int, measured: Measured) -> tuple[NodeMeasure, bool]:
@@ -246,10 +220,10 @@ class Agent:
         judged = emergency.narrowed(view, self._known.facts) if emergency and lost else view
         plan = decide(judged, self._settings)
         is_above = any(feature.verdict.fires for feature in plan.features)
-        guards = closed_guards(self._guard_facts(view), self._limits)
+        guards = closed_guards(self._guards.facts(view, self._memory), self._config.guards)
         holding = without_stale(guards) if lost else guards
-        if is_above and now_ns >= self._next_round_ns:
-            self._was_for_cpu = not any(feature.verdict.needs for feature in plan.features)
+        if is_above and self._pace.is_round_due(now_ns):
+            self._pace.round_began(for_cpu=not any(feature.verdict.needs for feature in plan.features))
             if emergency and lost:
                 plan = msgspec.structs.replace(plan, sentence=f"{lost}: {plan.sentence}")
                 self._carry_out(judged, plan, holding, emergency.executor)
@@ -257,7 +231,7 @@ class Agent:
                 self._carry_out(view, late, guards, self._overdue.kill)
             elif self._ladder:
                 self._carry_out(view, *self._ladder.climb(view, plan, guards, self._executor))
-                self._next_round_ns = min(self._next_round_ns, self._ladder.due_ns(now_ns) or self._next_round_ns)
+                self._pace.round_ns = min(self._pace.round_ns, self._ladder.due_ns(now_ns) or self._pace.round_ns)
             else:
                 self._carry_out(view, plan, guards, self._executor)
         elif self._ladder and not is_above:
@@ -271,8 +245,7 @@ class Agent:
             self._marking.look(plan, self._memory.pending, self._memory.late, view.now_ns)
         if self._ladder:
             self._reporter.ladder(self._ladder.counts)
-        if view.now_ns >= self._next_exempt_ns:
-            self._next_exempt_ns = view.now_ns + _EXEMPT_EVERY_NS
+        if self._pace.take_exempt(view.now_ns):
             self._reporter.exempt(exempt_bytes(view, self._settings))
         self._reporter.view(view, plan, guards, self._watch, holding=holding)
         return view.measure, is_above
@@ -289,7 +262,7 @@ class Agent:
             last_evict_ns=self._memory.last.last_ns(for_cpu=False),
             last_cpu_evict_ns=self._memory.last.last_ns(for_cpu=True),
             topology=self._known.topology,
-            wall_s=time.time(),
+            wall_s=self._clock.wall_s(),
             own_pod_uid=self._own_pod_uid,
             evictions=self._memory.budget.recent(measured.now_ns),
             pdbs=self._known.pdbs,
@@ -322,18 +295,21 @@ class Agent:
         self._memory = memory
 
     def _carry_out(self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], executor: Actuator) -> None:
-        decided_ns = time.monotonic_ns()
+        decided_ns = self._clock.now_ns()
         if not plan.victims:
-            self._next_round_ns = decided_ns + (
-                _WAITING_PACE_NS if is_waiting(self._memory, decided_ns) else _HELPLESS_PACE_NS
-            )
-            self._reporter.plan(plan, (), crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+            self._pace.no_victim(decided_ns, is_waiting=is_waiting(self._memory, decided_ns))
+            self._reporter.plan(plan, (), crossed_ns=self._pace.crossed_ns, decided_ns=decided_ns)
             return
         screening = screen(
-            plan.victims, guards, self._memory.budget, self._limits, now_ns=decided_ns, own_pod_uid=self._own_pod_uid
+            plan.victims,
+            guards,
+            self._memory.budget,
+            self._config.guards,
+            now_ns=decided_ns,
+            own_pod_uid=self._own_pod_uid,
         )
         if screening.allowed and not executor.is_dry_run:
-            self._reporter.begin(plan, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+            self._reporter.begin(plan, crossed_ns=self._pace.crossed_ns, decided_ns=decided_ns)
         outcomes = [executor.submit(victim, decided_ns) for victim in screening.allowed]
         outcomes += [executor.submit(victim, decided_ns, guard) for victim, guard in screening.held]
         results = {outcome.uid: outcome.result for outcome in outcomes}
@@ -350,65 +326,10 @@ class Agent:
                     self._remember(EvictionSent(pod, decided_ns, view.known_used_bytes, is_for_use, for_cpu))
                 elif results[pod.uid] in _IN_VAIN:
                     self._remember(EvictionFailed(pod, decided_ns))
-        # Nothing was sent, so nothing will change by itself: the same plan each few milliseconds would say nothing new.
-        self._next_round_ns = decided_ns + (_HELD_PACE_NS if guards else self._settings.cool_time_ns)
-        if acting:
-            self._next_full_ns = self._next_round_ns = decided_ns + _WAITING_PACE_NS
-        self._reporter.plan(plan, outcomes, crossed_ns=self._crossed_ns, decided_ns=decided_ns)
+        self._pace.carried_out(
+            decided_ns, is_acting=bool(acting), is_held=bool(guards), cool_time_ns=self._settings.cool_time_ns
+        )
+        self._reporter.plan(plan, outcomes, crossed_ns=self._pace.crossed_ns, decided_ns=decided_ns)
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
                 self._note(outcome)
-
-    def _guard_facts(self, view: NodeView) -> GuardFacts:
-        state = self._watch.source.state() if self._watch.source else None
-        totals = self._watch.totals()
-        lost = (totals.ring_lost if totals else 0) - self._lost_seen
-        records = self._records
-        if view.now_ns - self._loss_since_ns > _LOSS_WINDOW_NS:
-            self._loss_since_ns, self._lost_seen, self._records = view.now_ns, self._lost_seen + lost, 0
-        running = [pod for pod in view.pods if pod.phase == "Running" and not pod.is_terminating]
-        return GuardFacts(
-            now_ns=view.now_ns,
-            source=self._config.source,
-            pods_synced_ns=(state.synced_at_ns or None) if state else None,
-            source_problem=state.problems[0] if state and state.problems else None,
-            records=records,
-            lost_records=lost,
-            clock_jump_ns=self._clock_jump_ns(state.synced_at_ns if state else 0),
-            running_pods=len(running),
-            running_pods_without_cgroup=sum(pod.cgroup_id is None for pod in running),
-            useless_evictions=self._memory.effectiveness.ineffective,
-            useless_ns=self._memory.effectiveness.ineffective_ns,
-        )
-
-    def _clock_jump_ns(self, synced_at_ns: int) -> int:
-        # After a suspend both cgroups and pods are read anew; the guard opens once the source has answered since.
-        jump_ns = _suspended_ns() - self._suspended_ns
-        if abs(jump_ns) > self._limits.clock_jump_max_ns and not self._resumed_ns:
-            log.warning("the machine was suspended for %d s: cgroups and pods are read anew", abs(jump_ns) // NS_PER_S)
-            self._watch.rescan()
-            self._resumed_ns = time.monotonic_ns()
-        elif self._resumed_ns and synced_at_ns > self._resumed_ns:
-            self._suspended_ns, self._resumed_ns, jump_ns = _suspended_ns(), 0, 0
-        return jump_ns
-
-    def _pace_ns(self, node: NodeMeasure, threshold: int | None, is_above: bool) -> int:
-        if threshold is None:
-            return self._config.sample_cap_ns
-        if is_above:
-            wait_ns = self._next_round_ns - time.monotonic_ns()
-            return min(max(wait_ns, self._config.sample_floor_ns), self._config.sample_cap_ns)
-        if is_waiting(self._memory, time.monotonic_ns()):
-            return _WAITING_PACE_NS
-        return next_sample_ns(
-            threshold - node.known_used_bytes,
-            node.growth_bytes_per_s,
-            cpus=self._cpus,
-            floor_ns=self._config.sample_floor_ns,
-            cap_ns=self._config.sample_cap_ns,
-        )
-
-
-def _suspended_ns() -> int:
-    # CLOCK_BOOTTIME runs while the machine is suspended, CLOCK_MONOTONIC does not.
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()

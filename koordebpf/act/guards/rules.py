@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -11,6 +10,7 @@ from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESP
 from koordebpf.policy.plan import Victim
 from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.decision_memory import Budget
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.units import NS_PER_S
 
 
@@ -51,27 +51,6 @@ class GuardLimits(msgspec.Struct, frozen=True):
     victims_per_round: int = 5
     useless_after: int | None = 3
     useless_pause_ns: int = 60 * NS_PER_S
-
-
-class GuardFacts(msgspec.Struct, frozen=True):
-    """What the guards look at.
-
-    `pods_synced_ns` None: no view of pods yet. `records` and `lost_records` count since the last rescan.
-    `clock_jump_ns` is how far CLOCK_BOOTTIME − CLOCK_MONOTONIC moved since then; a stepped wall clock moves neither and
-    does no harm.
-    """
-
-    now_ns: int
-    source: Literal["api", "kubelet", "file"]
-    pods_synced_ns: int | None
-    source_problem: str | None = None  # the source cannot be read now
-    records: int = 0
-    lost_records: int = 0
-    clock_jump_ns: int = 0
-    running_pods: int = 0
-    running_pods_without_cgroup: int = 0
-    useless_evictions: int = 0  # in a row
-    useless_ns: int | None = None  # when the last of them was judged
 
 
 def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, ...]:

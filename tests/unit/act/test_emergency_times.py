@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.act.guards.emergency import EmergencySettings, emergency, without_stale
-from koordebpf.act.guards.rules import ClosedGuard, GuardFacts, GuardLimits, closed_guards
+from koordebpf.act.guards.rules import ClosedGuard, GuardLimits, closed_guards
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.units import NS_PER_S
 
 KILL_BE = EmergencySettings(action="kill-be", after_ns=120 * NS_PER_S, max_age_ns=600 * NS_PER_S)

@@ -9,7 +9,6 @@ import pytest
 
 from koordebpf.act.guards.rules import (
     ClosedGuard,
-    GuardFacts,
     GuardLimits,
     closed_guards,
     screen,
@@ -17,6 +16,7 @@ from koordebpf.act.guards.rules import (
 )
 from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.state.decision_memory import Budget
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 
