@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
-from tests.index_records import apply
+from tests.support.index_records import apply
 
 ROOT = 1
 NAMES = [

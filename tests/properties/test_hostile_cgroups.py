@@ -11,7 +11,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
-from tests.index_records import apply
+from tests.support.index_records import apply
 
 UIDS = ["web", "hog", "evil"]
 APP = "a" * 64
