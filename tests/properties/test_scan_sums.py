@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.events.layout import NO_LIMIT_PAGES, NOT_KNOWN
-from koordebpf.state.sums import Row, ScanSums, packed
+from koordebpf.state.stalls.sums import Row, ScanSums, packed
 
 _UIDS = ("a", "b", None)
 _sizes = st.integers(0, 3)
