@@ -9,8 +9,32 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 
+_HELP = """Print the decision for one recorded frame, and why not another one.
 
-@click.command()
+FRAME.json holds Kubernetes' own objects (pods, node, nodeSLO or sloControllerConfig) and what was measured beside
+them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer.
+
+With --diff, --set or --feature-gates the frame is decided twice, as it is and under the settings that are given,
+and what changes stands side by side.
+
+Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
+files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
+started.
+
+\b
+Examples:
+  koordebpf plan incident.json
+  koordebpf plan --json - < incident.json | jq '.features[0].victims'
+  koordebpf plan incident.json --set memoryEvictThresholdPercent=85
+  koordebpf plan incident.json --set eviction.preferAggressor=false
+  koordebpf plan incident.json --set suppress.policy=cpuIdle
+  koordebpf plan incident.json --diff nodeslo.yaml
+  koordebpf plan incident.json --feature-gates MemoryEvict=true
+  koordebpf plan --schema frame > frame.schema.json
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("frame", required=False, metavar="FRAME.json")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 @click.option(
@@ -49,29 +73,7 @@ def plan(
     strict: bool,
     feature_gates: tuple[str, ...],
 ) -> None:
-    """Print the decision for one recorded frame, and why not another one.
-
-    FRAME.json holds Kubernetes' own objects (pods, node, nodeSLO or sloControllerConfig) and what was measured beside
-    them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer.
-
-    With --diff, --set or --feature-gates the frame is decided twice, as it is and under the settings that are given,
-    and what changes stands side by side.
-
-    Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
-    files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
-    started.
-
-    \b
-    Examples:
-      koordebpf plan incident.json
-      koordebpf plan --json - < incident.json | jq '.features[0].victims'
-      koordebpf plan incident.json --set memoryEvictThresholdPercent=85
-      koordebpf plan incident.json --set eviction.preferAggressor=false
-      koordebpf plan incident.json --set suppress.policy=cpuIdle
-      koordebpf plan incident.json --diff nodeslo.yaml
-      koordebpf plan incident.json --feature-gates MemoryEvict=true
-      koordebpf plan --schema frame > frame.schema.json
-    """
+    """Decide one frame, once or under two settings, and print what came of it."""
     if schema is not None:
         echo_json(_schema(schema), indent=2)
         return

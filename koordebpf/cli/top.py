@@ -11,11 +11,55 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 
 if TYPE_CHECKING:
+    from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.report.pages.top import Level, Sort
+    from koordebpf.report.pages.top import Choice, Level, Sort
 
 
-@click.command()
+_HELP = """Show pods, containers or cgroups by memory, growth and stall.
+
+\b
+USED      anon and unevictable memory: what an eviction gives back
+GROWTH/s  of USED
+SOME%     share of the last 10 s in which at least one task of it waited
+          for memory; FULL%: in which none ran. ~ is worked out from the
+          stalls that were timed (no pressure files on cgroup v1 and
+          psi=0), ≥ a lower bound, - not to be known that way
+BY        whose shortage made most of it wait: the node's, or a limit
+          below the node, its own or its pod's
+OOM IN    until its own limit kills: point, and low–high of the estimate
+
+A name that begins with ? is a pod cgroup that no source knows a pod for. The ledger (--ledger, or key l) charges
+each stall of the last minute to its cause: a limit, or those that grew while the node was short, page cache
+included, beyond their requests.
+
+Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
+have at most, and what the whole node uses.
+
+On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v goes from pods to
+containers to cgroups, l to the ledger and back, q ends. Elsewhere each page is printed below the last.
+
+\b
+Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), some
+  10 ms of CPU a second with 300 containers.
+
+\b
+Provoke something to see: koordebpf demo in another terminal, or, as root,
+on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, memory.limit_in_bytes):
+  C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
+  sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
+    count=5000; rm /var/tmp/x' & koordebpf top --level cgroup --sort stall
+
+\b
+Examples:
+  koordebpf top --pods pods.yaml --sort growth
+  koordebpf top --once --json | jq '.rows[] | select(.full_in)'
+  koordebpf top --ledger --once
+  koordebpf top --pods pods.yaml --frame | koordebpf plan -
+"""
+
+
+@click.command(help=_HELP)
 @click.option(
     "--pods",
     "files",
@@ -56,84 +100,61 @@ def top(
     as_frame: bool,
     backend: WantedBackend | None,
 ) -> None:
-    """Show pods, containers or cgroups by memory, growth and stall.
-
-    \b
-    USED      anon and unevictable memory: what an eviction gives back
-    GROWTH/s  of USED
-    SOME%     share of the last 10 s in which at least one task of it waited
-              for memory; FULL%: in which none ran. ~ is worked out from the
-              stalls that were timed (no pressure files on cgroup v1 and
-              psi=0), ≥ a lower bound, - not to be known that way
-    BY        whose shortage made most of it wait: the node's, or a limit
-              below the node, its own or its pod's
-    OOM IN    until its own limit kills: point, and low–high of the estimate
-
-    A name that begins with ? is a pod cgroup that no source knows a pod for. The ledger (--ledger, or key l) charges
-    each stall of the last minute to its cause: a limit, or those that grew while the node was short, page cache
-    included, beyond their requests.
-
-    Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
-    have at most, and what the whole node uses.
-
-    On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v goes from pods to
-    containers to cgroups, l to the ledger and back, q ends. Elsewhere each page is printed below the last.
-
-    \b
-    Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), some
-      10 ms of CPU a second with 300 containers.
-
-    \b
-    Provoke something to see: koordebpf demo in another terminal, or, as root,
-    on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, memory.limit_in_bytes):
-      C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
-      sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
-        count=5000; rm /var/tmp/x' & koordebpf top --level cgroup --sort stall
-
-    \b
-    Examples:
-      koordebpf top --pods pods.yaml --sort growth
-      koordebpf top --once --json | jq '.rows[] | select(.full_in)'
-      koordebpf top --ledger --once
-      koordebpf top --pods pods.yaml --frame | koordebpf plan -
-    """
+    """Show pages on a terminal, or print pages, objects or a frame."""
     if schema:
         from koordebpf.report.pages.top import top_schema
 
         echo_json(top_schema(), indent=2)
         return
 
-    from koordebpf.agent.config.settings import FEATURE_GATES
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
     from koordebpf.kube.sources.file import FileSource
-    from koordebpf.printable import page
-    from koordebpf.report.pages.top import Choice, cut, page_lines
-    from koordebpf.state.frame import encode_frame
-    from koordebpf.tools.frame import frame_of
-    from koordebpf.tools.keyboard import Keyboard
-    from koordebpf.tools.top import looks
+    from koordebpf.report.pages.top import Choice
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     source = FileSource(files) if files else None
     choice = Choice(sort, level, ledger)
-    is_live = not (once or as_json or as_frame) and sys.stdout.isatty()
     with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
-        if is_live:
-            from koordebpf.report.pages.screen import Screen
+        if as_frame:
+            _print_frame(watch, interval, choice)
+        elif not (once or as_json) and sys.stdout.isatty():
+            _show(watch, interval, choice, rows)
+        else:
+            _print(watch, interval, choice, rows, once=once, as_json=as_json)
 
-            with Keyboard() as keyboard, Screen() as screen:
-                for look in looks(watch, interval, choice, keyboard):
-                    screen.show(look.page, look.choice, rows)
-            return
-        for look in looks(watch, interval, choice, once=once or as_frame):
-            if as_frame:
-                frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
-                echo_json(encode_frame(frame))
-            elif as_json:
-                echo_json(cut(look.page, rows))
-            else:
-                echo(page(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
-                if not once:
-                    echo()
+
+def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None) -> None:
+    from koordebpf.report.pages.screen import Screen
+    from koordebpf.tools.keyboard import Keyboard
+    from koordebpf.tools.top import looks
+
+    with Keyboard() as keyboard, Screen() as screen:
+        for look in looks(watch, interval, choice, keyboard):
+            screen.show(look.page, look.choice, rows)
+
+
+def _print(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
+    from koordebpf.printable import page
+    from koordebpf.report.pages.top import cut, page_lines
+    from koordebpf.tools.top import looks
+
+    for look in looks(watch, interval, choice, once=once):
+        if as_json:
+            echo_json(cut(look.page, rows))
+            continue
+        echo(page(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
+        if not once:
+            echo()
+
+
+def _print_frame(watch: NodeWatch, interval: float, choice: Choice) -> None:
+    from koordebpf.agent.config.settings import FEATURE_GATES
+    from koordebpf.state.frame import encode_frame
+    from koordebpf.tools.frame import frame_of
+    from koordebpf.tools.top import looks
+
+    for look in looks(watch, interval, choice, once=True):
+        frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
+        echo_json(encode_frame(frame))

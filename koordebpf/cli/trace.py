@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,11 @@ import click
 from koordebpf.cli.echo import echo, echo_json
 
 if TYPE_CHECKING:
+    from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
+    from koordebpf.report.trace.record_line import TraceFilter
+    from koordebpf.report.trace.trace_output import Told
+    from koordebpf.tools.trace import Asked
 
 # As koordebpf.report.trace.record_line.KINDS has them, which `--help` must not import.
 _KINDS = (
@@ -29,7 +34,58 @@ _KINDS = (
 )
 
 
-@click.command()
+_HELP = """Print memory pressure events as the kernel tells of them.
+
+Each line is one thing that has ended, with the pod that it happened to:
+
+\b
+reclaim        a task had to free memory itself: how long, how much
+compaction     a task had to move pages for a block of a higher order
+throttled      a sleep inside reclaim, and what for
+memstall       everything that the kernel itself counts as memory pressure,
+               refaults and swap-ins included. One that only holds what
+               other lines tell is left out, unless asked for by name
+oom_kill       the OOM killer's victim, and what it held
+memcg_event    lines of memory.events that grew; looked at each second
+kswapd         background reclaim of one NUMA node went to sleep again
+cgroup_mkdir   a cgroup was born; cgroup_rmdir: died; cgroup_rename
+populated      a cgroup got its first task, or lost its last
+migration      a task came into a cgroup
+
+`node` is the node's own shortage, which its LS pods suffer too; `limit` a limit below the node.
+
+What is not asked for does not leave the kernel: kinds, cgroups, pods and short stalls are filtered there. All is
+counted nevertheless, so that --summary needs no events at all. What was lost is said on standard error at the end.
+
+\b
+Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), printed
+  or not; 20 to 35 µs of CPU for each line that is printed; --record takes
+  a million events a second. --summary sends none, and measures the node
+  four times a second.
+
+\b
+Provoke it, as root, on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, and
+memory.limit_in_bytes for memory.max):
+  C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
+  sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
+    count=500; rm /var/tmp/x'                          reclaim
+  sh -c 'echo $$ >'$C'/cgroup.procs; tail /dev/zero'     OOM kill
+  mkdir $C/x; rmdir $C/x $C                            births and deaths
+
+\b
+Examples:
+  koordebpf trace --min-ms 10                     who stalls for long
+  koordebpf trace --kind oom_kill --json          for machines
+  koordebpf trace --pods pods.yaml --pod default/web-1
+  koordebpf trace --summary --every 10            histograms by pod
+  koordebpf trace --since-boot --seconds 0        counters alone
+  koordebpf trace --count 23 --kind reclaim       exactly 23 of them
+  koordebpf trace --record storm --seconds 10     at full speed, and
+  koordebpf trace --replay storm --pods pods.yaml    to be read later
+"""
+
+
+@click.command(help=_HELP)
 @click.option(
     "--pods",
     "files",
@@ -96,59 +152,9 @@ def trace(
     as_json: bool,
     schema: bool,
 ) -> None:
-    """Print memory pressure events as the kernel tells of them.
-
-    Each line is one thing that has ended, with the pod that it happened to:
-
-    \b
-    reclaim        a task had to free memory itself: how long, how much
-    compaction     a task had to move pages for a block of a higher order
-    throttled      a sleep inside reclaim, and what for
-    memstall       everything that the kernel itself counts as memory pressure,
-                   refaults and swap-ins included. One that only holds what
-                   other lines tell is left out, unless asked for by name
-    oom_kill       the OOM killer's victim, and what it held
-    memcg_event    lines of memory.events that grew; looked at each second
-    kswapd         background reclaim of one NUMA node went to sleep again
-    cgroup_mkdir   a cgroup was born; cgroup_rmdir: died; cgroup_rename
-    populated      a cgroup got its first task, or lost its last
-    migration      a task came into a cgroup
-
-    `node` is the node's own shortage, which its LS pods suffer too; `limit` a limit below the node.
-
-    What is not asked for does not leave the kernel: kinds, cgroups, pods and short stalls are filtered there. All is
-    counted nevertheless, so that --summary needs no events at all. What was lost is said on standard error at the end.
-
-    \b
-    Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), printed
-      or not; 20 to 35 µs of CPU for each line that is printed; --record takes
-      a million events a second. --summary sends none, and measures the node
-      four times a second.
-
-    \b
-    Provoke it, as root, on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, and
-    memory.limit_in_bytes for memory.max):
-      C=/sys/fs/cgroup/lab; mkdir $C; echo 64M > $C/memory.max
-      sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
-        count=500; rm /var/tmp/x'                          reclaim
-      sh -c 'echo $$ >'$C'/cgroup.procs; tail /dev/zero'     OOM kill
-      mkdir $C/x; rmdir $C/x $C                            births and deaths
-
-    \b
-    Examples:
-      koordebpf trace --min-ms 10                     who stalls for long
-      koordebpf trace --kind oom_kill --json          for machines
-      koordebpf trace --pods pods.yaml --pod default/web-1
-      koordebpf trace --summary --every 10            histograms by pod
-      koordebpf trace --since-boot --seconds 0        counters alone
-      koordebpf trace --count 23 --kind reclaim       exactly 23 of them
-      koordebpf trace --record storm --seconds 10     at full speed, and
-      koordebpf trace --replay storm --pods pods.yaml    to be read later
-    """
+    """Check how the options go together, then print, record or replay events."""
     if schema:
-        from koordebpf.report.trace.trace_output import trace_schema
-
-        echo_json(trace_schema(), indent=2)
+        _print_schema()
         return
     if summary and (count or kind or min_ms):
         raise click.UsageError("--summary counts every stall: it goes with neither --count, --kind nor --min-ms")
@@ -160,49 +166,82 @@ def trace(
         raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
 
     from koordebpf.collect.scope import open_scope
-    from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
-    from koordebpf.report.trace.record_line import DEFAULT_KINDS, HEADER, KINDS, TraceFilter, losses
-    from koordebpf.report.trace.trace_output import Told, told_json, told_text
-    from koordebpf.tools.trace import Asked, follow, open_watch
+    from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+    from koordebpf.tools.trace import Asked, open_watch
 
-    wanted = TraceFilter(
-        pod,
-        tuple(cgroup_id(path) for path in cgroup),
-        KINDS if "all" in kind else kind or DEFAULT_KINDS,
-        int(min_ms * 1_000_000),
-        once="memstall" not in kind,
-    )
-
-    def tell(told: Told) -> None:
-        if as_json:
-            echo_json(told_json(told))
-        else:
-            echo(told_text(told))
-
+    wanted = _filter(pod, cgroup, kind, min_ms)
     if replay:
-        from koordebpf.tools.replay import replayed
-
-        if not as_json:
-            echo(HEADER)
-        for batch in replayed(replay, files, wanted, count):
-            tell(batch)
+        _replay(replay, files, wanted, count, as_json)
         return
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
-    ring_bytes = None
-    if record_to:
-        from koordebpf.tools.record import RING_BYTES
-
-        ring_bytes = RING_BYTES
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
-    with open_watch(scope, files, asked, backend, ring_bytes) as watch:
+    with open_watch(scope, files, asked, backend, _ring_bytes() if record_to else None) as watch:
         if record_to:
-            from koordebpf.tools.replay import record_trace
-
-            echo(record_trace(watch, record_to, asked), err=True)
+            _record(watch, record_to, asked)
         else:
-            if asked.records and not as_json:
-                echo(HEADER)
-            for told in follow(watch, asked):
-                tell(told)
-        for sentence in losses(watch.totals(), watch.undecodable):
-            echo(sentence, err=True)
+            _follow(watch, asked, as_json)
+
+
+def _print_schema() -> None:
+    from koordebpf.report.trace.trace_output import trace_schema
+
+    echo_json(trace_schema(), indent=2)
+
+
+def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, ...], min_ms: float) -> TraceFilter:
+    from koordebpf.kernel.cgroup.hierarchy import cgroup_id
+    from koordebpf.report.trace.record_line import DEFAULT_KINDS, KINDS, TraceFilter
+
+    return TraceFilter(
+        pods,
+        tuple(cgroup_id(path) for path in cgroups),
+        KINDS if "all" in kinds else kinds or DEFAULT_KINDS,
+        int(min_ms * 1_000_000),
+        once="memstall" not in kinds,
+    )
+
+
+def _replay(file: Path, pods: tuple[Path, ...], wanted: TraceFilter, count: int | None, as_json: bool) -> None:
+    from koordebpf.tools.replay import replayed
+
+    _print(replayed(file, pods, wanted, count), as_json, has_records=True)
+
+
+def _follow(watch: NodeWatch, asked: Asked, as_json: bool) -> None:
+    from koordebpf.tools.trace import follow
+
+    _print(follow(watch, asked), as_json, has_records=asked.records)
+    _print_losses(watch)
+
+
+def _record(watch: NodeWatch, file: Path, asked: Asked) -> None:
+    from koordebpf.tools.replay import record_trace
+
+    echo(record_trace(watch, file, asked), err=True)
+    _print_losses(watch)
+
+
+def _ring_bytes() -> int:
+    from koordebpf.tools.record import RING_BYTES
+
+    return RING_BYTES
+
+
+def _print(items: Iterable[Told], as_json: bool, *, has_records: bool) -> None:
+    from koordebpf.report.trace.record_line import HEADER
+    from koordebpf.report.trace.trace_output import told_json, told_text
+
+    if has_records and not as_json:
+        echo(HEADER)
+    for item in items:
+        if as_json:
+            echo_json(told_json(item))
+        else:
+            echo(told_text(item))
+
+
+def _print_losses(watch: NodeWatch) -> None:
+    from koordebpf.report.trace.record_line import losses
+
+    for sentence in losses(watch.totals(), watch.undecodable):
+        echo(sentence, err=True)
