@@ -61,20 +61,7 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
     upper = strategy.cpuEvictBESatisfactionUpperPercent or 0
     written = strategy.cpuEvictBEUsageThresholdPercent
     busy = DEFAULT_BE_USAGE_THRESHOLD_PERCENT if written is None else written
-    evidence = CpuEvidence(
-        window_ns=window.window_ns,
-        used_millicpu=average.used,
-        of_millicpu=average.limit,
-        used_percent=average.used * 100 // average.limit if average.limit else None,
-        threshold_percent=busy,
-        lower_percent=lower,
-        threshold_millicpu=first_byte_at(busy, average.limit),
-        lower_millicpu=average.request * lower // 100,
-        upper_percent=upper,
-        upper_millicpu=average.request * upper // 100,
-        request_millicpu=average.request,
-        now=CpuMoment(now.used, now.limit, now.request),
-    )
+    evidence = _evidence(window.window_ns, average, now, (busy, lower, upper))
     for moment, when in ((average, f"in {window.window_ns // NS_PER_S} s"), (now, "now")):
         is_busy = below_one_is_busy and moment.limit < MILLI
         if (why := _why_fine(moment, 0 if is_busy else busy, lower)) is not None:
@@ -93,6 +80,25 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
         ),
         cpu=evidence,
         cpu_needs=(CpuNeed(BE_REQUESTED_CPU, need, average.request, average.limit),),
+    )
+
+
+# The percents are those of the strategy: busy, lower, upper.
+def _evidence(window_ns: int, average: _Moment, now: _Moment, percents: tuple[int, int, int]) -> CpuEvidence:
+    busy, lower, upper = percents
+    return CpuEvidence(
+        window_ns=window_ns,
+        used_millicpu=average.used,
+        of_millicpu=average.limit,
+        used_percent=average.used * 100 // average.limit if average.limit else None,
+        threshold_percent=busy,
+        lower_percent=lower,
+        threshold_millicpu=first_byte_at(busy, average.limit),
+        lower_millicpu=average.request * lower // 100,
+        upper_percent=upper,
+        upper_millicpu=average.request * upper // 100,
+        request_millicpu=average.request,
+        now=CpuMoment(now.used, now.limit, now.request),
     )
 
 

@@ -12,8 +12,10 @@ from koordebpf.policy.evict.grace import capped_grace_s
 from koordebpf.policy.evict.pending import is_cooling, is_cooling_cpu, is_starting_cpu, pending_credit
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import Selection, select
-from koordebpf.policy.plan import CpuAmounts, Excluded, FeaturePlan, Victim
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.plan import Candidate, CpuAmounts, Excluded, FeaturePlan, Victim
 from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured
+from koordebpf.state.view import NodeView
 from koordebpf.units import format_ns
 
 # Koordinator's texts, spelled as in its Events.
@@ -42,14 +44,8 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     needs = verdict.amounts
     pending, leaving = pending_credit(view, settings, current.leaving, needs)
     held = _sized(FeaturePlan(verdict), verdict, need=sum(needs.values()), pending=sum(pending.values()))
-    if verdict.cpu_needs and is_starting_cpu(view, settings):
-        return replace(held, reason=f"the agent started less than {format_ns(settings.cpu_cool_time_ns)} ago")
-    if verdict.cpu_needs and is_cooling_cpu(view, settings):
-        return replace(held, reason=f"the last eviction was less than {format_ns(settings.cpu_cool_time_ns)} ago")
-    if not verdict.cpu_needs and is_cooling(view, settings):
-        if settings.strict_compat:
-            return replace(held, reason=f"the last eviction was less than {format_ns(settings.cool_time_ns)} ago")
-        return replace(held, reason="what was evicted last has not given its memory back yet")
+    if (why := _why_waiting(verdict, view, settings)) is not None:
+        return replace(held, reason=why)
     still_open = {resource: need - pending[resource] for resource, need in needs.items()}
     if not _is_short(still_open):
         names = ", ".join(leaving[:_NAMES]) + (", …" if len(leaving) > _NAMES else "")
@@ -72,26 +68,39 @@ def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     current.take(victims)
     credit = {resource: credit_of(victims, resource) for resource, need in still_open.items() if need > 0}
     missing = {resource: max(still_open[resource] - given, 0) for resource, given in credit.items()}
-    is_for_use = USED in needs
     return replace(
         _sized(held, verdict, credit=sum(credit.values()), missing=sum(missing.values())),
-        victims=tuple(
-            [
-                Victim(
-                    each,
-                    EVICT_REASON,
-                    evict_message(feature.name, each.name),
-                    is_for_use,
-                    not is_honoured(settings.exemptions.budgets, each.namespace, view),
-                    capped_grace_s(current.pods[each.uid], view, settings) if is_for_use else None,
-                )
-                for each in victims
-            ]
-        ),
+        victims=tuple([_victim(current, feature, each, is_for_use=USED in needs) for each in victims]),
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),
         reason=_why_no_more(feature, selection, missing, verdict),
         not_honoured=_not_honoured(current, feature, selection),
+    )
+
+
+# Why nothing more is evicted for this resource yet; None: it may be.
+def _why_waiting(verdict: Verdict, view: NodeView, settings: EvictSettings) -> str | None:
+    if verdict.cpu_needs:
+        if is_starting_cpu(view, settings):
+            return f"the agent started less than {format_ns(settings.cpu_cool_time_ns)} ago"
+        if is_cooling_cpu(view, settings):
+            return f"the last eviction was less than {format_ns(settings.cpu_cool_time_ns)} ago"
+    elif is_cooling(view, settings):
+        if settings.strict_compat:
+            return f"the last eviction was less than {format_ns(settings.cool_time_ns)} ago"
+        return "what was evicted last has not given its memory back yet"
+    return None
+
+
+def _victim(current: Round, feature: Feature, chosen: Candidate, *, is_for_use: bool) -> Victim:
+    view, settings = current.view, current.settings
+    return Victim(
+        chosen,
+        EVICT_REASON,
+        evict_message(feature.name, chosen.name),
+        is_for_use,
+        not is_honoured(settings.exemptions.budgets, chosen.namespace, view),
+        capped_grace_s(current.pods[chosen.uid], view, settings) if is_for_use else None,
     )
 
 
