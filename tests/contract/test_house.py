@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,42 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "koordebpf").rglob("*.py"))
 MAX_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_ATTRIBUTES = 12  # names that a class stores on self
+MAX_ARGUMENTS = 6  # of a constructor
+MAX_FILES = 15  # of a folder, without __init__.py
+MAX_ENTRIES = 28
+# What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
+EXCEEDS = {
+    ("arguments", "act/ladder/executor.py", "LadderExecutor"): "one argument for each way to act",
+    ("attributes", "act/writer/writer.py", "CgroupWriter"): "one part for each thing that is known of a file",
+    ("arguments", "agent/reporter.py", "Reporter"): "one argument for each place that it reports to",
+    ("attributes", "agent/reporter.py", "Reporter"): "all that is needed to report each thing once",
+    ("lines", "agent/run.py", "_run"): "puts one agent together, in the order in which its parts are closed again",
+    ("attributes", "agent/strategies/suppression_wake.py", "SuppressionWake"): "two ways to be woken",
+    ("arguments", "agent/tick.py", "Agent"): "most parts are optional, and made in agent/run.py",
+    ("attributes", "agent/tick.py", "Agent"): "owns everything that one node's agent consists of",
+    ("attributes", "attribution/index.py", "CgroupIndex"): "the tree, the pods, and lookups in both",
+    ("attributes", "collect/cluster_view.py", "Known"): "what is in force of each part of the cluster's state",
+    ("arguments", "collect/cpu.py", "CpuCollector"): "paths and windows that tests replace",
+    ("attributes", "collect/cpu.py", "CpuCollector"): "kept files and what was read of them",
+    ("attributes", "collect/history.py", "NodeHistory"): "one window or table for each thing that is remembered",
+    ("attributes", "collect/memory.py", "Collector"): "one kept file or table for each thing that is measured",
+    ("attributes", "collect/node_watch.py", "NodeWatch"): "signals, index and source, and how far each was read",
+    ("arguments", "controller/tick.py", "Controller"): "one argument for each part that tests replace",
+    ("attributes", "controller/tick.py", "Controller"): "the state between two looks",
+    ("attributes", "demo/observer.py", "NodeObserver"): "what is read of a node, and its crossing",
+    ("attributes", "demo/story.py", "_Run"): "the processes of one story and what they said",
+    ("attributes", "kernel/backends/files.py", "FilesSignals"): "counters that BPF programs keep elsewhere",
+    ("arguments", "kube/cache/reflector.py", "Reflector"): "callbacks of its source",
+    ("attributes", "kube/cache/reflector.py", "Reflector"): "the state of one list and watch",
+    ("attributes", "kube/sources/api.py", "ApiSource"): "one reflector for each resource",
+    ("arguments", "kube/sources/kubelet.py", "KubeletSource"): "how to reach kubelet, and how often",
+    ("attributes", "report/prom/controller.py", "ControllerMetrics"): "one for each metric that the loop sets",
+    ("attributes", "report/prom/metrics.py", "AgentMetrics"): "one for each metric that the loop sets",
+    ("arguments", "store/audit.py", "OpenPlan"): "fields of one audit line",
+    ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
+}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "handler", "misc"}
 # Words that add nothing to a name that they are said of.
 _FILLER = {
@@ -67,6 +104,48 @@ def literal_page_sizes(path: Path) -> list[int]:
     return sorted(lines)
 
 
+def exceeding(source: bytes) -> dict[tuple[str, str], int]:
+    """Return what exceeds a limit as (what is counted, name) → how many."""
+    found: dict[tuple[str, str], int] = {}
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                counts = {"lines": (node.end_lineno - node.lineno + 1, MAX_FUNCTION_LINES)}
+            case ast.ClassDef():
+                counts = {
+                    "attributes": (len(stored_on_self(node)), MAX_ATTRIBUTES),
+                    "arguments": (constructor_arguments(node), MAX_ARGUMENTS),
+                }
+            case _:
+                continue
+        found |= {(what, node.name): count for what, (count, limit) in counts.items() if count > limit}
+    return found
+
+
+def stored_on_self(node: ast.ClassDef) -> set[str]:
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+
+
+def constructor_arguments(node: ast.ClassDef) -> int:
+    found = [each.args for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    return sum(len([*args.posonlyargs, *args.args, *args.kwonlyargs]) - 1 for args in found)
+
+
+def all_exceeding() -> dict[tuple[str, str, str], int]:
+    return {
+        (what, path.relative_to(ROOT / "koordebpf").as_posix(), name): count
+        for path in MODULES
+        for (what, name), count in exceeding(path.read_bytes()).items()
+    }
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 class TestModule:
     def test_it_needs_no_table_of_contents(self, path):
@@ -98,6 +177,49 @@ def test_a_literal_page_size_is_found(tmp_path):
     path = tmp_path / "reader.py"
     path.write_text('"""4096 in prose."""\nPAGE_BYTES = 4_096\nn * 4096\nbuf = os.read(fd, 4096)\nn >> 12\n')
     assert literal_page_sizes(path) == [2, 3, 5]
+
+
+def test_functions_and_classes_are_small():
+    assert {key: count for key, count in all_exceeding().items() if key not in EXCEEDS} == {}
+
+
+def test_what_may_exceed_only_shrinks():
+    assert sorted(EXCEEDS.keys() - all_exceeding().keys()) == []
+    assert len(EXCEEDS) <= MAX_ENTRIES
+    assert all(EXCEEDS.values())
+
+
+def test_no_folder_has_too_many_files():
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in MODULES if path.name != "__init__.py")
+    assert {folder: files for folder, files in folders.items() if files > MAX_FILES} == {}
+
+
+def _function_of(lines: int) -> str:
+    return "def long():\n" + "    pass\n" * (lines - 1)
+
+
+def _class_of(arguments: int, attributes: int) -> str:
+    names = ", ".join(f"a{number}" for number in range(arguments))
+    stored = "".join(f"        self.b{number} = self.seen = 0\n" for number in range(attributes - 1))
+    return f"class Large:\n    def __init__(self, {names}):\n        pass\n    def start(self):\n{stored}"
+
+
+_POSITIONAL = "class Large:\n    def __init__(self, a, b, c, d, /, *, e, f, g):\n        pass\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (_function_of(60), {}),
+        (_function_of(61), {("lines", "long"): 61}),
+        (_class_of(6, 12), {}),
+        (_class_of(7, 12), {("arguments", "Large"): 7}),
+        (_class_of(6, 13), {("attributes", "Large"): 13}),
+        (_POSITIONAL, {("arguments", "Large"): 7}),
+    ],
+)
+def test_what_exceeds_is_found(source, found):
+    assert exceeding(source.encode()) == found
 
 
 def test_every_module_was_looked_at():
