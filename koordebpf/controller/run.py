@@ -14,7 +14,7 @@ import msgspec
 
 from koordebpf.controller.election import Election
 from koordebpf.controller.reconcile import Reconciler
-from koordebpf.controller.tick import Controller
+from koordebpf.controller.tick import Controller, Leadership
 from koordebpf.errors import SupportError
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
@@ -76,8 +76,10 @@ def run_controller(config: ControllerConfig) -> None:
             source,
             writer,
             Reconciler(writer, adopts=config.adopt, now_ns=time.monotonic_ns),
-            lambda: not loop.stopping and (election is None or election.is_leader()),
-            lambda: election.problem if election else "",
+            Leadership(
+                lambda: not loop.stopping and (election is None or election.is_leader()),
+                lambda: election.problem if election else "",
+            ),
             metrics,
             health,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from koordebpf.controller.reconcile import Reconciler
-from koordebpf.controller.tick import Controller
+from koordebpf.controller.tick import Controller, Leadership
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
@@ -34,7 +34,7 @@ class Rig:
         self.reconciler = Reconciler(writer, adopts=adopt, now_ns=self._now_ns)
         self.metrics, self.health = ControllerMetrics(SelfUsageReader().read), Health()
         self.controller = Controller(
-            self.source, writer, self.reconciler, lambda: self.leads, str, self.metrics, self.health
+            self.source, writer, self.reconciler, Leadership(lambda: self.leads), self.metrics, self.health
         )
         self.woken = threading.Event()
         self.source.start(self.woken.set)

@@ -256,8 +256,8 @@ class TestEdits:
         assert "memoryEvictThresholdPercent: 700: must be 0…100" in event["message"]
         assert "its last good value stays in force" in event["message"]
         assert sum("must be 0…100" in message for message in caplog.messages) == 1
-        assert rig.metrics.configmap_problems == {"ConfigParamInvalid": 1}
-        assert rig.metrics.stale_keys == ("resource-threshold-config",)
+        assert rig.metrics.configmap.problems == {"ConfigParamInvalid": 1}
+        assert rig.metrics.configmap.stale_keys == ("resource-threshold-config",)
         assert rig.reasons == ()
 
         still_wrong = store.objects[CONFIGMAPS]["slo-controller-config"]["data"]["resource-threshold-config"]
@@ -269,7 +269,7 @@ class TestEdits:
 
         store.put(CONFIGMAPS, config_map(resource_threshold_config=BE_AT_60))
         rig.until(lambda: threshold(store, "n1") == 60, "the mended edit")
-        assert rig.metrics.configmap_problems == {}
+        assert rig.metrics.configmap.problems == {}
         assert len(store.objects[EVENTS]) == 1
 
     def test_what_is_no_json_has_koordinators_reason(self, store: Store, start: Start) -> None:

@@ -21,8 +21,8 @@ def families() -> list[Metric]:
     metrics = ControllerMetrics(SelfUsageReader().read)
     metrics.nodeslos = {"settled": 499, "pending": 1}
     metrics.requests = {"created": 499, "failed": 2}
-    metrics.configmap_problems = {"ConfigParamInvalid": 1}
-    metrics.stale_keys = ("resource-threshold-config",)
+    metrics.configmap.problems = {"ConfigParamInvalid": 1}
+    metrics.configmap.stale_keys = ("resource-threshold-config",)
     metrics.log_sink = LineSink(lambda _line: None, "log")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,6 +10,29 @@ from prometheus_client.registry import Collector
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
 from koordebpf.store.line_sink import LineSink
+
+
+class ConfigMapMetrics:
+    """What is wrong with slo-controller-config."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, int] = {}  # reason → problems
+        self.stale_keys: tuple[str, ...] = ()
+
+    def families(self) -> Iterator[Metric]:
+        """Yield its metrics."""
+        problems = GaugeMetricFamily(
+            "koordebpf_controller_configmap_problems", "What is wrong with slo-controller-config.", labels=["reason"]
+        )
+        for reason, count in dict(self.problems).items():
+            problems.add_metric([reason], count)
+        yield problems
+        stale = GaugeMetricFamily(
+            "koordebpf_controller_configmap_key_stale", "1: the key is unusable, an older is in force.", labels=["key"]
+        )
+        for key in self.stale_keys:
+            stale.add_metric([key], 1)
+        yield stale
 
 
 class ControllerMetrics(Collector):
@@ -24,8 +47,7 @@ class ControllerMetrics(Collector):
         self.nodeslos: dict[str, int] = {}  # state → objects: settled, pending, foreign, orphaned
         self.requests: dict[str, int] = {}  # outcome → writes: created, updated, conflict, failed
         self.overwritten = 0
-        self.configmap_problems: dict[str, int] = {}  # reason → problems
-        self.stale_keys: tuple[str, ...] = ()
+        self.configmap = ConfigMapMetrics()
         self.last_round_s = 0.0
         self.rounds = 0
         self.log_sink: LineSink | None = None
@@ -48,18 +70,7 @@ class ControllerMetrics(Collector):
         yield writes
         text = "Times that another changed a NodeSLO after it was written."
         yield CounterMetricFamily("koordebpf_controller_overwritten", text, self.overwritten)
-        problems = GaugeMetricFamily(
-            "koordebpf_controller_configmap_problems", "What is wrong with slo-controller-config.", labels=["reason"]
-        )
-        for reason, count in dict(self.configmap_problems).items():
-            problems.add_metric([reason], count)
-        yield problems
-        stale = GaugeMetricFamily(
-            "koordebpf_controller_configmap_key_stale", "1: the key is unusable, an older is in force.", labels=["key"]
-        )
-        for key in self.stale_keys:
-            stale.add_metric([key], 1)
-        yield stale
+        yield from self.configmap.families()
         yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds)
         yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.last_round_s)
         if self.log_sink is not None:
