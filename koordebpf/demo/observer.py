@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from array import array
-from bisect import bisect_left
 
 import msgspec
 
+from koordebpf.demo.crossing import Crossing, Usage
 from koordebpf.demo.node import NodeCgroup
 from koordebpf.demo.verdict import PodStalls
 from koordebpf.errors import CgroupGone
@@ -22,27 +21,13 @@ from koordebpf.units import NS_PER_S, PAGE_BYTES
 _NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """The node at one moment. `usage_bytes` has the page cache in it, `used_bytes` not (README, What "used" means)."""
-
-    at_ns: int
-    usage_bytes: int
-    used_bytes: int
-
-
 class NodeObserver:
-    """Reads the node and remembers the crossing and the way back; `below_ns` is the first reading after it."""
+    """Reads the node's usage and its pods' stalls; each sample goes into `crossing`."""
 
-    def __init__(self, node: NodeCgroup, hierarchy: MemoryHierarchy, threshold_bytes: int, lower_bytes: int) -> None:
+    def __init__(self, node: NodeCgroup, hierarchy: MemoryHierarchy, crossing: Crossing) -> None:
         self._node = node
         self._root_id = cgroup_id(node.path)
-        self._threshold_bytes = threshold_bytes
-        self._lower_bytes = lower_bytes
-        self.peak_usage_bytes = 0
-        self.peak_used_bytes = 0
-        self._sampled_ns = array("q")
-        self._above_ns: int | None = None  # the first reading above
-        self.below_ns: int | None = None
+        self.crossing = crossing
         self._memory = CgroupMemory(node.path, node.version)
         self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
         request = SignalRequest(
@@ -61,26 +46,8 @@ class NodeObserver:
         """Read the node now. Cost: 30 µs."""
         memory = self._read()
         now = Usage(time.monotonic_ns(), memory.usage_bytes, cgroup_used_bytes(memory))
-        if self._above_ns is None and now.used_bytes >= self._threshold_bytes:
-            self._above_ns = now.at_ns
-        if self._above_ns is not None and self.below_ns is None and now.used_bytes < self._lower_bytes:
-            self.below_ns = now.at_ns
-        self._sampled_ns.append(now.at_ns)
-        self.peak_usage_bytes = max(self.peak_usage_bytes, now.usage_bytes)
-        self.peak_used_bytes = max(self.peak_used_bytes, now.used_bytes)
+        self.crossing.push(now)
         return now
-
-    def crossed_ns(self, seen_ns: int | None = None) -> int | None:
-        """Return the last reading below the threshold before it was first seen above: here, or by another at `seen_ns`.
-
-        No latency that is counted from it is shown shorter than it was. The other may see the crossing alone: an agent
-        needs a few milliseconds from there until the memory is back. None: nobody saw one.
-        """
-        seen = [ns for ns in (self._above_ns, seen_ns) if ns is not None]
-        if not seen:
-            return None
-        earlier = bisect_left(self._sampled_ns, min(seen)) - 1
-        return self._sampled_ns[earlier] if earlier >= 0 else None
 
     # The LRU lists themselves where the kernel has a cgroup iterator: memory.stat of a cgroup lags by up to 2 s behind
     # what was charged to its children (6.18: flush_memcg_stats_dwork's period), and page cache looks used meanwhile.

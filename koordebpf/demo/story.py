@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from koordebpf.demo.crossing import Crossing
 from koordebpf.demo.node import DemoNode, demo_node
 from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
@@ -146,7 +147,8 @@ class _Run:
             enable=True, memoryEvictThresholdPercent=THRESHOLD_PERCENT, memoryEvictLowerPercent=LOWER_PERCENT
         )
         self._threshold_bytes = threshold_bytes(strategy, LIMIT_BYTES) or LIMIT_BYTES
-        self._observer = NodeObserver(node, hierarchy, self._threshold_bytes, LIMIT_BYTES * LOWER_PERCENT // 100)
+        crossing = Crossing(self._threshold_bytes, LIMIT_BYTES * LOWER_PERCENT // 100)
+        self._observer = NodeObserver(node, hierarchy, crossing)
         stack.callback(self._observer.close)
         self._stack = stack
         self._agent = stack.enter_context(
@@ -181,7 +183,9 @@ class _Run:
                 self._until(lambda: bool(self._evictions), _HOG_NS)
                 self._until(_never, _AFTER_NS)
             case "page-cache":
-                self._until(lambda: self._observer.peak_usage_bytes * 100 >= LIMIT_BYTES * FULL_PERCENT, _FLOOD_NS)
+                self._until(
+                    lambda: self._observer.crossing.peak_usage_bytes * 100 >= LIMIT_BYTES * FULL_PERCENT, _FLOOD_NS
+                )
                 self._until(_never, _TROUBLE_NS)
             case "own-limit":
                 self._until(_never, _TROUBLE_NS)
@@ -191,17 +195,17 @@ class _Run:
         self._stop()
         exit_code = self._agent.exit_code
         first_seen_ns = next((eviction.seen_ns for eviction in self._evictions), None)
-        crossed_ns = self._observer.crossed_ns(first_seen_ns)
-        above_until = next((e.freed_ns for e in self._evictions), None) or self._observer.below_ns
+        crossed_ns = self._observer.crossing.crossed_ns(first_seen_ns)
+        above_until = next((e.freed_ns for e in self._evictions), None) or self._observer.crossing.below_ns
         return StoryFacts(
             kind=self._story.kind,
             limit_bytes=LIMIT_BYTES,
             threshold_bytes=self._threshold_bytes,
             began_ns=self._began_ns,
             crossed_ns=crossed_ns,
-            below_ns=self._observer.below_ns,
-            peak_usage_bytes=self._observer.peak_usage_bytes,
-            peak_used_bytes=self._observer.peak_used_bytes,
+            below_ns=self._observer.crossing.below_ns,
+            peak_usage_bytes=self._observer.crossing.peak_usage_bytes,
+            peak_used_bytes=self._observer.crossing.peak_used_bytes,
             evictions=tuple(self._evictions),
             oom_kills=oom_kills,
             pods=pods,
@@ -272,6 +276,9 @@ class _Run:
             }
             self._tell(Event(usage.at_ns, "usage", numbers=numbers))
 
+    def _is_full(self) -> bool:
+        return self._observer.crossing.peak_usage_bytes * 100 >= LIMIT_BYTES * FULL_PERCENT
+
     @property
     def _is_growing(self) -> bool:
         return self._story.kind == "hog" and self._began_ns is not None and not self._evictions
@@ -297,7 +304,7 @@ class _Run:
         for eviction in evictions_of(record):
             self._evictions.append(eviction)
             numbers = {
-                "crossed_ns": self._observer.crossed_ns(eviction.seen_ns),
+                "crossed_ns": self._observer.crossing.crossed_ns(eviction.seen_ns),
                 **msgspec.to_builtins(eviction),
                 "ranking": [
                     {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.used_bytes}
