@@ -282,20 +282,20 @@ def _open_source(config: AgentConfig) -> Source:
             may_be_evicted=has_victims,
             namespace_labels=asked_labels(exemptions),
         )
+    from koordebpf.kube.http.transport import open_kubelet
     from koordebpf.kube.sources.kubelet import KubeletSource
 
     if not config.kubelet_url:
         raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
     if not config.files:
         raise ConfigError("--pods", None, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only")
-    kubelet = KubeletSource(
+    transport = open_kubelet(
         config.kubelet_url,
         config.kubelet_token_file or _SERVICE_ACCOUNT_TOKEN,
-        config.node_name,
-        ca_file=config.kubelet_ca_file,
+        config.kubelet_ca_file,
         insecure=config.kubelet_insecure,
     )
-    return MergedSource(kubelet, FileSource(config.files))
+    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
 
 
 def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:

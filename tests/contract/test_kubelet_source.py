@@ -12,6 +12,7 @@ from apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, 
 
 from koordebpf.attribution.static_pods import cgroup_names
 from koordebpf.errors import ConfigError
+from koordebpf.kube.http.transport import open_kubelet
 from koordebpf.kube.sources.kubelet import KubeletSource
 from koordebpf.state.pods.facts import pod_facts
 
@@ -51,9 +52,16 @@ def token(tmp_path: Path) -> Path:
 def open_source(kubelet: Server, token: Path, certificate: tuple[Path, Path]) -> Iterator[Open]:
     opened: list[KubeletSource] = []
 
-    def _open(wake: Callable[[], None] = lambda: None, **options: object) -> KubeletSource:
-        options = {"ca_file": certificate[0], "period_s": 0.05, "nudge_gap_s": 0.01, **options}
-        source = KubeletSource(kubelet.url, token, "n1", **options)  # type: ignore[arg-type]
+    def _open(
+        wake: Callable[[], None] = lambda: None,
+        *,
+        ca_file: Path | None = certificate[0],
+        insecure: bool = False,
+        **options: object,
+    ) -> KubeletSource:
+        transport = open_kubelet(kubelet.url, token, ca_file, insecure=insecure)
+        options = {"period_s": 0.05, "nudge_gap_s": 0.01, **options}
+        source = KubeletSource(transport, "n1", **options)  # type: ignore[arg-type]
         opened.append(source)
         source.start(wake)
         return source
@@ -256,9 +264,9 @@ def test_close_ends_the_thread_while_the_kubelet_hangs(open_source: Open, pods: 
 )
 def test_unusable_settings_are_refused(url: str, ca_file: Path | None, insecure: bool, rule: str, token: Path) -> None:
     with pytest.raises(ConfigError, match=rule):
-        KubeletSource(url, token, "n1", ca_file=ca_file, insecure=insecure)
+        open_kubelet(url, token, ca_file, insecure=insecure)
 
 
 def test_missing_token_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be a readable file"):
-        KubeletSource("https://127.0.0.1:10250", tmp_path / "none", "n1", insecure=True)
+        open_kubelet("https://127.0.0.1:10250", tmp_path / "none", None, insecure=True)

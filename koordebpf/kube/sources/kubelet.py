@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
 from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.kube.cache.store import Table, decode_list, decode_pod
 from koordebpf.kube.http.backoff import Backoff
-from koordebpf.kube.http.transport import open_kubelet
+from koordebpf.kube.http.transport import Transport
 
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 _STATIC_SOURCES: Final = ("file", "http")
@@ -33,6 +32,8 @@ _CLOSE_S: Final = 0.9  # the thread ends within a second
 class KubeletSource:
     """Asks GET /pods every `period_s`, and at once when nudged. Knows no Node, no NodeSLO and no ConfigMap.
 
+    Owns `transport`, that of `open_kubelet`, and closes it.
+
     Needs:   RBAC get on nodes/proxy, or on nodes/pods where the kubelet authorises finely (Kubernetes 1.33).
     Synced:  `synced_at_ns` is the moment the last good answer was asked for; its age stays below
              `period_s` · 1.1 + 5 s while the kubelet answers.
@@ -45,18 +46,15 @@ class KubeletSource:
 
     def __init__(
         self,
-        url: str,
-        token_file: Path,
+        transport: Transport,
         node_name: str,
         *,
-        ca_file: Path | None = None,
-        insecure: bool = False,
         period_s: float = 10.0,
         nudge_gap_s: float = NUDGE_GAP_S,
     ) -> None:
         if period_s <= 0:
             raise ConfigError("kubelet period", period_s, "must be above 0 s")
-        self._transport = open_kubelet(url, token_file, ca_file, insecure=insecure)
+        self._transport = transport
         self._node_name = node_name
         self._period_s = period_s
         self._nudge_gap_s = nudge_gap_s
