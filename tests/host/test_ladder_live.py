@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.ladder.executor import LadderExecutor
+from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.ladder.reclaim import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
@@ -71,7 +71,9 @@ def test_a_frozen_process_gets_no_cpu_and_runs_on_when_it_is_undone(unified: Pat
         with Journal(tmp_path / "journal") as journal:
             writer = CgroupWriter(places, journal, enforce=True, audit=told.append)
             ids = {cgroup_id(unified): unified.name}
-            executor = LadderExecutor(MemoryHierarchy(2, mount, 0), ids.get, places, writer, None, told.append)
+            executor = LadderExecutor(
+                PodDirectories(MemoryHierarchy(2, mount, 0), ids.get), places, writer, None, told.append
+            )
             plan = RungPlan(Rung.FREEZE, True, "freezes it", (RungAction(unified.name[3:], "default", "pod", *ids),))
             assert executor.begin(plan, time.monotonic_ns())
             until(lambda: "frozen 1" in (unified / "cgroup.events").read_text(), "a freeze")

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from koordebpf.act.ladder.reclaim import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import LADDER
@@ -36,35 +38,46 @@ _DEFAULT_PERIOD_US = 100_000  # kernel/sched: default_cfs_period
 _IN_FORCE = frozenset({WriteResult.WRITTEN, WriteResult.DRY_RUN})
 
 
+def _own_name(uid: str) -> tuple[str, ...]:
+    return (uid,)
+
+
+class PodDirectories(msgspec.Struct, frozen=True):
+    """How to find the directory of a pod.
+
+    `hierarchy` is the memory controller's; `path_of` returns the path of a cgroup id below its mount, None where it is
+    gone; `names_of` the names that the directory of a pod of this UID may bear.
+    """
+
+    hierarchy: MemoryHierarchy
+    path_of: Callable[[int], str | None]
+    names_of: Callable[[str], tuple[str, ...]] = _own_name
+
+
 class LadderExecutor:
     """Does to cgroups what a rung says, and undoes it.
 
     Args:
-        hierarchy: of the memory controller, below whose mount `path_of` finds a cgroup.
-        path_of: the path of a cgroup id, None where it is gone.
+        directories: of pods.
         writer: of the node. `undo` restores all that the ladder wrote of a rung's files.
         reclaimer: None in a dry run.
         tell: gets what became of each request to reclaim; the writer tells of files itself.
-        names_of: the names that the directory of a pod of this UID may bear; None: the UID alone.
     """
 
     def __init__(
         self,
-        hierarchy: MemoryHierarchy,
-        path_of: Callable[[int], str | None],
+        directories: PodDirectories,
         places: Places,
         writer: CgroupWriter,
         reclaimer: Reclaimer | None,
         tell: Callable[[FileChange], None],
-        names_of: Callable[[str], tuple[str, ...]] | None = None,
     ) -> None:
-        self._hierarchy = hierarchy
-        self._path_of = path_of
+        self._hierarchy = directories.hierarchy
+        self._directories = directories
         self._places = places
         self._writer = writer
         self._reclaimer = reclaimer
         self._tell = tell
-        self._names_of = names_of or _own_name
         self._wanted: dict[FileKey, CgroupWrite] = {}
         self._reason = ""
         self._reclaims: Counter[tuple[str, WriteResult]] = Counter()
@@ -136,10 +149,10 @@ class LadderExecutor:
 
     def _located(self, plan: RungPlan) -> Iterator[tuple[RungAction, str]]:
         for action in plan.actions:
-            path = None if action.cgroup_id is None else self._path_of(action.cgroup_id)
+            path = None if action.cgroup_id is None else self._directories.path_of(action.cgroup_id)
             if path is None:
                 continue
-            directory, names = self._hierarchy.mount_point / path, self._names_of(action.uid)
+            directory, names = self._hierarchy.mount_point / path, self._directories.names_of(action.uid)
             try:
                 os.close(open_pod_directory(directory, action.cgroup_id, names))
             except CgroupGone:
@@ -193,7 +206,9 @@ class LadderExecutor:
         directory: Path = self._hierarchy.mount_point / path
         if action.cgroup_id is None or action.reclaim_bytes is None:
             return False
-        job = ReclaimJob(directory, action.cgroup_id, action.reclaim_bytes, reason, now_ns, self._names_of(action.uid))
+        job = ReclaimJob(
+            directory, action.cgroup_id, action.reclaim_bytes, reason, now_ns, self._directories.names_of(action.uid)
+        )
         if not (directory / "memory.reclaim").exists():
             why = "cgroup v1 has none" if self._hierarchy.version == 1 else "it is there since Linux 5.19"
             self._reclaimed(job.change(WriteResult.UNSUPPORTED, why))
@@ -210,7 +225,3 @@ class LadderExecutor:
 
     def _desired(self) -> DesiredState:
         return DesiredState(self._reason, tuple(self._wanted.values()))
-
-
-def _own_name(uid: str) -> tuple[str, ...]:
-    return (uid,)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from koordebpf.act.writer.change import Failure, FileChange, WriteReport, WriteResult
+from koordebpf.act.writer.change_log import ChangeLog
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals
@@ -82,7 +83,7 @@ class CgroupWriter:
         self._originals = Originals(places, self._journal)
         self.seen = self._originals.seen
         self._settings = settings or WriterSettings()
-        self._audit = audit
+        self._changes = ChangeLog(audit)
         self._held: dict[FileKey, Held] = {}
         self._failures: dict[FileKey, Failure] = {}
         self._corrections = Corrections(self._settings.foreign)
@@ -90,7 +91,6 @@ class CgroupWriter:
         self._cut = CutQuotas(places, journal) if enforce and journal is not None and is_nested else None
         self._dropped_ns: int | None = None
         self._wanted = Wanted()
-        self._counts: dict[str, Counter[tuple[str, WriteResult]]] = defaultdict(Counter)
 
     @property
     def is_dry_run(self) -> bool:
@@ -110,11 +110,11 @@ class CgroupWriter:
     @property
     def counts(self) -> Counter[tuple[str, WriteResult]]:
         """Every attempt by file name and result since the start."""
-        return sum(self._counts.values(), Counter())
+        return self._changes.counts
 
     def counts_of(self, owner: str) -> Counter[tuple[str, WriteResult]]:
         """The attempts for one owner."""
-        return self._counts[owner]
+        return self._changes.counts_of(owner)
 
     def apply(self, desired: DesiredState, now_ns: int, owner: str = "") -> WriteReport:
         """Make the files hold what is desired; say what was changed, and what could not be.
@@ -166,9 +166,7 @@ class CgroupWriter:
         keys = (*capped.originals, *report.done, *report.left)
         files_by_path = {self._places.name(key): key[1].value for key in keys}
         for change in report.changes:
-            self._counts[owner or ""][files_by_path[change.path], change.result] += 1
-            if self._audit is not None:
-                self._audit(msgspec.structs.replace(change, owner=owner or ""))
+            self._changes.add(msgspec.structs.replace(change, owner=owner or ""), files_by_path[change.path])
         self.seen.forget((*capped.originals, *report.done))
         self._journal.forget(report.done)
         self._journal.record(ended.shared | capped.originals)
@@ -377,7 +375,7 @@ class CgroupWriter:
         before = self._failures.get(key)
         self._failures[key] = Failure(value, result, detail, call.now_ns + self._settings.refresh_ns)
         if before is not None and (before.value, before.result, before.detail) == (value, result, detail):
-            self._counts[owner][key[1].value, result] += 1
+            self._changes.count(owner, key[1].value, result)
             return
         change = FileChange(
             path=self._places.name(key),
@@ -392,7 +390,5 @@ class CgroupWriter:
         self._tell(call, key, change)
 
     def _tell(self, call: _Call, key: FileKey, change: FileChange) -> None:
-        self._counts[change.owner][key[1].value, change.result] += 1
         call.changes.append(change)
-        if self._audit is not None:
-            self._audit(change)
+        self._changes.add(change, key[1].value)

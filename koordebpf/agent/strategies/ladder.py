@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.guards.rules import ClosedGuard, victim_guard
-from koordebpf.act.ladder.executor import LadderExecutor
+from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.ladder.reclaim import Reclaimer
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.places import Places
@@ -195,7 +195,8 @@ def open_ladder(
     log.info("ladder: its rungs are %s%s", names, " (dry run)" if writer.is_dry_run else "")
     places = Places(find_controllers())
     reclaimer = Reclaimer(wake) if not writer.is_dry_run and Rung.RECLAIM in settings.rungs else None
-    executor = LadderExecutor(scope.hierarchy, index.path, places, writer, reclaimer, tell, index.names_to_act_on)
+    directories = PodDirectories(scope.hierarchy, index.path, index.names_to_act_on)
+    executor = LadderExecutor(directories, places, writer, reclaimer, tell)
     stack.callback(lambda: executor.close(time.monotonic_ns()))
     return Ladder(settings, executor, kill=kill, own_pod_uid=own_pod_uid)
 

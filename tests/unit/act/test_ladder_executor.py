@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.ladder.executor import LadderExecutor
+from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
@@ -38,7 +38,7 @@ class Node:
         writer = CgroupWriter(places, self.journal, enforce=enforce, audit=self.told.append)
         hierarchy = MemoryHierarchy(version, self.root, 0)
         self.ids = {self.pod.stat().st_ino: "be/podu"}
-        self.executor = LadderExecutor(hierarchy, self.ids.get, places, writer, None, self.told.append)
+        self.executor = LadderExecutor(PodDirectories(hierarchy, self.ids.get), places, writer, None, self.told.append)
 
     def plan(self, rung: Rung, **amounts: int) -> RungPlan:
         (cgroup_id,) = self.ids

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.guards.rules import ClosedGuard
-from koordebpf.act.ladder.executor import LadderExecutor
+from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
@@ -46,7 +46,7 @@ class Climb:
         writer = CgroupWriter(places, self.journal, enforce=True, audit=self.told.append)
         hierarchy = MemoryHierarchy(2, folder / "cgroup", 0)
         ids = {self.pod.stat().st_ino: "be/poduid-spark-hog"}
-        executor = LadderExecutor(hierarchy, ids.get, places, writer, None, self.told.append)
+        executor = LadderExecutor(PodDirectories(hierarchy, ids.get), places, writer, None, self.told.append)
         self.kill, self.evict = (CgroupExecutor(lambda *_: None, OutcomeQueue(lambda: None)) for _ in range(2))
         self.ladder = Ladder(self.settings, executor, kill=self.kill, own_pod_uid=own_pod_uid)
 
