@@ -16,11 +16,9 @@ MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
 MAX_ARGUMENTS = 6  # of a constructor
 MAX_FILES = 15  # of a folder, without __init__.py
-MAX_ENTRIES = 28
+MAX_ENTRIES = 21
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
-    ("arguments", "act/ladder/executor.py", "LadderExecutor"): "one argument for each way to act",
-    ("attributes", "act/writer/writer.py", "CgroupWriter"): "one part for each thing that is known of a file",
     ("arguments", "agent/reporter.py", "Reporter"): "one argument for each place that it reports to",
     ("attributes", "agent/reporter.py", "Reporter"): "all that is needed to report each thing once",
     ("lines", "agent/run.py", "_run"): "puts one agent together, in the order in which its parts are closed again",
@@ -34,16 +32,11 @@ EXCEEDS = {
     ("attributes", "collect/history.py", "NodeHistory"): "one window or table for each thing that is remembered",
     ("attributes", "collect/memory.py", "Collector"): "one kept file or table for each thing that is measured",
     ("attributes", "collect/node_watch.py", "NodeWatch"): "signals, index and source, and how far each was read",
-    ("arguments", "controller/tick.py", "Controller"): "one argument for each part that tests replace",
-    ("attributes", "controller/tick.py", "Controller"): "the state between two looks",
-    ("attributes", "demo/observer.py", "NodeObserver"): "what is read of a node, and its crossing",
     ("attributes", "demo/story.py", "_Run"): "the processes of one story and what they said",
     ("attributes", "kernel/backends/files.py", "FilesSignals"): "counters that BPF programs keep elsewhere",
     ("arguments", "kube/cache/reflector.py", "Reflector"): "callbacks of its source",
     ("attributes", "kube/cache/reflector.py", "Reflector"): "the state of one list and watch",
     ("attributes", "kube/sources/api.py", "ApiSource"): "one reflector for each resource",
-    ("arguments", "kube/sources/kubelet.py", "KubeletSource"): "how to reach kubelet, and how often",
-    ("attributes", "report/prom/controller.py", "ControllerMetrics"): "one for each metric that the loop sets",
     ("attributes", "report/prom/metrics.py", "AgentMetrics"): "one for each metric that the loop sets",
     ("arguments", "store/audit.py", "OpenPlan"): "fields of one audit line",
     ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
