@@ -38,7 +38,7 @@ lint: setup ## Check style, types, architecture, shell and C.
 	@echo '  clang-format'      && .venv/bin/clang-format --dry-run --Werror tests/workloads/*.[ch] tests/workloads/preload/*.c
 	@echo '  house rules'       && $(PYTHON) -m pytest -q tests/contract/test_house.py
 
-bench: setup ## Measure the figures of the README: JSON and a table (root).
+bench: setup ## Measure the figures of docs/figures.md: JSON and a table (root).
 	@$(PYTHON) -m tests.bench
 
 bpf: ## Compile the BPF objects.

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """The node at one moment. `usage_bytes` has the page cache in it, `used_bytes` not (README, What "used" means)."""
+    """The node at one moment; `used_bytes` leaves out page cache (docs/decisions.md, What "used" means)."""
 
     at_ns: int
     usage_bytes: int

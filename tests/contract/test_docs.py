@@ -1,4 +1,4 @@
-"""The READMEs: their commands run, their transcripts are what the program prints, and what they name exists."""
+"""README and docs/: their commands run, their transcripts are what the program prints, and what they name exists."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ import pytest
 
 from koordebpf.demo.screen import Screen
 from koordebpf.demo.stories import LIMIT_BYTES, STORIES
-from tests.support.transcript import of_readme
+from tests.support.transcript import of_demo_page
 
 ROOT = Path(__file__).parents[2]
-READMES = sorted(path for path in (ROOT / name / "README.md" for name in (".", "bpf", "deploy", "tests", "vagrant")))
-TOP = ("bpf/", "koordebpf/", "tests/", "deploy/", "vagrant/", ".ci/")
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [
+        *(ROOT / name / "README.md" for name in (".", "bpf", "deploy", "tests", "vagrant")),
+        *(ROOT / "koordebpf").rglob("README.md"),
+        *DOCS.rglob("*.md"),
+    ]
+)
+TOP = ("bpf/", "koordebpf/", "tests/", "deploy/", "docs/", "vagrant/", ".ci/")
+MAX_README_LINES = 150
 
 
 def blocks(language: str) -> list[str]:
-    return [block for path in READMES for block in re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)]
+    return [block for path in PAGES for block in re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)]
 
 
 def shell_commands() -> list[str]:
@@ -39,13 +47,32 @@ def koordebpf(command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def anchors(path: Path) -> set[str]:
+    """Return what a link may name after `#`, as GitHub makes it of each heading."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    """Return the relative links of a page that lead to no file, or to no heading of one."""
+    links = re.findall(r"\]\((?!https?:)([^)\s]+)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL))
+    broken = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
 def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 # Those that only print. `make …` would run this very test again.
 @pytest.mark.parametrize("command", [line for line in shell_commands() if line.startswith("koordebpf ")])
-def test_a_command_of_a_readme_runs(command):
+def test_a_command_of_a_page_runs(command):
     done = koordebpf(command)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -62,10 +89,10 @@ def test_the_transcript_of_the_demo_begins_as_the_demo_does():
     """The whole of it is compared where the demo runs: tests/host/test_demo.py."""
     out = io.StringIO()
     Screen(out).begin(STORIES["hog"], LIMIT_BYTES)
-    assert of_readme()[1].head == out.getvalue()
+    assert of_demo_page()[1].head == out.getvalue()
 
 
-def test_every_command_of_a_readme_is_known():
+def test_every_command_of_a_page_is_known():
     commands = shell_commands()
     assert commands
     # Those of kubectl and helm need a cluster, docker its engine and vagrant a hypervisor; the files that they name are
@@ -74,8 +101,8 @@ def test_every_command_of_a_readme_is_known():
     assert [line for line in commands if line.split()[0] not in known] == []
 
 
-@pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
-class TestReadme:
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+class TestPage:
     def test_its_make_targets_exist(self, path):
         text = path.read_text()
         named = re.findall(r"`make ([a-z-]+)`", text) + re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
@@ -91,14 +118,42 @@ class TestReadme:
         assert [name for name in missing if name not in {".venv/bin"}] == []
 
     def test_its_links_lead_somewhere(self, path):
-        links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
-        assert [link for link in links if not (path.parent / link).exists()] == []
+        assert broken_links(path) == []
 
     def test_its_options_exist(self, path):
         commands = re.findall(r"`koordebpf (\w+) ([^`]*)`", path.read_text())
         for command, arguments in commands:
             usage = koordebpf(f"koordebpf {command} --help").stdout
             assert [option for option in re.findall(r"--[a-z-]+", arguments) if option not in usage] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
+
+
+def test_a_link_to_no_file_and_to_no_heading_is_found(tmp_path):
+    (tmp_path / "other.md").write_text('# What "used" means\n')
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n[a](other.md) [b](other.md#what-used-means) [c](#page) [d](https://example.org/x)\n"
+        "[e](none.md) [f](other.md#none) [g](#none)\n```text\n[h](none.md)\n```\n"
+    )
+    assert broken_links(page) == ["none.md", "other.md#none", "#none"]
+
+
+def test_the_index_of_the_documentation_names_every_page():
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "README.md").read_text()))
+    assert named == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_picture_of_the_demo_is_drawn_from_its_recording():
+    folder = DOCS / "eviction"
+    draw = "import figure; print(figure.draw(), end='')"
+    drawn = subprocess.run(
+        [sys.executable, "-c", draw],
+        cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert drawn == (folder / "eviction.svg").read_text()
 
 
 def test_every_target_of_the_makefile_is_in_its_help():

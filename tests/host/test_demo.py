@@ -25,11 +25,11 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import GIB
 from tests.support.patience import patience
-from tests.support.transcript import Transcript, of_readme, transcript
+from tests.support.transcript import Transcript, of_demo_page, transcript
 
 pytestmark = pytest.mark.usefixtures("require_root")
 
-README_IS_OLD = "the README's transcript is of an older program: run `make demo` and copy what it prints"
+PAGE_IS_OLD = "the transcript in docs/demo.md is of an older program: run `make demo` and copy what it prints"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -169,14 +169,14 @@ def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
     assert told == ["crossed", "seen", "decided", "killed", "back"]
     assert max(map(len, out.splitlines())) <= 80
     assert running.left() == []
-    machine, expected = of_readme()
+    machine, expected = of_demo_page()
     printed = transcript(out)
-    assert (printed.head, printed.frame) == (expected.head, expected.frame), README_IS_OLD
+    assert (printed.head, printed.frame) == (expected.head, expected.frame), PAGE_IS_OLD
     # What the agent says depends on the kernel, the cgroup version and what root may do here.
     release = ".".join(platform.release().split(".")[:2])
     if f"Linux {release} and cgroup v{find_memory_hierarchy().version}:" in machine:
-        assert set(printed.sentences) <= set(expected.sentences), README_IS_OLD
-        assert after_the_threshold(printed) == after_the_threshold(expected), README_IS_OLD
+        assert set(printed.sentences) <= set(expected.sentences), PAGE_IS_OLD
+        assert after_the_threshold(printed) == after_the_threshold(expected), PAGE_IS_OLD
 
 
 def after_the_threshold(printed: Transcript) -> set[str]:

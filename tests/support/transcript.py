@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "demo.md"
 
 _ROW = re.compile(r" +\d+\.\d\d  (.*)")  # second, what
 _MORE = re.compile(r" {10,}(\S.*)")  # of the agent's sentence above
@@ -46,9 +46,9 @@ def transcript(text: str) -> Transcript:
     return Transcript("".join(lines[:first]), tuple(map(_shape, sentences)), tuple(map(_shape, frame)))
 
 
-def of_readme() -> tuple[str, Transcript]:
-    """Return the sentence that says on which machine the README's was printed, and the transcript."""
-    ((machine, text),) = re.findall(r"\n([^\n]*)\n\n```text\n(koordebpf demo: .*?)```", README.read_text(), re.DOTALL)
+def of_demo_page() -> tuple[str, Transcript]:
+    """Return the sentence of docs/demo.md that says on which machine it was recorded, and its transcript."""
+    ((machine, text),) = re.findall(r"\n([^\n]*)\n\n```text\n(koordebpf demo: .*?)```", PAGE.read_text(), re.DOTALL)
     return machine, transcript(text)
 
 
