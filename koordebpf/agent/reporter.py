@@ -78,7 +78,7 @@ class Reporter:
         self._held: list[FileChange] = []  # by suppression, not said yet
         self._problems = ProblemLog()
         self._quality: SignalQuality | None = None
-        metrics.is_dry_run = dry_run
+        metrics.decision.is_dry_run = dry_run
         self._tell_interrupted()
         self._publish()
 
@@ -99,8 +99,8 @@ class Reporter:
         self._metrics.ledger.add(news.charges)
         for pod in facts if news.by_pod else ():
             if row := news.by_pod.get(pod.uid):
-                self._metrics.add_stall(pod.namespace, pod.name, "global", row.global_ns)
-                self._metrics.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
+                self._metrics.pods.add_stall(pod.namespace, pod.name, "global", row.global_ns)
+                self._metrics.pods.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
 
     def begin(self, plan: Plan, *, crossed_ns: int | None, decided_ns: int) -> None:
         """Note a plan before it is carried out: should the agent be killed meanwhile, its successor tells of it."""
@@ -120,7 +120,7 @@ class Reporter:
         news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._quality))
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
         if crossed_ns is not None and is_acting:
-            self._metrics.seen_to_decided.observe_ns(decided_ns - crossed_ns)
+            self._metrics.decision.seen_to_decided.observe_ns(decided_ns - crossed_ns)
         self._remember(plan)
         for outcome in outcomes:
             if outcome.result is Result.DRY_RUN:  # the others come by `outcome`
@@ -182,7 +182,7 @@ class Reporter:
             log.info("best-effort pods' CPU is not held: %s", plan.reason)
         metrics.skipped = plan.skipped
         if plan.skipped:
-            self._metrics.count_skipped(SUPPRESS_GATE, plan.skipped)
+            self._metrics.decision.count_skipped(SUPPRESS_GATE, plan.skipped)
         self._tell_held(plan.policy)
 
     def ladder(self, counts: Mapping[tuple[str, str], int]) -> None:
@@ -220,7 +220,7 @@ class Reporter:
         """Tell that a victim's memory is back. Pods that someone else deleted, or that held none, are no news."""
         if entry.uid not in self._victims or not entry.credit_bytes:
             return
-        self._metrics.released_bytes += entry.credit_bytes
+        self._metrics.decision.released_bytes += entry.credit_bytes
         for _, line in self._open:
             line.note_freed(entry.uid, now_ns)
         self._is_news = True
@@ -259,36 +259,35 @@ class Reporter:
         """
         metrics = self._metrics
         metrics.take(view)
-        metrics.closed_guards = tuple(guard.code for guard in guards)
+        metrics.decision.closed_guards = tuple(guard.code for guard in guards)
         self._has_cpu = self._has_cpu or view.cpu is not None
         # CPU is measured each second, memory in between as often as it takes: that is no word on CPU.
         judged = [each for each in plan.features if not (self._has_cpu and each.verdict.skipped == _UNMEASURED)]
         for feature in judged:
             name = feature.verdict.feature
             if name in _BY_CPU:
-                metrics.need_millicpu[name] = feature.cpu.need_millicpu if feature.cpu else 0
+                metrics.decision.need_millicpu[name] = feature.cpu.need_millicpu if feature.cpu else 0
             else:
-                metrics.need_bytes[name] = feature.need_bytes
+                metrics.decision.need_bytes[name] = feature.need_bytes
             if feature.verdict.skipped:
-                metrics.count_skipped(feature.verdict.feature, feature.verdict.skipped)
+                metrics.decision.count_skipped(feature.verdict.feature, feature.verdict.skipped)
         for guard in guards if holding is None else holding:
             if plan.victims:
-                metrics.count_skipped("act", guard.code)
-        metrics.quality = watch.quality
-        metrics.lost_signals = len(watch.lost)
-        metrics.other_kubepods = len(watch.index.kubelet.others)
+                metrics.decision.count_skipped("act", guard.code)
+        metrics.signals.quality = watch.quality
+        metrics.signals.lost = len(watch.lost)
+        metrics.signals.other_kubepods = len(watch.index.kubelet.others)
         self._quality = watch.quality
         self._health.rests_on(watch.quality, tuple(f"{source.signal}: {source.reason}" for source in watch.lost))
         if totals := watch.totals():
-            metrics.records, metrics.lost_records = totals.ring_sent, totals.ring_lost
-            metrics.missed_runs, metrics.lost_ends = totals.missed_runs, totals.lost_ends
+            metrics.signals.take_totals(totals)
         if watch.source and (synced_ns := watch.source.state().synced_at_ns):
-            metrics.pods_synced_age_s = (view.now_ns - synced_ns) / NS_PER_S
+            metrics.pods.synced_age_s = (view.now_ns - synced_ns) / NS_PER_S
         self._trail.catch_up()
         if problem := self._trail.problem:
             self._say("audit", problem)
-        metrics.audit_dropped, metrics.audit_waiting = self._trail.dropped, self._trail.waiting
-        metrics.events_dropped = self._events.dropped if self._events else 0
+        metrics.sinks.audit_dropped, metrics.sinks.audit_waiting = self._trail.dropped, self._trail.waiting
+        metrics.sinks.events_dropped = self._events.dropped if self._events else 0
         self._tell_over([feature.verdict for feature in judged], view.now_ns)
         self._health.ticked(view.now_ns, tuple(guard.sentence for guard in guards))
 
@@ -306,7 +305,7 @@ class Reporter:
 
     def exempt(self, held_bytes: Mapping[str, int]) -> None:
         """Bring the metrics up to date with the memory of pods that their owners' own words spare, by reason."""
-        self._metrics.exempt_bytes = held_bytes
+        self._metrics.decision.exempt_bytes = held_bytes
 
     def flush(self) -> None:
         """Write the audit lines whose story is told, and publish what other threads read."""
@@ -326,7 +325,7 @@ class Reporter:
         for since_ns, line in self._open:
             if line.is_settled or now_ns - since_ns > _GIVE_UP_NS:
                 if line.is_settled and line.decided_to_freed_ns is not None:
-                    self._metrics.decided_to_freed.observe_ns(line.decided_to_freed_ns)
+                    self._metrics.decision.decided_to_freed.observe_ns(line.decided_to_freed_ns)
                 record = line.record()
                 self.recent.append(record)
                 self._is_news = True

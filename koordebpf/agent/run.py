@@ -154,7 +154,7 @@ def _run(
         )
         stack.callback(lambda: kept.close(time.monotonic_ns()))
         metrics, health = AgentMetrics(SelfUsageReader().read, koordlet), Health()
-        metrics.log_sink = log_sink()
+        metrics.sinks.log_sink = log_sink()
         reporter = Reporter(
             node=node_name,
             dry_run=executor.is_dry_run,

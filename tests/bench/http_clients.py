@@ -117,7 +117,7 @@ def _metrics() -> AgentMetrics:
     metrics = AgentMetrics()
     for n in range(_PODS):
         for scope in ("global", "limit"):
-            metrics.add_stall("be", f"pod-{n}", scope, n)
+            metrics.pods.add_stall("be", f"pod-{n}", scope, n)
     web, hog = (Party(uid, "pod", f"ns/{uid}", uid=uid) for uid in ("web", "hog"))
     metrics.ledger.add([Charge(web, hog, 1)])
     return metrics

@@ -16,7 +16,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
 MAX_ARGUMENTS = 6  # of a constructor
 MAX_FILES = 15  # of a folder, without __init__.py
-MAX_ENTRIES = 21
+MAX_ENTRIES = 20
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
     ("arguments", "agent/reporter.py", "Reporter"): "one argument for each place that it reports to",
@@ -37,7 +37,6 @@ EXCEEDS = {
     ("arguments", "kube/cache/reflector.py", "Reflector"): "callbacks of its source",
     ("attributes", "kube/cache/reflector.py", "Reflector"): "the state of one list and watch",
     ("attributes", "kube/sources/api.py", "ApiSource"): "one reflector for each resource",
-    ("attributes", "report/prom/metrics.py", "AgentMetrics"): "one for each metric that the loop sets",
     ("arguments", "store/audit.py", "OpenPlan"): "fields of one audit line",
     ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
 }

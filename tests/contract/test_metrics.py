@@ -24,7 +24,8 @@ from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.koordlet import KoordletMetrics
-from koordebpf.report.prom.metrics import MAX_POD_SERIES, AgentMetrics
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.sources import MAX_POD_SERIES
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.stalls.ledger import Charge
@@ -101,21 +102,23 @@ KOORDLET = {
 @pytest.fixture
 def metrics() -> AgentMetrics:
     metrics = AgentMetrics(SelfUsageReader().read, KoordletMetrics("n1", 1.75e9))
-    metrics.is_dry_run = False
+    metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
-    metrics.node = NodeMeasure(scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi)
-    metrics.capacity_bytes = 1 << 30
-    metrics.need_bytes = {"BEMemoryEvict": 4096}
-    metrics.need_millicpu = {"BECPUEvict": 1500}
-    metrics.closed_guards = ("pods_stale",)
-    metrics.barred_pods = {"gone": 1}
-    metrics.exempt_bytes = {"policy": 1}
-    metrics.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
-    metrics.pods_by_attribution = {"attributed": 3}
-    metrics.pods_synced_age_s = 0.5
-    metrics.count_skipped("BEMemoryEvict", "cooling")
+    metrics.node.measure = NodeMeasure(
+        scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi
+    )
+    metrics.node.capacity_bytes = 1 << 30
+    metrics.decision.need_bytes = {"BEMemoryEvict": 4096}
+    metrics.decision.need_millicpu = {"BECPUEvict": 1500}
+    metrics.decision.closed_guards = ("pods_stale",)
+    metrics.decision.barred_pods = {"gone": 1}
+    metrics.decision.exempt_bytes = {"policy": 1}
+    metrics.signals.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
+    metrics.pods.by_attribution = {"attributed": 3}
+    metrics.pods.synced_age_s = 0.5
+    metrics.decision.count_skipped("BEMemoryEvict", "cooling")
     metrics.count_outcome(Outcome("u", "be", "p", "api", Result.DONE, "", 0), "BEMemoryEvict")
-    metrics.add_stall("be", "p", "global", 250_000_000)
+    metrics.pods.add_stall("be", "p", "global", 250_000_000)
     web, hog = (Party(uid, "pod", f"ns/{uid}", uid=uid) for uid in ("web", "hog"))
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
@@ -123,13 +126,13 @@ def metrics() -> AgentMetrics:
     metrics.wake.wakes = {("scheduler", "round"): 3}
     metrics.wake.cost_ratio, metrics.wake.sampled_ratio = 0.004, 0.25
     metrics.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
-    metrics.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
+    metrics.node.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
-    metrics.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
-    metrics.log_sink = LineSink(lambda _line: None, "log")
-    metrics.seen_to_decided.observe_ns(3_000_000)
-    metrics.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it
-    metrics.seen_to_decided.observe_ns(9_000_000_000)
+    metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
+    metrics.sinks.log_sink = LineSink(lambda _line: None, "log")
+    metrics.decision.seen_to_decided.observe_ns(3_000_000)
+    metrics.decision.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it
+    metrics.decision.seen_to_decided.observe_ns(9_000_000_000)
     return metrics
 
 
@@ -209,7 +212,7 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
 def test_in_a_dry_run_koordinators_name_does_not_say_that_anybody_is_held(
     server: ReportServer, metrics: AgentMetrics
 ) -> None:
-    metrics.is_dry_run = True
+    metrics.decision.is_dry_run = True
     samples = scrape(server)
     assert "koordlet_be_suppress_cpu_cores" not in samples
     assert samples["koordebpf_be_cpu_cores"] == [({}, 1.5)]
@@ -269,8 +272,8 @@ def test_openmetrics_parses(server: ReportServer) -> None:
 
 
 def test_what_was_not_measured_is_absent_not_zero(server: ReportServer, metrics: AgentMetrics) -> None:
-    metrics.node = NodeMeasure(scope="cgroup", total_bytes=1, used_bytes=1)
-    metrics.pods_synced_age_s = None
+    metrics.node.measure = NodeMeasure(scope="cgroup", total_bytes=1, used_bytes=1)
+    metrics.pods.synced_age_s = None
     samples = scrape(server)
     assert "koordebpf_node_psi_avg10_ratio" not in samples
     assert "koordebpf_pods_age_seconds" not in samples
@@ -278,12 +281,12 @@ def test_what_was_not_measured_is_absent_not_zero(server: ReportServer, metrics:
 
 def test_pod_series_are_bounded_and_nothing_is_lost(server: ReportServer, metrics: AgentMetrics) -> None:
     for n in range(5_000):
-        metrics.add_stall("be", f"p{n}", "global", 1_000_000_000)
+        metrics.pods.add_stall("be", f"p{n}", "global", 1_000_000_000)
     rows = scrape(server)["koordebpf_pod_stall_seconds_total"]
     assert len(rows) == MAX_POD_SERIES + 1
     assert sum(value for _, value in rows) == pytest.approx(5_000.25)
     assert [value for labels, value in rows if labels["pod"] == "_other"] == [5_000 - (MAX_POD_SERIES - 1)]
-    metrics.keep_pods([("be", "p1")])
+    metrics.pods.keep_only([("be", "p1")])
     assert {labels["pod"] for labels, _ in scrape(server)["koordebpf_pod_stall_seconds_total"]} == {"p1", "_other"}
 
 

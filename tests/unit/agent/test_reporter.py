@@ -226,7 +226,7 @@ def test_a_look_between_two_measurements_of_cpu_is_no_word_on_it(
         look(agent, now=90_000, is_measured=False)
         look(agent, now=90_000)
     assert len(caplog.messages) == 1
-    assert agent.metrics.need_millicpu == {"CPUEvict": 12_000}
+    assert agent.metrics.decision.need_millicpu == {"CPUEvict": 12_000}
     (skipped,) = [each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds"]
     assert skipped.samples == []
 

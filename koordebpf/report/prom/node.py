@@ -1,0 +1,44 @@
+"""Metrics of the node's memory and what is forecast of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
+
+
+class NodeMetrics:
+    """The node as last measured; None: not yet."""
+
+    def __init__(self) -> None:
+        self.measure: NodeMeasure | None = None
+        self.capacity_bytes: int | None = None
+        self.forecast: NodeForecast | None = None
+        self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
+
+    def take(self, view: NodeView) -> None:
+        """Take over what a full measurement says of the node."""
+        self.measure, self.capacity_bytes = view.measure, view.capacity_bytes
+        self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield its metrics, without those of the forecast."""
+        if self.measure is not None:
+            yield from _families(self.measure, self.capacity_bytes)
+
+
+def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily("koordebpf_node_used_bytes", "Memory in use as the decision sees it.", node.used_bytes)
+    if capacity_bytes is not None:
+        yield GaugeMetricFamily("koordebpf_node_capacity_bytes", "Memory the percents refer to.", capacity_bytes)
+    ratio = GaugeMetricFamily("koordebpf_node_psi_avg10_ratio", "Memory pressure over 10 s.", labels=["degree"])
+    total = CounterMetricFamily("koordebpf_node_psi_stall_seconds", "Memory pressure, sum.", labels=["degree"])
+    lines: tuple[tuple[str, PsiLine | None], ...] = (("some", node.psi_some), ("full", node.psi_full))
+    for degree, line in lines:
+        if line is not None:
+            ratio.add_metric([degree], line.avg10 / 100)
+            total.add_metric([degree], line.total_us / 1_000_000)
+    yield ratio
+    yield total

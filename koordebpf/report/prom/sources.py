@@ -1,0 +1,115 @@
+"""Metrics of what decisions rest on (pods and signals), and of what is written: audit, log and Events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+
+from koordebpf.events.records import Totals
+from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.state.view import NodeView
+from koordebpf.store.line_sink import LineSink
+from koordebpf.units import NS_PER_S
+
+MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
+OVERFLOW_POD = "_other"
+
+
+class PodMetrics:
+    """The pods that are known, and how long each stalled."""
+
+    def __init__(self) -> None:
+        self.by_attribution: dict[str, int] = {}  # state → pods: attributed, without_cgroup, without_pod
+        self.synced_age_s: float | None = None
+        self._stalls_ns: dict[tuple[str, str, str], int] = {}
+
+    def take(self, view: NodeView) -> None:
+        """Take over which pods there are."""
+        attributed = sum(pod.cgroup_id is not None for pod in view.pods)
+        self.by_attribution = {
+            "attributed": attributed,
+            "without_cgroup": len(view.pods) - attributed,
+            "without_pod": len(view.strays),
+        }
+        self.keep_only((pod.namespace, pod.name) for pod in view.pods)
+
+    def add_stall(self, namespace: str, pod: str, scope: str, stall_ns: int) -> None:
+        """Add to a pod's stalls; `scope` is global (the node's shortage) or limit (the pod's own)."""
+        key = (namespace, pod, scope)
+        if key not in self._stalls_ns and len(self._stalls_ns) >= MAX_POD_SERIES:
+            key = ("", OVERFLOW_POD, scope)
+        self._stalls_ns[key] = self._stalls_ns.get(key, 0) + stall_ns
+
+    def keep_only(self, pods: Iterable[tuple[str, str]]) -> None:
+        """Drop the series of every pod but these (namespace, name); the overflow stays."""
+        known = {*pods, ("", OVERFLOW_POD)}
+        self._stalls_ns = {key: ns for key, ns in self._stalls_ns.items() if key[:2] in known}
+
+    def families(self) -> Iterator[Metric]:
+        """Yield its metrics."""
+        stalls = CounterMetricFamily(
+            "koordebpf_pod_stall_seconds",
+            "Time tasks of the pod stalled in reclaim, by whose shortage it was.",
+            labels=["namespace", "pod", "scope"],
+        )
+        for labels, stall_ns in self._stalls_ns.copy().items():
+            stalls.add_metric(labels, stall_ns / NS_PER_S)
+        yield stalls
+        pods = GaugeMetricFamily("koordebpf_pods", "Pods by state of their attribution.", labels=["state"])
+        for state, count in self.by_attribution.copy().items():
+            pods.add_metric([state], count)
+        yield pods
+        if self.synced_age_s is not None:
+            yield GaugeMetricFamily("koordebpf_pods_age_seconds", "Age of the pod list.", self.synced_age_s)
+
+
+class SignalMetrics:
+    """How good the kernel's signals are, and how many there were."""
+
+    def __init__(self) -> None:
+        self.quality: SignalQuality | None = None
+        self.lost = 0
+        self.other_kubepods = 0
+        self.records = 0
+        self.lost_records = 0
+        self.missed_runs = 0
+        self.lost_ends = 0
+
+    def take_totals(self, totals: Totals) -> None:
+        """Take over the backend's counters."""
+        self.records, self.lost_records = totals.ring_sent, totals.ring_lost
+        self.missed_runs, self.lost_ends = totals.missed_runs, totals.lost_ends
+
+    def families(self) -> Iterator[Metric]:
+        """Yield its metrics."""
+        if self.quality is not None:
+            quality = {name: getattr(self.quality, name) for name in ("backend", "stalls", "births", "scan")}
+            yield InfoMetricFamily("koordebpf_signals", "What decisions rest on.", quality)
+        yield GaugeMetricFamily("koordebpf_lost_signals", "Signals that worked at start only.", self.lost)
+        yield GaugeMetricFamily(
+            "koordebpf_other_kubepods", "Directories called kubepods that are not the kubelet's.", self.other_kubepods
+        )
+        yield CounterMetricFamily("koordebpf_records", "Kernel records received.", self.records)
+        yield CounterMetricFamily("koordebpf_lost_records", "Kernel records lost.", self.lost_records)
+        yield CounterMetricFamily("koordebpf_missed_runs", "Runs of BPF programs passed over.", self.missed_runs)
+        yield CounterMetricFamily("koordebpf_lost_ends", "Stalls whose end was never seen.", self.lost_ends)
+
+
+class SinkMetrics:
+    """What could not be written, or waits to be."""
+
+    def __init__(self) -> None:
+        self.audit_dropped = 0
+        self.audit_waiting = 0
+        self.log_sink: LineSink | None = None
+        self.events_dropped = 0
+
+    def families(self) -> Iterator[Metric]:
+        """Yield its metrics."""
+        yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines lost.", self.audit_dropped)
+        yield GaugeMetricFamily("koordebpf_audit_waiting", "Audit lines not written yet.", self.audit_waiting)
+        if self.log_sink is not None:
+            yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
+            yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
+        yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", self.events_dropped)
