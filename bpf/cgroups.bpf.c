@@ -73,7 +73,7 @@ TRACEPOINT(cgroup_notify_populated)
 	record.head.cgroup_id = kernfs_id(READ(cgrp, kn));
 	record.populated = (int)ARG(ctx, 2) != 0;
 	record.level = READ(cgrp, level);
-	if (is_asked_for(set, KOORD_POPULATED, record.head.cgroup_id))
+	if (filter_match(set, KOORD_POPULATED, record.head.cgroup_id))
 		send_record(ctx, &record, sizeof(record));
 	return 0;
 }
@@ -90,7 +90,7 @@ static __always_inline int send_migration(void *ctx, struct cgroup *to, struct t
 		return 0;
 	count(migrations);
 	record.head.cgroup_id = kernfs_id(READ(to, kn));
-	if (!is_asked_for(set, KOORD_MIGRATION, record.head.cgroup_id))
+	if (!filter_match(set, KOORD_MIGRATION, record.head.cgroup_id))
 		return 0;
 	record.pid = READ(task, pid);
 	READ_STR(&record.comm, task, comm);

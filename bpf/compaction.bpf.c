@@ -17,7 +17,7 @@ TRACEPOINT(mm_compaction_end)
 	u32 status = ARG(ctx, 4);
 	struct koord_settings *set = get_settings();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct under_way *under_way = map_lookup(begun, &tid);
+	struct stall_ctx *cur = map_lookup(start, &tid);
 	u64 now_ns = bpf_ktime_get_ns();
 	struct koord_stall *own;
 	u64 delta_ns;
@@ -25,13 +25,13 @@ TRACEPOINT(mm_compaction_end)
 	barrier_var(status);	/* else one load from a computed address, which the verifier refuses */
 	if (!compaction_has_control())
 		status = ARG(ctx, 5);
-	if (!set || !under_way || under_way->part != KOORD_INSIDE_COMPACTION) {
+	if (!set || !cur || cur->part != KOORD_INSIDE_COMPACTION) {
 		if (!is_kernel_thread((struct task_struct *)bpf_get_current_task()))
 			count(unmatched_ends);
 		return 0;
 	}
-	delta_ns = end_part(under_way, now_ns);
-	own = make_stall(under_way->cgroup_id);
+	delta_ns = end_part(cur, now_ns);
+	own = make_stall(cur->cgroup_id);
 	if (own) {
 		add_to_sum(&own->compaction, delta_ns);
 		own->last_ts_ns = now_ns;
@@ -39,8 +39,8 @@ TRACEPOINT(mm_compaction_end)
 		count(stalls_full);
 	}
 	count(compactions);
-	send_wait(ctx, set, KOORD_COMPACTION, under_way, now_ns, delta_ns, status, under_way->part_is_global);
-	end_stall(tid, under_way, own, now_ns);
+	send_wait(ctx, set, KOORD_COMPACTION, cur, now_ns, delta_ns, status, cur->part_is_global);
+	end_stall(tid, cur, own, now_ns);
 	return 0;
 }
 
@@ -49,21 +49,21 @@ TRACEPOINT(mm_vmscan_throttled)
 {
 	struct koord_settings *set = get_settings();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct under_way *under_way;
+	struct stall_ctx *cur;
 	u64 delta_ns = (u64)(u32)ARG(ctx, 2) * 1000;
 	struct koord_stall *own;
 	u64 now_ns;
 
 	if (!set || is_kernel_thread((struct task_struct *)bpf_get_current_task()))
 		return 0;
-	under_way = map_lookup(begun, &tid);
-	if (!under_way) {
+	cur = map_lookup(start, &tid);
+	if (!cur) {
 		count(unmatched_ends);
 		return 0;
 	}
 	now_ns = bpf_ktime_get_ns();
-	under_way->inside |= KOORD_INSIDE_THROTTLED;
-	own = make_stall(under_way->cgroup_id);
+	cur->inside |= KOORD_INSIDE_THROTTLED;
+	own = make_stall(cur->cgroup_id);
 	if (own) {
 		add_to_sum(&own->throttled, delta_ns);
 		own->last_ts_ns = now_ns;
@@ -71,6 +71,6 @@ TRACEPOINT(mm_vmscan_throttled)
 		count(stalls_full);
 	}
 	count(throttles);
-	send_wait(ctx, set, KOORD_THROTTLED, under_way, now_ns, delta_ns, ARG(ctx, 3), under_way->part_is_global);
+	send_wait(ctx, set, KOORD_THROTTLED, cur, now_ns, delta_ns, ARG(ctx, 3), cur->part_is_global);
 	return 0;
 }

@@ -11,17 +11,17 @@ FUNCTION(psi_memstall_enter)
 {
 	struct koord_settings *set = get_settings();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct under_way *under_way = map_lookup(begun, &tid);
-	struct under_way begin = { .depth = 1 };
+	struct stall_ctx *cur = map_lookup(start, &tid);
+	struct stall_ctx begin = { .depth = 1 };
 
 	if (!set)
 		return 0;
-	if (under_way && under_way->epoch != set->epoch) {
-		drop_stall(set, tid, under_way);
-		under_way = NULL;
+	if (cur && cur->epoch != set->epoch) {
+		drop_stall(set, tid, cur);
+		cur = NULL;
 	}
-	if (under_way)
-		under_way->depth++;
+	if (cur)
+		cur->depth++;
 	else if (!is_kernel_thread((struct task_struct *)bpf_get_current_task()))
 		begin_stall(set, tid, &begin, true, false);
 	return 0;
@@ -35,29 +35,29 @@ FUNCTION(psi_memstall_leave)
 {
 	struct koord_settings *set = get_settings();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct under_way *under_way = map_lookup(begun, &tid);
+	struct stall_ctx *cur = map_lookup(start, &tid);
 	struct koord_stall_sum *sum;
 	struct koord_stall *own;
 	u64 now_ns, delta_ns;
 	u32 is_global;
 
-	if (!set || !under_way || !under_way->depth)
+	if (!set || !cur || !cur->depth)
 		return 0;
-	under_way->depth--;
-	if (under_way->depth || (under_way->part && !under_way->part_in_section))
+	cur->depth--;
+	if (cur->depth || (cur->part && !cur->part_in_section))
 		return 0;
-	if (under_way->part) {	/* its end was never seen, so its time is a part of `other` */
-		under_way->inside |= under_way->part;
-		under_way->part = 0;
+	if (cur->part) {	/* its end was never seen, so its time is a part of `other` */
+		cur->inside |= cur->part;
+		cur->part = 0;
 		count(lost_ends);
 	}
 	now_ns = bpf_ktime_get_ns();
-	delta_ns = now_ns - under_way->begin_ts_ns;
-	own = make_stall(under_way->cgroup_id);
+	delta_ns = now_ns - cur->begin_ts_ns;
+	own = make_stall(cur->cgroup_id);
 	if (own) {
-		sum = under_way->is_global ? &own->other_global : &own->other_limit;
-		if (under_way->parts_ns)
-			__sync_fetch_and_add(&sum->total_ns, delta_ns - under_way->parts_ns);
+		sum = cur->is_global ? &own->other_global : &own->other_limit;
+		if (cur->parts_ns)
+			__sync_fetch_and_add(&sum->total_ns, delta_ns - cur->parts_ns);
 		else
 			add_to_sum(sum, delta_ns);
 		own->last_ts_ns = now_ns;
@@ -65,8 +65,8 @@ FUNCTION(psi_memstall_leave)
 		count(stalls_full);
 	}
 	count(memstalls);
-	is_global = under_way->inside & KOORD_INSIDE_RECLAIM ? under_way->part_is_global : under_way->is_global;
-	send_wait(ctx, set, KOORD_MEMSTALL, under_way, now_ns, delta_ns, under_way->inside, is_global);
-	end_stall(tid, under_way, own, now_ns);
+	is_global = cur->inside & KOORD_INSIDE_RECLAIM ? cur->part_is_global : cur->is_global;
+	send_wait(ctx, set, KOORD_MEMSTALL, cur, now_ns, delta_ns, cur->inside, is_global);
+	end_stall(tid, cur, own, now_ns);
 	return 0;
 }

@@ -45,7 +45,7 @@ TRACEPOINT(mark_victim)
 	};
 	struct mem_cgroup *memcg = memcg_of_task(caller);
 	struct koord_limit limit;
-	struct home home;
+	struct memcg_owner owner;
 
 	if (!set)
 		return 0;
@@ -54,19 +54,19 @@ TRACEPOINT(mark_victim)
 	else
 		victim = task_of_pid((int)ARG(ctx, 0), caller);
 
-	find_home(&home, memcg, set);
-	limit = find_limit(memcg, &home);
+	lookup_owner(&owner, memcg, set);
+	limit = find_limit(memcg, &owner);
 	record.limit_id = limit.id;
 	record.is_global = limit.id == 0 || limit.is_node;
 	if (victim) {
 		struct mm_struct *mm = READ(victim, mm);
 
-		find_home(&home, memcg_of_task(victim), set);
-		if (home.steps == NOT_IN_NODE) {
+		lookup_owner(&owner, memcg_of_task(victim), set);
+		if (owner.steps == NOT_IN_NODE) {
 			count(ignored);
 			return 0;
 		}
-		record.head.cgroup_id = home.cgroup_id;
+		record.head.cgroup_id = owner.cgroup_id;
 		record.tgid = READ(victim, tgid);
 		record.total_vm_pages = READ(mm, total_vm);
 		record.anon_rss_pages = RSS_PAGES(mm, MM_ANONPAGES);
@@ -77,7 +77,7 @@ TRACEPOINT(mark_victim)
 		record.tgid = (u32)ARG(ctx, 0);
 	}
 	count(oom_kills);
-	if (is_asked_for(set, KOORD_OOM_KILL, record.head.cgroup_id))
+	if (filter_match(set, KOORD_OOM_KILL, record.head.cgroup_id))
 		send_record(ctx, &record, sizeof(record));
 	return 0;
 }

@@ -10,20 +10,20 @@ static __always_inline int end_reclaim(void *ctx, u64 pages)
 	struct koord_settings *set = get_settings();
 	u64 pid_tgid = bpf_get_current_pid_tgid();
 	u32 tid = (u32)pid_tgid;
-	struct under_way *under_way = map_lookup(begun, &tid);
+	struct stall_ctx *cur = map_lookup(start, &tid);
 	u64 now_ns = bpf_ktime_get_ns();
 	struct koord_stall_sum *sum;
 	struct koord_stall *own;
 	u64 delta_ns;
 
-	if (!set || !under_way || under_way->part != KOORD_INSIDE_RECLAIM) {
+	if (!set || !cur || cur->part != KOORD_INSIDE_RECLAIM) {
 		count(unmatched_ends);
 		return 0;
 	}
-	delta_ns = end_part(under_way, now_ns);
-	own = make_stall(under_way->cgroup_id);
+	delta_ns = end_part(cur, now_ns);
+	own = make_stall(cur->cgroup_id);
 	if (own) {
-		sum = under_way->part_is_global ? &own->global : &own->limit;
+		sum = cur->part_is_global ? &own->global : &own->limit;
 		add_to_sum(sum, delta_ns);
 		__sync_fetch_and_add(&sum->reclaimed_pages, pages);
 		own->last_ts_ns = now_ns;
@@ -31,22 +31,22 @@ static __always_inline int end_reclaim(void *ctx, u64 pages)
 		count(stalls_full);
 	}
 	count(episodes);
-	if (delta_ns >= set->min_stall_ns && is_asked_for(set, KOORD_RECLAIM, under_way->cgroup_id)) {
+	if (delta_ns >= set->min_stall_ns && filter_match(set, KOORD_RECLAIM, cur->cgroup_id)) {
 		struct koord_reclaim record = {
-			.head = { KOORD_RECLAIM, sizeof(record), now_ns, under_way->cgroup_id },
-			.limit_id = under_way->part_limit_id,
+			.head = { KOORD_RECLAIM, sizeof(record), now_ns, cur->cgroup_id },
+			.limit_id = cur->part_limit_id,
 			.delta_ns = delta_ns,
 			.nr_reclaimed = pages,
 			.tgid = pid_tgid >> 32,
 			.tid = tid,
-			.is_global = under_way->part_is_global,
-			.order = under_way->order,
+			.is_global = cur->part_is_global,
+			.order = cur->order,
 		};
 
 		bpf_get_current_comm(record.comm, sizeof(record.comm));
 		send_record(ctx, &record, sizeof(record));
 	}
-	end_stall(tid, under_way, own, now_ns);
+	end_stall(tid, cur, own, now_ns);
 	return 0;
 }
 
@@ -109,7 +109,7 @@ TRACEPOINT(mm_vmscan_kswapd_sleep)
 	delta_ns = now_ns - sums->kswapd_woken_ts_ns[nid];
 	sums->kswapd_woken_ts_ns[nid] = 0;
 	__sync_fetch_and_add(&sums->kswapd_awake_ns[nid], delta_ns);
-	if (is_asked_for(set, KOORD_KSWAPD, 0)) {
+	if (filter_match(set, KOORD_KSWAPD, 0)) {
 		struct koord_kswapd record = {
 			.head = { KOORD_KSWAPD, sizeof(record), now_ns, 0 },
 			.delta_ns = delta_ns,

@@ -84,22 +84,22 @@ static __always_inline u32 log2_us(u64 ns)
 }
 
 /* One run of so many looks at the clock, at its begin and its end: what the programs take is known without the kernel's help. */
-static __always_inline struct koord_sched_cpu *begin_run(u64 *begun_ns)
+static __always_inline struct koord_sched_cpu *begin_run(u64 *start_ns)
 {
 	u32 number = bpf_get_smp_processor_id();
 	struct koord_sched_cpu *cpu = map_lookup(sched_cpus, &number);
 
 	if (cpu)
-		*begun_ns = ++cpu->runs % TIMED_RUNS ? 0 : bpf_ktime_get_ns();
+		*start_ns = ++cpu->runs % TIMED_RUNS ? 0 : bpf_ktime_get_ns();
 	return cpu;
 }
 
-static __always_inline void end_run(struct koord_sched_cpu *cpu, u64 begun_ns)
+static __always_inline void end_run(struct koord_sched_cpu *cpu, u64 start_ns)
 {
-	if (!begun_ns)
+	if (!start_ns)
 		return;
 	cpu->timed_runs++;
-	cpu->timed_ns += bpf_ktime_get_ns() - begun_ns;
+	cpu->timed_ns += bpf_ktime_get_ns() - start_ns;
 }
 
 static __always_inline void begin_wait(struct koord_sched_cpu *cpu, struct task_struct___sched *task)
@@ -158,13 +158,13 @@ static __always_inline void end_wait(void *ctx, struct task_struct___sched *befo
 
 static __always_inline int on_wakeup(struct task_struct___sched *task)
 {
-	u64 begun_ns = 0;
-	struct koord_sched_cpu *cpu = begin_run(&begun_ns);
+	u64 start_ns = 0;
+	struct koord_sched_cpu *cpu = begin_run(&start_ns);
 
 	if (!cpu)
 		return 0;
 	begin_wait(cpu, task);
-	end_run(cpu, begun_ns);
+	end_run(cpu, start_ns);
 	return 0;
 }
 
@@ -188,8 +188,8 @@ int on_sched_switch(u64 *ctx)
 	struct task_struct___sched *next = (struct task_struct___sched *)ctx[2];
 	u32 tid = next->pid, at = tid & (WAITING - 1);
 	struct waiting *slot = map_lookup(waiting, &at);
-	u64 begun_ns = 0;
-	struct koord_sched_cpu *cpu = begin_run(&begun_ns);
+	u64 start_ns = 0;
+	struct koord_sched_cpu *cpu = begin_run(&start_ns);
 
 	if (!cpu)
 		return 0;
@@ -199,7 +199,7 @@ int on_sched_switch(u64 *ctx)
 	}
 	if (before->pid && is_runnable(before))
 		begin_wait(cpu, before);
-	end_run(cpu, begun_ns);
+	end_run(cpu, start_ns);
 	return 0;
 }
 

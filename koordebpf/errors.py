@@ -81,7 +81,7 @@ class KubeSilent(KubeError):
 
 
 class KubeTooLarge(KubeError):
-    """An answer has more bytes than whoever asked will hold; not retried as it was."""
+    """An answer has more bytes than the caller accepts; not retried as it was."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry=False)

@@ -161,7 +161,7 @@ struct koord_totals {
 	__u64 deaths;
 	__u64 ring_sent;
 	__u64 ring_lost;	/* records that found the ring full */
-	__u64 unmatched_ends;	/* an end whose begin was ignored or not seen (attached in between, or `begun` full) */
+	__u64 unmatched_ends;	/* an end whose begin was ignored or not seen (attached in between, or `start` full) */
 	__u64 begun_full;	/* begins that found the map of what is under way full */
 	__u64 stalls_full;	/* episodes that found the map `stalls` full */
 	__u64 ignored;		/* episodes outside the node's cgroup, and reclaim that was asked for by memory.reclaim */

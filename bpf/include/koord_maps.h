@@ -25,19 +25,19 @@ MAP_ARRAY(settings, struct koord_settings, 1);
 MAP_HASH(wanted, u64, u32, 4096);
 
 /* What does not change about a memory cgroup. Keyed by the serial number of its state, which no other ever gets. */
-struct home_key {
+struct memcg_owner_key {
 	u64 serial_nr;
 	u64 node_cgroup_id;
 };
 
-struct home {
+struct memcg_owner {
 	u64 cgroup_id;
 	u64 parent_id;
 	u32 steps;	/* up to the node's cgroup; NOT_IN_NODE */
 	u32 reserved;
 };
 
-MAP_LRU_HASH(homes, struct home_key, struct home, 4096);
+MAP_LRU_HASH(owners, struct memcg_owner_key, struct memcg_owner, 4096);
 
 static __always_inline struct koord_totals *get_totals(void)
 {
@@ -70,7 +70,7 @@ static __always_inline void send_record(void *ctx, void *record, u64 bytes)
 }
 
 /* Whether user space asked for such a record. What is not sent is counted all the same. */
-static __always_inline bool is_asked_for(struct koord_settings *set, u32 kind, u64 cgroup_id)
+static __always_inline bool filter_match(struct koord_settings *set, u32 kind, u64 cgroup_id)
 {
 	if (!(set->kinds & (1U << kind)))
 		return false;
@@ -143,22 +143,22 @@ static __always_inline u32 steps_to_node(struct mem_cgroup *memcg, struct koord_
 	return NOT_IN_NODE;
 }
 
-static __always_inline void find_home(struct home *home, struct mem_cgroup *memcg, struct koord_settings *set)
+static __always_inline void lookup_owner(struct memcg_owner *owner, struct mem_cgroup *memcg, struct koord_settings *set)
 {
-	struct home_key key = { READ(memcg, css.serial_nr), set->node_cgroup_id };
+	struct memcg_owner_key key = { READ(memcg, css.serial_nr), set->node_cgroup_id };
 	struct cgroup_subsys_state *parent;
-	struct home *known = map_lookup(homes, &key);
+	struct memcg_owner *known = map_lookup(owners, &key);
 
 	if (known) {
-		*home = *known;
+		*owner = *known;
 		return;
 	}
 	parent = READ(memcg, css.parent);
-	home->cgroup_id = kernfs_id(READ(memcg, css.cgroup, kn));
-	home->parent_id = parent ? kernfs_id(READ(parent, cgroup, kn)) : 0;
-	home->steps = steps_to_node(memcg, set);
-	home->reserved = 0;
-	map_update(homes, &key, home);
+	owner->cgroup_id = kernfs_id(READ(memcg, css.cgroup, kn));
+	owner->parent_id = parent ? kernfs_id(READ(parent, cgroup, kn)) : 0;
+	owner->steps = steps_to_node(memcg, set);
+	owner->reserved = 0;
+	map_update(owners, &key, owner);
 }
 
 static __always_inline u64 cgroup_id_of_counter(u64 counter)
@@ -177,7 +177,7 @@ struct koord_limit {
  * fail, else the one with the least room if that is little. Where all have room, nobody's limit is hit: somebody writes to
  * memory.reclaim, or lowers a limit. It goes along the counters, whose parent is the one that is charged too.
  */
-static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, const struct home *home)
+static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, const struct memcg_owner *owner)
 {
 	const struct page_counter *counter = &memcg->memory;
 	u64 least = LIMIT_MARGIN, at_limit = 0, level = 0;
@@ -200,11 +200,11 @@ static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, c
 	}
 	if (!at_limit)
 		return limit;
-	limit.is_node = level >= home->steps;
+	limit.is_node = level >= owner->steps;
 	if (level == 0)
-		limit.id = home->cgroup_id;
+		limit.id = owner->cgroup_id;
 	else if (level == 1)
-		limit.id = home->parent_id;
+		limit.id = owner->parent_id;
 	else
 		limit.id = cgroup_id_of_counter(at_limit);
 	return limit;

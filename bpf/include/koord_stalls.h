@@ -11,7 +11,7 @@
 
 #include "koord_maps.h"
 
-struct under_way {
+struct stall_ctx {
 	u64 begin_ts_ns;	/* of the stall as a whole; user space reads this one */
 	u64 part_ts_ns;		/* begin of the part under way */
 	u64 parts_ns;		/* finished parts */
@@ -30,7 +30,7 @@ struct under_way {
 };
 
 /* Stalls under way, by thread. Bounded by the threads that can wait for memory at one moment. */
-MAP_HASH(begun, u32, struct under_way, 8192);
+MAP_HASH(start, u32, struct stall_ctx, 8192);
 
 /* Per-cgroup sums. 4096 cgroups that ever stalled, and their parents; user space removes the dead. */
 MAP_HASH(stalls, u64, struct koord_stall, 4096);
@@ -147,26 +147,26 @@ static __always_inline void add_to_sum(struct koord_stall_sum *sum, u64 delta_ns
  * Begin the first thing of a stall: a section, or a part outside of any. Only global reclaim needs not know whose limit is hit,
  * and only reclaim at a limit is none where none is.
  */
-static __always_inline void begin_stall(struct koord_settings *set, u32 tid, struct under_way *begin,
+static __always_inline void begin_stall(struct koord_settings *set, u32 tid, struct stall_ctx *begin,
 					bool asks_limit, bool needs_limit)
 {
 	struct mem_cgroup *memcg = memcg_of_task((struct task_struct *)bpf_get_current_task());
 	struct koord_limit limit = {};
-	struct home home;
+	struct memcg_owner owner;
 
-	find_home(&home, memcg, set);
-	if (home.steps == NOT_IN_NODE) {
+	lookup_owner(&owner, memcg, set);
+	if (owner.steps == NOT_IN_NODE) {
 		count(ignored);
 		return;
 	}
 	if (asks_limit)
-		limit = find_limit(memcg, &home);
+		limit = find_limit(memcg, &owner);
 	if (needs_limit && !limit.id) {
 		count(ignored);
 		return;
 	}
-	begin->cgroup_id = home.cgroup_id;
-	begin->parent_id = home.parent_id;
+	begin->cgroup_id = owner.cgroup_id;
+	begin->parent_id = owner.parent_id;
 	begin->limit_id = limit.id;
 	begin->is_global = !limit.id || limit.is_node;
 	begin->part_is_global |= begin->is_global;
@@ -174,7 +174,7 @@ static __always_inline void begin_stall(struct koord_settings *set, u32 tid, str
 	begin->begin_ts_ns = bpf_ktime_get_ns();
 	begin->part_ts_ns = begin->begin_ts_ns;
 	begin->epoch = set->epoch;
-	if (map_update(begun, &tid, begin))
+	if (map_update(start, &tid, begin))
 		count(begun_full);
 	else
 		enter_stall(begin->cgroup_id, begin->parent_id, begin->epoch, begin->begin_ts_ns);
@@ -184,22 +184,22 @@ static __always_inline void begin_stall(struct koord_settings *set, u32 tid, str
  * An end that was never seen leaves its thread's stall open; it is closed when the thread begins something again. Of an older
  * epoch it is none that is lost: its thread may be stalled still, and was only not counted any more.
  */
-static __always_inline void drop_stall(struct koord_settings *set, u32 tid, struct under_way *old)
+static __always_inline void drop_stall(struct koord_settings *set, u32 tid, struct stall_ctx *old)
 {
 	u64 cgroup_id = old->cgroup_id;
 
 	if (old->epoch == set->epoch)
 		count(lost_ends);
 	leave_stall(map_lookup(stalls, &cgroup_id), old->parent_id, old->epoch, bpf_ktime_get_ns());
-	map_delete(begun, &tid);
+	map_delete(start, &tid);
 }
 
 static __always_inline void begin_part(u32 part, u32 order, bool is_memcg_reclaim)
 {
 	struct koord_settings *set = get_settings();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct under_way *section = map_lookup(begun, &tid);
-	struct under_way begin = {
+	struct stall_ctx *section = map_lookup(start, &tid);
+	struct stall_ctx begin = {
 		.part = part,
 		.order = order,
 		.part_is_global = part == KOORD_INSIDE_RECLAIM && !is_memcg_reclaim,
@@ -230,31 +230,31 @@ static __always_inline void begin_part(u32 part, u32 order, bool is_memcg_reclai
 }
 
 /* Close the part under way. Returns how long it was. */
-static __always_inline u64 end_part(struct under_way *under_way, u64 now_ns)
+static __always_inline u64 end_part(struct stall_ctx *cur, u64 now_ns)
 {
-	u64 delta_ns = now_ns - under_way->part_ts_ns;
+	u64 delta_ns = now_ns - cur->part_ts_ns;
 
-	under_way->parts_ns += delta_ns;
-	under_way->inside |= under_way->part;
-	under_way->part = 0;
+	cur->parts_ns += delta_ns;
+	cur->inside |= cur->part;
+	cur->part = 0;
 	return delta_ns;
 }
 
 /* Close the stall as a whole, if nothing of it is left. */
-static __always_inline void end_stall(u32 tid, struct under_way *under_way, struct koord_stall *own, u64 now_ns)
+static __always_inline void end_stall(u32 tid, struct stall_ctx *cur, struct koord_stall *own, u64 now_ns)
 {
-	if (under_way->depth || under_way->part)
+	if (cur->depth || cur->part)
 		return;
-	leave_stall(own, under_way->parent_id, under_way->epoch, now_ns);
-	map_delete(begun, &tid);
+	leave_stall(own, cur->parent_id, cur->epoch, now_ns);
+	map_delete(start, &tid);
 }
 
-static __always_inline void send_wait(void *ctx, struct koord_settings *set, u32 kind, struct under_way *under_way,
+static __always_inline void send_wait(void *ctx, struct koord_settings *set, u32 kind, struct stall_ctx *cur,
 				      u64 now_ns, u64 delta_ns, u32 detail, u32 is_global)
 {
 	u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct koord_wait record = {
-		.head = { kind, sizeof(record), now_ns, under_way->cgroup_id },
+		.head = { kind, sizeof(record), now_ns, cur->cgroup_id },
 		.delta_ns = delta_ns,
 		.tgid = pid_tgid >> 32,
 		.tid = (u32)pid_tgid,
@@ -262,7 +262,7 @@ static __always_inline void send_wait(void *ctx, struct koord_settings *set, u32
 		.is_global = is_global,
 	};
 
-	if (delta_ns < set->min_stall_ns || !is_asked_for(set, kind, record.head.cgroup_id))
+	if (delta_ns < set->min_stall_ns || !filter_match(set, kind, record.head.cgroup_id))
 		return;
 	bpf_get_current_comm(record.comm, sizeof(record.comm));
 	send_record(ctx, &record, sizeof(record));

@@ -1,1 +1,1 @@
-"""Guards, then evict or kill; every action ends in an `Outcome`. Ranks nobody."""
+"""Guards, then evict or kill; every action ends in an `Outcome`. Ranks no pods."""

@@ -115,8 +115,8 @@ class Reporter:
         # A guard that opens is news, and so is a kill of who was evicted.
         key = "held:" if guards else f"{plan.sentence.partition(' ')[0]}:"
         # Amounts change with each look and are no news.
-        why_nobody = [each.reason.lstrip("0123456789. ") for each in plan.features if each.verdict.fires]
-        key += ",".join(victim.candidate.uid for victim in plan.victims) or "; ".join(why_nobody)
+        why_none = [each.reason.lstrip("0123456789. ") for each in plan.features if each.verdict.fires]
+        key += ",".join(victim.candidate.uid for victim in plan.victims) or "; ".join(why_none)
         news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._quality))
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
         if crossed_ns is not None and is_acting:

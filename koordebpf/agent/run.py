@@ -21,7 +21,7 @@ from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
-from koordebpf.agent.lifecycle.standby import Acting, stand_by, take_right
+from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.overdue import open_overdue
 from koordebpf.agent.reporter import Reporter
 from koordebpf.agent.serving import serve_reports
@@ -40,8 +40,8 @@ from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.backends.select import passed_over_sentence
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
-from koordebpf.kernel.host.protection import lock_memory, open_all_files, share_one_arena, spare_from_oom
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.kernel.host.protection import lock_memory, open_all_files, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
@@ -89,7 +89,7 @@ def run_agent(config: AgentConfig) -> None:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
-        acting = take_right(config, scope, stack)
+        acting = acquire_node_lock(config, scope, stack)
         source = stack.enter_context(contextlib.closing(_open_source(config)))
         kept_list = open_kept_list(config, acting and acting.folder, stack)
         if kept_list is not None:
@@ -200,7 +200,7 @@ def _run(
         # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision
         # left 5 ms after the crossing (p99 12 ms), with the highest 3 ms.
         open_all_files()
-        for problem in (spare_from_oom(), hurry_this_thread()) if config.lock_memory else ():
+        for problem in (set_oom_score_adj(), raise_thread_priority()) if config.lock_memory else ():
             if problem:
                 log.warning("%s", problem)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"

@@ -9,7 +9,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.reporter import Reporter
 from koordebpf.collect.scope import NodeScope
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -33,7 +33,7 @@ def serve_reports(
     """
     # A thread that was put off the processor with the interpreter in its hands keeps the loop waiting: with busy
     # neighbours and a flood of connections the loop woke 33 ms late (p99), with threads of its own priority 10 ms.
-    begin = hurry_this_thread if config.lock_memory else None
+    begin = raise_thread_priority if config.lock_memory else None
     server = ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen, begin=begin)
     stack.callback(server.close)
     folder = folder_of(config.run_dir, scope)

@@ -1,1 +1,1 @@
-"""Who a cgroup belongs to; births and deaths; what is unknown stays visible. Pure."""
+"""Which pod a cgroup belongs to, through mkdir, rmdir and rename; the unknown stays visible. Pure."""

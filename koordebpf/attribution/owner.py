@@ -23,7 +23,7 @@ class Owner(msgspec.Struct, frozen=True):
     """Who a cgroup belongs to.
 
     `pod_uid` comes from the path (for static pods the annotation kubernetes.io/config.hash stands there) and is
-    resolved to metadata.uid where the pod is known; `pod_known` is False while no source has told of the pod, which
+    resolved to metadata.uid where the pod is known; `pod_known` is False while no source has reported the pod, which
     then stays visible as such. `container_name` is None where no status names the id yet.
     """
 

@@ -1,6 +1,6 @@
 """What a cgroup's place in the tree says about it: the kubelet's and the runtimes' directory names. Pure.
 
-A place follows from the parent's place and the own name alone, so that a birth costs one step and a path is a fold over
+A place follows from the parent's place and the own name alone, so that a mkdir costs one step and a path is a fold over
 its components. Names of both cgroup drivers are understood side by side; no setting says which one the node uses.
 """
 

@@ -1,7 +1,7 @@
 """Which pods' cgroups bear another name than metadata.uid: static pods, whose cgroups the kubelet names after a hash.
 
 The API server's copy of a static pod, its mirror pod, has a UID of its own and the hash in the annotation
-kubernetes.io/config.hash. Whoever may annotate a pod can write that one too, so it is believed only of what the kubelet
+kubernetes.io/config.hash. Who may annotate a pod can write that one too, so it is believed only of what the kubelet
 makes, and never where it is the name of another pod. Pure.
 """
 
@@ -18,7 +18,7 @@ CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
 CONFIG_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 _MAX_PROBLEMS = 8  # Why: one tenant may have hundreds of pods, and a person reads the first ones
-_SHOWN = 64  # characters of a value that somebody made up
+_SHOWN = 64  # characters of a value that any user may have written
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")  # the kubelet's is an MD5 sum, a manifest's own a UID
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -34,7 +34,7 @@ class CgroupNames(msgspec.Struct, frozen=True):
 def cgroup_names(pods: Iterable[Pod]) -> CgroupNames:
     """Return the names of the pods' cgroups, each one pod's: a metadata.uid always, a hash where it is a static pod's.
 
-    A hash that is the UID of another pod, or that two mirror pods claim, is nobody's.
+    A hash that is the UID of another pod, or that two mirror pods claim, has no owner.
 
     Cost:    0.3 µs a pod.
     """

@@ -73,7 +73,7 @@ class PodLevels:
     """The cgroups of pods' own levels by the uid in their paths.
 
     Of two that bear one uid the younger one is the pod's, as after a change of the kubelet's driver. The other one is
-    its twin, and nobody's.
+    its twin, and has no owner.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
     from koordebpf.report.trace.record_line import TraceFilter
-    from koordebpf.report.trace.trace_output import Told
+    from koordebpf.report.trace.trace_output import TraceOutput
     from koordebpf.tools.trace import Asked
 
 # As koordebpf.report.trace.record_line.KINDS has them, which `--help` must not import.
@@ -227,17 +227,17 @@ def _ring_bytes() -> int:
     return RING_BYTES
 
 
-def _print(items: Iterable[Told], as_json: bool, *, has_records: bool) -> None:
+def _print(items: Iterable[TraceOutput], as_json: bool, *, has_records: bool) -> None:
     from koordebpf.report.trace.record_line import HEADER
-    from koordebpf.report.trace.trace_output import told_json, told_text
+    from koordebpf.report.trace.trace_output import render_json, render_text
 
     if has_records and not as_json:
         echo(HEADER)
     for item in items:
         if as_json:
-            echo_json(told_json(item))
+            echo_json(render_json(item))
         else:
-            echo(told_text(item))
+            echo(render_text(item))
 
 
 def _print_losses(watch: NodeWatch) -> None:

@@ -1,4 +1,4 @@
-"""What the source told, worked out once for each change: pod facts, the merged strategy, sentences on what is wrong."""
+"""Cluster state as last reported by the source, decoded once per change: pod facts, merged strategy, problems."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _checked_node(state: ClusterState) -> Node | None:
 def _spec(
     state: ClusterState, last: NodeSLOSpec | None
 ) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...], tuple[str, ...]]:
-    # The NodeSLO goes first because it is what koordlet reads; the ConfigMap is its source for a node without manager.
+    # The NodeSLO takes precedence: koordlet reads it. The ConfigMap is its source for a node without manager.
     if state.nodeslo is not None:
         return *parse_spec(state.nodeslo, last), tuple(map(str, unknown_in_nodeslo(state.nodeslo)))
     if state.slo_controller_config is not None:
@@ -60,7 +60,7 @@ class Known:
 
     With `strict` (`compat: strict`) a NodeSLO that was deleted stays in force and percents are of the Node's capacity,
     as in koordlet. Labels of namespaces count for `labels_max_age_ns` after the source was last sure of them; None:
-    nobody asks for them.
+    no caller asks for them.
     """
 
     def __init__(self, *, strict: bool = False, labels_max_age_ns: int | None = None) -> None:
@@ -69,7 +69,7 @@ class Known:
         self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
         self.host_applications: dict[str, str] = {}
         self.problems_by_reason: dict[str, tuple[str, ...]] = {}
-        self.is_whole = False  # pods and Node were told, once at least
+        self.is_whole = False  # pods and Node were reported, once at least
         self.uids: frozenset[str] = frozenset()
         self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
         self.topology: NodeResourceTopology | None = None

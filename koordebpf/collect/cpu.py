@@ -78,7 +78,7 @@ class CpuCollector:
             mounts: by controller.
             node_path: of the cgroup that is the node, relative to the mounts; "": the machine.
             window_ns: over which rates are taken. Of the machine, ticks of 10 ms show in one far below a second.
-            burst_window_ns: over which bursts of those that are not best-effort are told; None: they are not.
+            burst_window_ns: over which bursts of those that are not best-effort are measured; None: they are not.
             sysfs: /sys/devices/system.
             stat: /proc/stat.
             manager: kubelet's cpu_manager_state.
@@ -140,7 +140,7 @@ class CpuCollector:
             self._bursts.keep_only(known)
 
     def look(self, now_ns: int) -> BurstLook:
-        """Return who uses the CPUs, over the window of bursts; nobody where it is not set.
+        """Return which pods use the CPUs, over the window of bursts; none where it is not set.
 
         Cost:    2 µs for each host application outside the best-effort directory.
         """
@@ -262,7 +262,7 @@ class CpuCollector:
             self._be_cpus[path] = cpus
         return is_other
 
-    # A file that makes no sense is told once and says nothing, as an annotation.
+    # A malformed file is reported once and says nothing, as an annotation.
     def _read_manager(self) -> CpuManager | None:
         try:
             state = self._manager.read()
@@ -286,7 +286,7 @@ class CpuCollector:
             return None
         return self._bursts.millicpu(path, now_ns, used_ns)
 
-    # Over the window, and over that of bursts, of which those of best-effort pods are nobody's concern.
+    # Over the window, and over that of bursts, where those of best-effort pods do not matter.
     def _used(self, path: str, now_ns: int, *, is_be: bool) -> tuple[int | None, int | None]:
         used_ns = self._read(path, CgroupCpu.used_ns)
         if used_ns is None:

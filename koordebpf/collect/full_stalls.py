@@ -57,7 +57,7 @@ class FullStalls:
         return self._window
 
     def restart(self) -> None:
-        """Begin the window anew: something was done about the stalls, and it takes time to see what that brought."""
+        """Restart the window: something was done about the stalls, and it takes time to see what that brought."""
         self._window = ()
 
     def _is_whole(self) -> bool:

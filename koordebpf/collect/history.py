@@ -109,7 +109,7 @@ class NodeHistory:
         return msgspec.structs.replace(measured, node=node, pods=pods, ledger=ledger, stall_window=window)
 
     def restart_stall_window(self) -> None:
-        """Begin the window of the stall net anew, after something was done about the stalls."""
+        """Restart the window of the stall net, after something was done about the stalls."""
         self._full_stalls.restart()
 
     def shares_of(self, cgroup_id: int, now_ns: int) -> StallShares | None:

@@ -1,7 +1,7 @@
 """Which CPUs kubelet bound to pods, asked for through its PodResources socket whenever that may have changed.
 
 Kubelet binds CPUs when it admits a Guaranteed pod and frees them when the pod ends. So it is asked when such a pod, or
-a cgroup of one, comes or goes, and every few minutes besides. A container that starts is known within a second or two;
+a cgroup of one, appears or is removed, and every few minutes besides. A new container is known within a second or two;
 kubelet itself takes up to 10 s to move other containers away from its CPUs (cpuManagerReconcilePeriod). What was
 answered last stays while kubelet does not answer: CPUs are withheld for longer than needed, never given too early.
 """
@@ -77,7 +77,7 @@ class KubeletCpus:
         return self._thread is not None and self._bound is None and not self._problem
 
     def read(self) -> CpuManagerState | None:
-        """Return kubelet's last answer; None: there is none yet, or nobody to ask."""
+        """Return kubelet's last answer; None: there is none yet, or no kubelet to ask."""
         bound, uids = self._bound, self._uids
         if bound is None:
             return None
@@ -110,7 +110,7 @@ class KubeletCpus:
             self._bound = self._ask(self._socket)
         except KubeError as error:
             if str(error) != self._problem:
-                log.warning("which CPUs kubelet bound is not known anew: %s", error)
+                log.warning("which CPUs kubelet bound could not be read again: %s", error)
                 self._problem = str(error)
             return False
         if self._problem:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"
-_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: nobody sums them up
+_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: they are not summed up
 
 
 # The cgroups of pods' own levels, of one version of the index.

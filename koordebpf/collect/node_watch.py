@@ -13,7 +13,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import DecodeError
 from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record, Totals
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Record, Totals
 from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import walk
 from koordebpf.kernel.signals.interface import SignalRequest, SignalSource
@@ -30,12 +30,12 @@ _PROBE_NS = 10 * NS_PER_S
 class NodeWatch:
     """Signals, index and source of one node, kept in step with each other.
 
-    The backend listens before the first walk, so that no cgroup is born unseen in between; a birth that the walk saw
+    The backend listens before the first walk, so that no mkdir is missed in between; a cgroup that the walk saw
     too changes nothing.
 
     Args:
         scope: the node.
-        source: of pods, whose owner closes it; None: nobody asks for them.
+        source: of pods, whose owner closes it; None: not needed.
         min_stall_ns: shorter stalls are counted, not sent.
         measures: False: nothing scans, so that the scan need not be loaded.
         backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
@@ -94,7 +94,7 @@ class NodeWatch:
     def drain(self) -> list[tuple[Record, Owner | None]]:
         """Take all records out of the backend, oldest first, each with its cgroup's owner at that moment.
 
-        The index is up to date with them afterwards; after a loss it is read anew from the file system.
+        The index is up to date with them afterwards; after a loss it is read again from the file system.
         """
         self._look_for_lost_probes(time.monotonic_ns())
         seen: list[tuple[Record, Owner | None]] = []
@@ -137,20 +137,20 @@ class NodeWatch:
     def _is_ours(self, record: Record) -> bool:
         # A backend may tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
         match record:
-            case CgroupBirth() if self.scope.kind == "cgroup":
+            case CgroupMkdir() if self.scope.kind == "cgroup":
                 return record.parent_id in self.index
-            case CgroupDeath() | CgroupRename() if self.scope.kind == "cgroup":
+            case CgroupRmdir() | CgroupRename() if self.scope.kind == "cgroup":
                 return record.cgroup_id in self.index
         return True
 
     def _apply(self, record: Record) -> Owner | None:
         # The dead are looked up before the index forgets them.
         match record:
-            case CgroupBirth():
+            case CgroupMkdir():
                 self.index.born(record)
                 if self.source:
                     self.source.nudge()
-            case CgroupDeath():
+            case CgroupRmdir():
                 owner = self.index.owner(record.cgroup_id)
                 self.index.died(record)
                 self.signals.forget(record.cgroup_id)

@@ -17,7 +17,7 @@ _EVERY_NS = NS_PER_S  # Why: a pod that is new stalls its node's own trigger too
 
 
 class PodPressure:
-    """Follows the pods: a trigger for each latency-sensitive one that runs, closed when it goes."""
+    """PSI triggers by pod: one for each latency-sensitive pod that runs, closed when the pod is gone."""
 
     def __init__(self, scope: NodeScope, index: CgroupIndex, loop: Loop) -> None:
         self.triggers = PsiTriggers()

@@ -1,1 +1,1 @@
-"""The manager's part, beside the agents: a NodeSLO for each Node out of slo-controller-config. It evicts nobody."""
+"""The manager's part, beside the agents: a NodeSLO for each Node out of slo-controller-config. It never evicts."""

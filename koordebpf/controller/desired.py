@@ -22,7 +22,7 @@ def is_ours(nodeslo: NodeSLO) -> bool:
 def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
     """Return the object as it should be, made from `current` so that others' labels and annotations stay.
 
-    It is owned by its Node: when that goes, Kubernetes' garbage collector takes it away, also while no controller runs,
+    It is owned by its Node: when that is deleted, garbage collection deletes it, also while no controller runs,
     and a list of Nodes that is wrong can never delete anything.
     """
     spec = render_spec(settings.data, node.labels or {}, node.annotations)

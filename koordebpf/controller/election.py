@@ -1,7 +1,7 @@
 """One leader of several controllers, by a Lease. Its thread renews it; who writes asks `is_leader` before each write.
 
 The kubernetes package has an election too. It cannot be stopped and does not give the Lease back, its requests have no
-time-out (a leader whose request hangs goes on leading), it judges by the wall clock, and its models cost 40 MB.
+time-out (a leader whose request hangs keeps leading), it judges by the wall clock, and its models cost 40 MB.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Election:
         self._changed = changed
         self._terms = terms or Terms()
         self._leads_until_ns = 0
-        self._was_leader = False  # as last told
+        self._was_leader = False  # as last reported
         self._lease: Lease | None = None  # the version last seen …
         self._seen_ns = 0  # … and when it was first
         self._stop = threading.Event()
@@ -62,7 +62,7 @@ class Election:
         self._thread.start()
 
     def is_leader(self) -> bool:
-        """Tell whether nobody else can be leading now."""
+        """Tell whether this process is the leader and no other can be."""
         return time.monotonic_ns() < self._leads_until_ns
 
     def close(self) -> None:
@@ -147,16 +147,16 @@ class Election:
             return
         try:
             try:
-                self._give_back(self._lease)
+                self._clear_holder(self._lease)
             except KubeConflict:
                 lease = self._client.read(timeout_s=_RELEASE_S)
                 if lease.spec.holderIdentity == self.identity:
-                    self._give_back(lease)
+                    self._clear_holder(lease)
         except KubeError as error:
-            log.warning("the lease was not given back, and expires within %d s: %s", self._terms.lease_s, error)
+            log.warning("the lease was not released, and expires within %d s: %s", self._terms.lease_s, error)
         else:
-            log.info("%s gave the lease back", self.identity)
+            log.info("%s released the lease", self.identity)
 
-    def _give_back(self, lease: Lease) -> None:
+    def _clear_holder(self, lease: Lease) -> None:
         spec = msgspec.structs.replace(lease.spec, holderIdentity="", leaseDurationSeconds=1)
         self._client.update(lease, spec, timeout_s=_RELEASE_S)

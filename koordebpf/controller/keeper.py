@@ -38,7 +38,7 @@ class Keeper:
         self._sent: NodeSLO | None = None
         self._answer: NodeSLO | None = None
         self._answered_ns = 0
-        self._is_seen = True  # the watch has told of the answer
+        self._is_seen = True  # the watch has delivered the answer
         self._failures = Backoff(_FIRST_S, _CAP_S)
         self._fights = Backoff(_FIRST_S, _CAP_S)
         self._fought = ""  # resourceVersion of the other's last writing

@@ -72,7 +72,7 @@ class Reconciler:
     """Remembers what it wrote.
 
     `adopts`: NodeSLOs that another made are taken over; else, while there is one, none is written, for a Koordinator
-    manager that runs writes them all. In a dry run (`writer` None) each write is told once, and not done.
+    manager that runs writes them all. In a dry run (`writer` None) each write is logged once, and not done.
     """
 
     def __init__(self, writer: Writer | None, *, adopts: bool, now_ns: Callable[[], int]) -> None:
@@ -81,7 +81,7 @@ class Reconciler:
         self._adopts = adopts
         self._now_ns = now_ns
         self._keepers: dict[str, Keeper] = {}
-        self._told: dict[str, NodeSLO] = {}
+        self._logged: dict[str, NodeSLO] = {}
         self._backoff = Backoff(_FIRST_S, _CAP_S)
         self._denials = Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
         self._rests_until_ns = 0
@@ -135,8 +135,8 @@ class Reconciler:
         meta = wanted.metadata
         verb = "update" if meta.resourceVersion else "create"
         if self._writer is None:
-            if self._told.get(meta.name) != wanted:
-                self._told[meta.name] = wanted
+            if self._logged.get(meta.name) != wanted:
+                self._logged[meta.name] = wanted
                 spec = msgspec.json.encode(wanted.spec).decode()
                 log.info("would %s NodeSLO %s: %s", verb, meta.name, spec)
             return False
@@ -187,4 +187,4 @@ class Reconciler:
     def _forget_all_but(self, names: set[str]) -> None:
         for name in self._keepers.keys() - names:
             self._overwritten_gone += self._keepers.pop(name).overwritten
-            self._told.pop(name, None)
+            self._logged.pop(name, None)

@@ -49,7 +49,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_controller(config: ControllerConfig) -> None:
-    """Run until SIGTERM or SIGINT; the Lease is given back afterwards.
+    """Run until SIGTERM or SIGINT; the Lease is released afterwards.
 
     Raises:  ConfigError: no API server to ask, or an address that cannot be bound.
     """
@@ -104,7 +104,7 @@ def _loop(loop: Loop, controller: Controller, health: Health) -> None:
             health.failed(f"the last tick failed: {error}")
             if failed_in_a_row >= _MAX_FAILED_TICKS:
                 reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
-                raise SupportError("controller", reason, "The log above tells of each.") from error
+                raise SupportError("controller", reason, "The log above has each of them.") from error
             # Whatever woke the loop may wake it again at once: ten failures must not pass within a moment.
             due_ns = time.monotonic_ns() + _FAILED_NS
             time.sleep(_FAILED_NS / NS_PER_S)

@@ -40,7 +40,7 @@ def settings_of(
     selector; where that has none it is left out, and its nodes get what they would get without it.
     Unusable is what cannot be parsed and what holds a value outside its range: Koordinator's manager hands the latter
     on and the agents skip the feature, which a typing error would switch off. A selector that is empty, or overlaps
-    another, is told and in force: the first that matches counts.
+    another, is reported and in force: the first that matches counts.
     """
     good: dict[str, str] = {}
     stale: set[str] = set()

@@ -11,10 +11,10 @@ from typing import Any
 
 from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events.records import (
-    CgroupBirth,
-    CgroupDeath,
+    CgroupMkdir,
     CgroupPopulated,
     CgroupRename,
+    CgroupRmdir,
     CgroupStall,
     CompactionStall,
     KswapdRun,
@@ -220,7 +220,7 @@ def _oom_kill(buf: bytes) -> OomKill:
     return OomKill(ts_ns, cgroup_id, limit_id, total_vm, anon, file, shmem, tgid, bool(is_global), _text(comm))
 
 
-def _cgroup(kind: type[CgroupBirth] | type[CgroupDeath] | type[CgroupRename]) -> Callable[[bytes], Record]:
+def _cgroup(kind: type[CgroupMkdir] | type[CgroupRmdir] | type[CgroupRename]) -> Callable[[bytes], Record]:
     def decode_cgroup(buf: bytes) -> Record:
         _, _, ts_ns, cgroup_id, parent_id, level, name_cut, name = _STRUCT_CGROUP.unpack(buf)
         return kind(ts_ns, cgroup_id, parent_id, level, _text(name), bool(name_cut))
@@ -255,8 +255,8 @@ def _migration(buf: bytes) -> TaskMigration:
 _DECODERS: Mapping[int, tuple[int, Callable[[bytes], Record]]] = {
     1: (_STRUCT_RECLAIM.size, _reclaim),
     2: (_STRUCT_OOM_KILL.size, _oom_kill),
-    3: (_STRUCT_CGROUP.size, _cgroup(CgroupBirth)),
-    4: (_STRUCT_CGROUP.size, _cgroup(CgroupDeath)),
+    3: (_STRUCT_CGROUP.size, _cgroup(CgroupMkdir)),
+    4: (_STRUCT_CGROUP.size, _cgroup(CgroupRmdir)),
     5: (_STRUCT_CGROUP.size, _cgroup(CgroupRename)),
     6: (_STRUCT_KSWAPD.size, _kswapd),
     7: (_STRUCT_WAIT.size, _wait(CompactionStall)),

@@ -1,4 +1,4 @@
-"""What the kernel told: one frozen value for each kind of record.
+"""Records of the BPF ring: one frozen value for each kind.
 
 `cgroup_id` is the kernfs id of a cgroup in the memory controller's hierarchy (the inode number of its directory);
 `ts_ns` is CLOCK_MONOTONIC at the end of the event. The C side is bpf/include/koord_events.h.
@@ -45,7 +45,7 @@ class OomKill(msgspec.Struct, frozen=True, gc=False, tag="oom_kill", tag_field="
     comm: str
 
 
-class CgroupBirth(msgspec.Struct, frozen=True, gc=False, tag="cgroup_mkdir", tag_field="kind"):
+class CgroupMkdir(msgspec.Struct, frozen=True, gc=False, tag="cgroup_mkdir", tag_field="kind"):
     """A cgroup was made; `name` is its last path component.
 
     Source: tracepoint cgroup/cgroup_mkdir.
@@ -59,7 +59,7 @@ class CgroupBirth(msgspec.Struct, frozen=True, gc=False, tag="cgroup_mkdir", tag
     name_cut: bool  # the name was longer than the record holds
 
 
-class CgroupDeath(msgspec.Struct, frozen=True, gc=False, tag="cgroup_rmdir", tag_field="kind"):
+class CgroupRmdir(msgspec.Struct, frozen=True, gc=False, tag="cgroup_rmdir", tag_field="kind"):
     """A cgroup was removed.
 
     Source: tracepoint cgroup/cgroup_rmdir.
@@ -191,8 +191,8 @@ class MemcgEvent(msgspec.Struct, frozen=True, gc=False, tag="memcg_event", tag_f
 Record = (
     ReclaimStall
     | OomKill
-    | CgroupBirth
-    | CgroupDeath
+    | CgroupMkdir
+    | CgroupRmdir
     | CgroupRename
     | KswapdRun
     | CompactionStall
@@ -254,7 +254,7 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     ignored: int
     lost_ends: int  # ends that were never seen, noticed when their thread went on
     missed_runs: int  # runs of programs that the kernel passed over
-    missed_births: int  # those of them that tell of births, deaths and renames
+    missed_births: int  # those of them that report mkdir, rmdir and rename
     node_some_ns: int
     node_changed_ts_ns: int
     node_stalled: int

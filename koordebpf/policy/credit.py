@@ -1,4 +1,4 @@
-"""What a pod gives back when it goes."""
+"""Memory and CPU that the eviction of a pod releases: its credit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def credit_bytes(pod: PodView) -> int:
     """Return the memory that comes back with the pod's death; 0 where it was not measured.
 
     inactive_anon + active_anon + unevictable and the kernel's memory for the pod, less the shmem of a pod whose tmpfs
-    outlives it. Those lists hold the pod's tmpfs pages too, so a tmpfs that goes with the pod is in the sum. Page cache
+    outlives it. Those lists hold the pod's tmpfs pages too, so the pod's own tmpfs is in the sum. Page cache
     and reclaimable slab are not: the node counts them as available already, and its usage would not fall.
 
-    Shmem of such a pod that was not measured counts as given back. Too high a credit costs one more round, a few
+    Shmem of such a pod that was not measured counts as released. Too high a credit costs one more round, a few
     milliseconds later, on true numbers; too low a credit costs an innocent pod in this one.
 
     A pod without a page of its own has a few KiB of kernel memory for its cgroups alone, and no eviction relieves a
@@ -43,7 +43,7 @@ def koordinator_credit_bytes(pod: PodView) -> int:
 
 
 def pod_credit(pod: PodView, resource: str) -> int:
-    """Return what the pod's going gives back of `used`, or of a resource that pods request.
+    """Return what the eviction of the pod releases of `used`, or of a resource that pods request.
 
     Bytes of memory, millicpu of CPU.
     """
@@ -64,7 +64,7 @@ def candidate_credit(candidate: Candidate, resource: str) -> int:
 
 
 def credit_in(resource: str) -> Callable[[Candidate], int]:
-    """Return what tells the same of each candidate: which resource it is, is then asked once for all of them."""
+    """Return the credit of a candidate as a function; the resource is then looked up once for all of them."""
     if resource == USED:
         return attrgetter("credit_bytes")
     if resource in _CPU:
@@ -73,7 +73,7 @@ def credit_in(resource: str) -> Callable[[Candidate], int]:
 
 
 def credit_of(candidates: Iterable[Candidate], resource: str) -> int:
-    """Return what they give back together."""
+    """Return what they release together."""
     return sum(map(credit_in(resource), candidates))
 
 

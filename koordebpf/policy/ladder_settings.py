@@ -22,11 +22,11 @@ class Rung(enum.Enum):
 class LadderSettings(msgspec.Struct, frozen=True):
     """Which rungs are tried before the next one, and when a rung has done enough.
 
-    `rungs`            those that are used. Why none: every one changes what a pod can do, so somebody has to ask for
+    `rungs`            those that are used. Why none: every one changes what a pod can do, so they must be asked for
                        it. With none, victims are evicted at once.
-    `settle_ns`        a rung is judged so long after it was begun. Why: memory.high and memory.reclaim work while the
+    `settle_ns`        a rung is judged so long after it started. Why: memory.high and memory.reclaim work while the
                        pod allocates; a second is what PSI's windows and ours need to show it.
-    `enough_ratio`     share of the need that a rung must have given back to be left alone for another `settle_ns`; with
+    `enough_ratio`     share of the need that a rung must have released to be left alone for another `settle_ns`; with
                        less the next one is climbed. Why: at half of it the next judgement finds the need covered.
     `stall_fall_ratio` share by which the stalls of latency-sensitive pods must have fallen for the same. Why: as above.
     `calm_ns`          a rung is undone once the shortage has been over for so long. Why: kubelet waits 5 minutes before

@@ -95,8 +95,8 @@ def after(memory: DecisionMemory, event: Event) -> DecisionMemory:
 def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
     """Return the memory after a measurement: which pods are still pending, whose memory is back, who is late.
 
-    Pods that somebody else deleted are pending, too. The late stay on the list: forgotten, a pod that cannot die would
-    be counted on anew.
+    Pods deleted by other clients are pending, too. The late stay on the list: forgotten, a pod that cannot die would
+    be counted on again.
     """
     view, now_ns = event.view, event.view.now_ns
     listed = {entry.uid for entry in memory.pending}
@@ -185,7 +185,7 @@ def _answered(memory: DecisionMemory, outcome: Outcome, now_ns: int) -> Decision
     is_pending = any(entry.uid == uid for entry in memory.pending)
     if not is_pending or (is_fruitless(outcome) and not outcome.was_sent):
         memory = replace(memory, effectiveness=memory.effectiveness.without(uid))
-    # A kill of no process may have been one of processes that this agent does not see: the next measurement tells.
+    # A kill of no process may have been one of processes that this agent does not see: the next measurement shows.
     if not outcome.was_sent and outcome.result is not Result.DONE:
         memory = _withdrawn(memory, uid, outcome.decided_ns)
     if outcome.result is Result.FAILED:

@@ -1,4 +1,4 @@
-"""Everything that is decided for one moment of a node: who goes, and what best-effort pods are left of its CPUs."""
+"""Everything that is decided for one moment of a node: victims, and the CPUs that best-effort pods keep."""
 
 from __future__ import annotations
 

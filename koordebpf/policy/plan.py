@@ -10,7 +10,7 @@ from koordebpf.policy.ladder_settings import Rung
 
 
 class CandidateCpu(msgspec.Struct, frozen=True):
-    """What a candidate would give back of CPU. Millicpu."""
+    """What the eviction of a candidate would release of CPU. Millicpu."""
 
     used_millicpu: int | None  # None: not measured
     request_resource: str  # what its band asks for
@@ -29,9 +29,9 @@ class CpuAmounts(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One pod in the ranking, with the parts of its rank and what it would give back. Bytes."""
+    """One pod in the ranking, with the parts of its rank and what its eviction would release. Bytes."""
 
-    rank: int  # 1 goes first
+    rank: int  # 1 is evicted first
     uid: str
     namespace: str
     name: str
@@ -55,7 +55,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False):
-    """A candidate that is to go. `reason` and `message` are Koordinator's texts for the Event."""
+    """A candidate that is to be evicted. `reason` and `message` are Koordinator's texts for the Event."""
 
     candidate: Candidate
     reason: str  # `evicted`
@@ -126,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def victims(self) -> tuple[Victim, ...]:
-        """All victims in the order in which they are to go."""
+        """All victims in the order of their eviction."""
         return tuple(victim for feature in self.features for victim in feature.victims)
 
 

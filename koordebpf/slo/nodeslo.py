@@ -38,7 +38,7 @@ def strategy_for(
 ) -> ResourceThresholdStrategy | None:
     """Return the strategy in force: the NodeSLO's, else the ConfigMap's for these labels, None where neither is known.
 
-    The NodeSLO goes first because it is what koordlet reads; the ConfigMap is its source for a node without manager.
+    The NodeSLO takes precedence: koordlet reads it; the ConfigMap is its source for a node without manager.
 
     Raises: ConfigError: a value has the wrong type.
     """

@@ -85,7 +85,7 @@ def parse_spec(
     """Return the spec of a NodeSLO object, and what is wrong with it.
 
     Each part stands for itself: one that is unusable stays as it is in `last` (at first: the default), and the others
-    are taken over. Koordlet would skip what a single feature cannot use; here the error tells of it at once.
+    are taken over. Koordlet would skip what a single feature cannot use; here the error reports it at once.
 
     Raises: ConfigError: not a JSON object, or `spec` is none.
     """

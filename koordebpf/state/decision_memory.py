@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from koordebpf.state.view import MINUTE_NS, PastEviction, PendingRelease, RefusedEviction
 
 _HELPFUL_SHARE = 2  # Why: others grow meanwhile; half of what was promised is still more than chance
-_KEPT = 64  # Why: more than any budget of a minute that somebody would set, and only the last one counts
+_KEPT = 64  # Why: more than any sensible budget of a minute, and only the last one counts
 
 
 class Budget(msgspec.Struct, frozen=True):

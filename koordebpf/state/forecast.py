@@ -12,7 +12,7 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 Key = TypeVar("Key", bound=Hashable)
 Growth = tuple[float, float]  # seconds looked back, bytes grown since
 
-SOONEST = 10  # Why: of more nobody reads the forecast, and each costs 12 µs with its windows
+SOONEST = 10  # Why: a page shows no more, and each costs 12 µs with its windows
 HORIZON_S = 86_400.0  # Why: what is a day off is no forecast of a minute's samples
 
 # What follows was chosen by tests/bench/forecast.py: the least width at which nine of ten truths on bursts, teeth and
@@ -112,7 +112,7 @@ class GrowthHistory(Generic[Key]):
         return windows
 
     def _thin(self, now_ns: int) -> None:
-        # From the oldest on, which stays: a sample goes if its neighbours are then no farther apart than a quarter of
+        # From the oldest on, which stays: a sample is dropped if its neighbours are then no farther apart than 1/4 of
         # their age. From the newest on, every sample would go once its newer neighbour is too near for its age.
         times_ns, samples = self._times_ns, self._samples
         first = next(at for at, time_ns in enumerate(times_ns) if now_ns - time_ns <= 2 * self._span_ns)
@@ -128,7 +128,7 @@ class GrowthHistory(Generic[Key]):
 
 
 def time_to(room: int, growths: Sequence[Growth], stalled_ratio: float = 0.0) -> TimeTo | None:
-    """Return in how long `room` bytes more will be used if it goes on as it did; None: it does not grow.
+    """Return in how long `room` bytes more will be used if the trend continues; None: it does not grow.
 
     Of the growth over windows of doubling length those count that are neither much shorter nor much longer than the
     answer T itself. The median of their rates gives the point: a step is one only while it is new, a ramp is followed

@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 class GrowthTable(Generic[Key]):
     """The last samples of many numbers, each under its key: a cgroup id, or the node.
 
-    Holds what `keep_only` was told last, nothing else. A number that is looked at less often than the window is long
+    Holds the keys of the last `keep_only`, nothing else. A number that is looked at less often than the window is long
     costs two samples.
     """
 
@@ -26,7 +26,7 @@ class GrowthTable(Generic[Key]):
         """Begin empty.
 
         Args:
-            window_ns: over which growth is told.
+            window_ns: over which growth is measured.
             length: samples of a key, at most.
         Raises:  ValueError: no room for two.
         """

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 # using: the values are suppression's. recovered: they were seen to be what they would be without it. unknown: nothing
-# was written since the agent started; whoever ran before may have left something.
+# was written since the agent started; an earlier agent may have left something.
 Use = Literal["unknown", "using", "recovered"]
 
 
@@ -43,7 +43,7 @@ class KeptSuppression(msgspec.Struct, frozen=True):
 def adopted(kept: KeptSuppression | None, now_s: float, keep_s: float) -> SuppressState:
     """Return the state to start from: the predecessor's for `keep_s` seconds, after that the unknown one.
 
-    From the unknown one the first decision writes everything anew: what a policy wants, or the recovery. A clock that
+    From the unknown one the first decision rewrites everything: what a policy wants, or the recovery. A clock that
     was set back counts as too long. Moments on CLOCK_MONOTONIC are not carried over: a reboot lies between, perhaps.
     """
     if kept is None or not 0 <= now_s - kept.left_s <= keep_s:

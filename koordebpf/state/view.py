@@ -19,7 +19,7 @@ from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
-ExecutorName = Literal["api", "cri", "cgroup"]  # how a victim goes: by an Eviction, by the container runtime, by a kill
+ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
 Labels = tuple[tuple[str, str], ...]  # of one object, sorted by key
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
 _MUCH_BYTES = 64 * MIB
@@ -30,7 +30,7 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `usage_bytes` is memory.current (v1 memory.usage_in_bytes); the LRU sizes are summed over subtree and NUMA nodes.
     `shmem_bytes` and `slab_reclaimable_bytes` None: not measured, or this kernel does not tell.
-    `kernel_bytes` is what the cgroup is charged beside page cache and process memory and gives back when it ends:
+    `kernel_bytes` is what the cgroup is charged beside page cache and process memory and releases when it ends:
     socket buffers, pipes, page tables, stacks, per-CPU memory, slab that cannot be reclaimed. None: not measured.
     """
 
@@ -101,7 +101,7 @@ class StallShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimeTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In how long something will be full if it goes on as it did. Nanoseconds from the measurement; 0: it is.
+    """In how long something will be full if the trend continues. Nanoseconds from the measurement; 0: it is.
 
     `low_ns` is as fast as it grew lately, `high_ns` as slowly; None: it also stood still, so it may never be.
     """
@@ -125,7 +125,7 @@ PartyKind = Literal["pod", "cgroup", "own limit", "unattributed", "others"]
 class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who stalled, or what it is charged to: a pod, one of its containers, or a cgroup outside all pods.
 
-    `own limit`: the victim's, or its pod's. `unattributed`: nobody was seen to grow. `others`: the rest, summed up.
+    `own limit`: the victim's, or its pod's. `unattributed`: no party was seen to grow. `others`: the rest, summed up.
     `name` is namespace/pod, the uid of a pod that no source knows, or the cgroup's path.
     """
 
@@ -233,7 +233,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods: tuple[PodMeasure, ...] = ()
     strays: tuple[StrayMeasure, ...] = ()
     ledger: LedgerView | None = None
-    cpu: CpuMeasured | None = None  # None: nobody asked for it
+    cpu: CpuMeasured | None = None  # None: not needed
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
 
 
@@ -241,7 +241,7 @@ Problem = Literal["failed", "gone", "no_process", "memory_stays"]
 
 
 class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A pod that was told to go and has not given its memory back yet.
+    """A pod that was evicted and has not released its memory yet.
 
     `due_ns`: its processes are gone, as far as the executor knows, so its memory has to be back by then. `failed_ns`:
     since then its eviction counts as one that brought nothing, and `problem` and `why` say what became of it.
@@ -350,7 +350,7 @@ class NodeView(msgspec.Struct, frozen=True):
     capacity_bytes: int
     used_bytes: int | None  # None: not known
     pods: tuple[PodView, ...]
-    strategy: ResourceThresholdStrategy | None  # merged and validated; None: no source has told
+    strategy: ResourceThresholdStrategy | None  # merged and validated; None: not reported yet
     feature_gates: dict[str, bool]
     measure: NodeMeasure
     executor: ExecutorName = "api"

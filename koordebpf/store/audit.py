@@ -137,7 +137,7 @@ class OpenPlan:
     def is_settled(self) -> bool:
         """Whether every outcome is final and the memory of those that were really evicted is back, or given up on.
 
-        Who goes for CPU may hold none that was measured: nothing is waited for then.
+        A pod evicted for CPU may hold none that was measured: nothing is waited for then.
         """
         finals = [outcome for outcome in self._outcomes.values() if outcome.result is not Result.SENT]
         holding = {victim.candidate.uid for victim in self.plan.victims if victim.candidate.credit_bytes}
@@ -271,7 +271,7 @@ class AuditLog:
         else:
             self._append(self._path, line)
 
-    # Opened for each line: a plan is rare, and a file that someone moved or removed is made anew.
+    # Opened for each line: a plan is rare, and a file that someone moved or removed is recreated.
     def _append(self, path: Path, line: bytes) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:

@@ -11,7 +11,7 @@ _CLOSE_S = 0.5  # Why: an audit that takes nothing must not keep the agent from 
 
 
 class AuditTrail:
-    """Either may be missing. What is queued for the audit goes with a killed agent, so the other is kept until then."""
+    """Either may be missing. A killed agent loses what is queued for the audit, so the other is kept until then."""
 
     def __init__(self, audit: AuditLog | None, in_flight: InFlight | None) -> None:
         self._audit = audit

@@ -20,17 +20,19 @@ class KeptBudget:
     """Owns the file at `path`, on a tmpfs; None: nothing is kept.
 
     Written by the thread that decides, after the kill: small, not synced, and left out where there is no room.
-    CLOCK_MONOTONIC goes on when a process ends and begins anew with the machine, as a tmpfs does.
+    CLOCK_MONOTONIC continues when a process ends and restarts at boot, as a tmpfs does.
 
     Args:
-        interrupted: decisions that an agent was ended in the middle of. Whoever they may have told to go counts.
+        interrupted: decisions that an agent was ended in the middle of. Every pod that they may have evicted counts.
         now_ns: CLOCK_MONOTONIC.
     Cost:    0.1 ms for each eviction.
     """
 
     def __init__(self, path: Path | None, interrupted: Iterable[AuditRecord] = (), now_ns: int = 0) -> None:
         self._path = path
-        found = {(each.uid, each.at_ns): each for each in (*_read(path), *_told(interrupted)) if each.at_ns <= now_ns}
+        found = {
+            (each.uid, each.at_ns): each for each in (*_read(path), *_evictions_of(interrupted)) if each.at_ns <= now_ns
+        }
         self.budget = Budget(Budget(tuple(found.values())).recent(now_ns))
         if self.budget.evictions:
             log.info("%d evictions of the last minute count from the agent before", len(self.budget.evictions))
@@ -60,7 +62,7 @@ def _read(path: Path | None) -> tuple[PastEviction, ...]:
     return ()
 
 
-def _told(records: Iterable[AuditRecord]) -> Iterator[PastEviction]:
+def _evictions_of(records: Iterable[AuditRecord]) -> Iterator[PastEviction]:
     for record in records:
         stayed = {each.uid for each in record.outcomes if not each.was_sent}
         known = {each.uid: each for feature in record.features for each in feature.ranking}

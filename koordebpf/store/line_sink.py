@@ -24,7 +24,7 @@ _STUCK_S = 1.0  # Why: a reader that is merely slow takes a line within millisec
 class LineSink:
     """Lines wait here in order. What does not fit pushes the oldest out, which is counted in `dropped`.
 
-    Without `start` a line is written by whoever puts it there. After it one thread writes, and `put` never waits. That
+    Without `start`, `put` writes the line itself. After it one thread writes, and `put` never waits. That
     thread may hang in write(2) or open(2) for ever: `close` leaves it behind, and the process ends nevertheless.
 
     Args:
@@ -54,7 +54,7 @@ class LineSink:
         self._writing_since_s: float | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._told = 0  # of the dropped: reported already
+        self._reported = 0  # of the dropped: reported already
         self._is_failing = False
         self.written = 0
         self.dropped = 0
@@ -141,12 +141,12 @@ class LineSink:
                 self.written += 1
                 self._taken, self._writing_since_s, self._is_failing = None, None, False
                 self._changed.notify_all()
-        if self._recovered and (lost := self.dropped - self._told):
-            self._told += lost
+        if self._recovered and (lost := self.dropped - self._reported):
+            self._reported += lost
             self._recovered(lost)
         return True
 
-    # The oldest of all: where others have come meanwhile and there is no room for it, it is what goes.
+    # The oldest of all: where others have come meanwhile and there is no room for it, it is dropped.
     def _put_back(self, line: bytes) -> None:
         self._taken, self._writing_since_s = None, None
         if len(self._lines) >= self._max_lines:
@@ -157,11 +157,11 @@ class LineSink:
 
 
 def write_whole(fd: int, line: bytes) -> None:
-    """Write all of it to a pipe or terminal, also to one that somebody else has made non-blocking.
+    """Write all of it to a pipe or terminal, also to one that another process has made non-blocking.
 
     Not through sys.stdout: what its buffer could not write it would write again.
 
-    Raises:  OSError: it was not written; of what was, nobody can tell.
+    Raises:  OSError: it was not written; how much of it was is unknown.
     """
     left = memoryview(line)
     while left:

@@ -92,7 +92,7 @@ class KeptList:
         self._noted = (state, cgroups)
 
     def close(self) -> None:
-        """End the thread. The file stays: whoever ends an agent that is not well starts the next one."""
+        """End the thread. The file stays: the kubelet that ends an unhealthy agent starts the next one."""
         self._is_over.set()
         self._thread.join()
 
@@ -168,7 +168,7 @@ class KeptSource:
         self._source.refresh(now_ns)
 
     def nudge(self) -> None:
-        """Tell the source that a pod was born."""
+        """Tell the source that there is a new pod."""
         self._source.nudge()
 
     def state(self) -> ClusterState:

@@ -1,4 +1,4 @@
-"""What is being carried out right now, in a file on a tmpfs, so that a killed agent's last decisions are not lost.
+"""Write-ahead log on a tmpfs: evictions and kills in flight, so that a killed agent's last decisions are not lost.
 
 Written before the first signal or request leaves, and after each answer; empty while nothing is under way. Not the
 audit file: that one may be on a slow or full disk, and an eviction waits for neither. The next agent on the node reads
@@ -6,7 +6,7 @@ what is left and writes the audit lines that are owed.
 
 The thread that kills writes it itself, unlike log, audit and Events: on cgroup v1 a kill freezes the pod, and only the
 next agent thaws what a killed one has frozen. The write is not synced, so that it costs a copy into the memory of a
-tmpfs; where there is no room it fails at once, and the eviction goes on.
+tmpfs; where there is no room it fails at once, and the eviction continues.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from koordebpf.act.evict.unfinished_kill import BegunKill
+from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditRecord
 from koordebpf.units import MIB
 
 IN_FLIGHT_PATH = Path("/run/koordebpf/machine/in-flight.jsonl")
-_MAX_BYTES = MIB  # Why: 50 decisions of 20 kB; nobody may fill /run
+_MAX_BYTES = MIB  # Why: 50 decisions of 20 kB; /run must not fill up
 
 
 class _Intent(msgspec.Struct, frozen=True, tag="intent"):
@@ -38,7 +38,7 @@ class _Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class _Kill(msgspec.Struct, frozen=True, tag="kill"):
-    kill: BegunKill
+    kill: UnfinishedKill
 
 
 def _path_of(kind: type, text: Any) -> Any:
@@ -52,7 +52,7 @@ class Left(msgspec.Struct, frozen=True):
     """What an agent that was killed had under way: its decisions, and by pod the kills by cgroup without an end."""
 
     records: tuple[AuditRecord, ...] = ()
-    kills: tuple[BegunKill, ...] = ()
+    kills: tuple[UnfinishedKill, ...] = ()
 
 
 class InFlight:
@@ -85,11 +85,11 @@ class InFlight:
         """Note what became of one victim of decision `id`; tell whether it stands in the file."""
         return self._append(_Progress(id, outcome))
 
-    def kill(self, kill: BegunKill) -> bool:
+    def kill(self, kill: UnfinishedKill) -> bool:
         """Note a kill by cgroup before its first signal; tell whether it stands in the file."""
         return self._append(_Kill(kill))
 
-    def finish(self, finish: Callable[[BegunKill], Outcome | None]) -> tuple[Outcome, ...]:
+    def finish(self, finish: Callable[[UnfinishedKill], Outcome | None]) -> tuple[Outcome, ...]:
         """Have the kills that were left finished; note what became of them, and return it.
 
         Args:
@@ -142,10 +142,10 @@ class InFlight:
 
 
 def read_left(raw: bytes) -> Left:
-    """Return what the text of such a file tells of an agent that is no more."""
+    """Parse the write-ahead log of an agent that has ended."""
     intents: dict[str, AuditRecord] = {}
     outcomes: dict[str, dict[str, Outcome]] = {}
-    kills: dict[str, BegunKill] = {}
+    kills: dict[str, UnfinishedKill] = {}
     for text in raw.splitlines():
         try:
             line = _LINE.decode(text)

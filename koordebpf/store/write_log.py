@@ -1,4 +1,4 @@
-"""What is told of changed files: a line of the audit, and a sentence."""
+"""How changed files are reported: a line of the audit, and a sentence."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def alike(changes: Sequence[FileChange]) -> list[list[FileChange]]:
     for change in changes:
         if change.is_final:
             name = change.path.rpartition("/")[2]
-            told = (change.old, change.new, change.result, change.detail, change.reason, change.is_correction)
-            kinds.setdefault((name, *told), []).append(change)
+            shown = (change.old, change.new, change.result, change.detail, change.reason, change.is_correction)
+            kinds.setdefault((name, *shown), []).append(change)
     return list(kinds.values())
 
 
@@ -53,7 +53,7 @@ def write_sentence(change: FileChange, more: int = 0) -> str:
     step = f"{files}: {change.old or 'empty'} → {change.new or 'empty'}"
     match change.result:
         case WriteResult.WRITTEN if change.is_correction:
-            return f"{step}, set right after somebody else: {change.reason}"
+            return f"{step}, set right after another process: {change.reason}"
         case WriteResult.WRITTEN:
             return f"{step}: {change.reason}"
         case WriteResult.DRY_RUN:

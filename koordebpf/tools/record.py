@@ -17,7 +17,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.ring import RingPages, require_numpy
 from koordebpf.kernel.cgroup.hierarchy import walk
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.store.recording import Recorder, RecordingSummary, own_header
 from koordebpf.units import MIB, NS_PER_S
@@ -59,7 +59,7 @@ def record(
     require_numpy()
     cgroups = {own_id: below for own_id, _, below in walk(watch.scope.path, watch.scope.hierarchy.mount_point)}
     before = watch.totals()
-    with Loop() as loop, first_in_line():
+    with Loop() as loop, high_priority():
         loop.stop_on_signals()
         until_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
         with Recorder(path, own_header(cgroups)) as recorder:
@@ -69,10 +69,10 @@ def record(
 
 
 @contextmanager
-def first_in_line() -> Iterator[None]:
+def high_priority() -> Iterator[None]:
     """Give the calling thread the highest nice level meanwhile: who waits for a CPU while the ring fills up loses."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    if reason := hurry_this_thread():
+    if reason := raise_thread_priority():
         log.warning("records may be lost while other processes have the CPU: %s", reason)
     try:
         yield

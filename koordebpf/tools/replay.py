@@ -9,7 +9,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename, Record
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Record
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.report.trace.record_line import Seen, TraceFilter
 from koordebpf.store.recording import read_recording
@@ -72,9 +72,9 @@ def _rows(paths: Mapping[int, str]) -> Iterator[tuple[int, int, str]]:
 def _apply(index: CgroupIndex, record: Record) -> Owner | None:
     # The dead are looked up before the index forgets them.
     match record:
-        case CgroupBirth():
+        case CgroupMkdir():
             index.born(record)
-        case CgroupDeath():
+        case CgroupRmdir():
             owner = index.owner(record.cgroup_id)
             index.died(record)
             return owner

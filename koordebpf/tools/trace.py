@@ -14,7 +14,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_stall, kinds_mask
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import PressureFile
@@ -22,7 +22,7 @@ from koordebpf.kernel.proc.vmstat import Vmstat
 from koordebpf.report.trace.counters import Counters, program_counters, vmstat_counters
 from koordebpf.report.trace.record_line import Seen, TraceFilter, losses, pod_text
 from koordebpf.report.trace.summary import StallBook, Summary
-from koordebpf.report.trace.trace_output import Told
+from koordebpf.report.trace.trace_output import TraceOutput
 from koordebpf.state.stalls.memcg_events import MemcgEventCounts
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -80,7 +80,7 @@ def _file_source(files: tuple[Path, ...]) -> Source:
     return FileSource(files)
 
 
-def follow(watch: NodeWatch, asked: Asked) -> Iterator[Told]:
+def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
     """Yield what is asked for as it comes, records in batches, until SIGTERM, SIGINT, `count` or `seconds`.
 
     What nobody asked for is not sent by the kernel: the kinds and, once they are known, the cgroups are set there. A
@@ -158,7 +158,7 @@ class _Trace:
             if now_ns >= self._charges.due_ns:
                 self._charges.measure()
         found = watch.drain()
-        if is_news or any(isinstance(record, CgroupBirth | CgroupDeath | CgroupRename) for record, _ in found):
+        if is_news or any(isinstance(record, CgroupMkdir | CgroupRmdir | CgroupRename) for record, _ in found):
             self._narrow.send()
         if self._events and now_ns >= self._events_due_ns:
             self._events_due_ns = now_ns + NS_PER_S

@@ -30,7 +30,7 @@ import select, sys, time
 from pathlib import Path
 from koordebpf.collect.scope import open_scope
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.events.records import CgroupBirth
+from koordebpf.events.records import CgroupMkdir
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 node, backend = sys.argv[1:]
@@ -40,7 +40,7 @@ with NodeWatch(scope, None, 0, backend=backend) as watch:
     opened = time.monotonic_ns()
     poll = select.poll()
     poll.register(watch.signals.fileno(), select.POLLIN)
-    while not any(isinstance(record, CgroupBirth) for record, _ in watch.drain()):
+    while not any(isinstance(record, CgroupMkdir) for record, _ in watch.drain()):
         poll.poll(1000)
     print(opened - begun, time.monotonic_ns() - begun)
 """

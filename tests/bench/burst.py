@@ -87,15 +87,15 @@ def _once(node: BurstNode, agent: LiveAgent) -> float:
     for worker in node.best_effort:
         worker.work(_BEFORE_S + _BURST_S)
     time.sleep(_BEFORE_S)
-    begun_s = time.time()
+    start_s = time.time()
     for worker in node.workers:
         worker.work(_BURST_S)
-    while time.time() - begun_s < _GIVE_UP_S:
+    while time.time() - start_s < _GIVE_UP_S:
         time.sleep(0.05)
         # By the agent's own clock: who waits for it here is kept from the CPU by the burst.
         for line in agent.audit.read_bytes().splitlines():
-            if WRITE_LINE in line and (wrote_s := _cut_at_s(line)) is not None and wrote_s > begun_s:
-                return (wrote_s - begun_s) * 1000
+            if WRITE_LINE in line and (wrote_s := _cut_at_s(line)) is not None and wrote_s > start_s:
+                return (wrote_s - start_s) * 1000
     return _GIVE_UP_S * 1000  # not at all: it counts as the longest
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.store.audit import AuditRecord
 from tests.bench.contenders import THRESHOLD_PERCENT
@@ -129,7 +129,7 @@ class _HungRuntime(_Fault):
 
     def prepare(self) -> None:
         # A runtime is not the bench: it does not wait for a processor that the hog keeps busy.
-        hurry_this_thread()
+        raise_thread_priority()
         self.runtime = Runtime(self.folder / "cri.sock")
         os.setpriority(os.PRIO_PROCESS, 0, 0)
         self.stack.callback(self.runtime.close)

@@ -82,12 +82,12 @@ def _latencies(source: ApiSource, woken: threading.Event, count: int) -> list[fl
 
 
 def _heartbeat_us(server: ApiServer, count: int, pause_s: float) -> float:
-    begun_ns = time.process_time_ns()
+    start_ns = time.process_time_ns()
     server.ask(do="heartbeat", count=count, pause_s=pause_s)
-    spent_ns, before_ns = time.process_time_ns() - begun_ns, -_IDLE_NS
+    spent_ns, before_ns = time.process_time_ns() - start_ns, -_IDLE_NS
     while spent_ns - before_ns > _IDLE_NS:  # the last ones are on their way
         time.sleep(0.1)
-        spent_ns, before_ns = time.process_time_ns() - begun_ns, spent_ns
+        spent_ns, before_ns = time.process_time_ns() - start_ns, spent_ns
     return spent_ns / 1e3 / count
 
 

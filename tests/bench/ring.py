@@ -20,7 +20,7 @@ from koordebpf.kernel.bpf.libbpf import RingReader
 from koordebpf.kernel.bpf.ring import Batch, RingPages
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.store.recording import Recorder, own_header, read_recording
-from koordebpf.tools.record import first_in_line, follow
+from koordebpf.tools.record import follow, high_priority
 from koordebpf.units import NS_PER_S, format_bytes
 from tests.bench.figure import at_least, at_most
 from tests.bench.report import CannotMeasure, Report
@@ -55,7 +55,7 @@ def _generating(flood: RingFlood, rate: int, seconds: float) -> Iterator[BasePro
         raise CannotMeasure("needs two CPUs: one writes while the other reads")
     generator = get_context("fork").Process(target=_generate, args=(flood, max(before), int(rate * seconds), rate))
     # Both as `trace --record` runs: a busy machine is not what is measured.
-    with first_in_line():
+    with high_priority():
         generator.start()
         os.sched_setaffinity(0, before - {max(before)})
         try:

@@ -122,13 +122,13 @@ def _at_its_pace(report: Report, group: Path, cpus: list[int]) -> None:
 
 def _beyond_the_budget(report: Report, group: Path, cpus: list[int]) -> None:
     metrics = WakeMetrics()
-    begun_ns, highest = time.monotonic_ns(), 0.0
+    start_ns, highest = time.monotonic_ns(), 0.0
     with _tracing(group, metrics) as tracing, ThreadPoolExecutor() as pool:
         load = pool.submit(ping_pong, group / "cgroup.procs", cpus, int(_GIVE_UP_S / 2 * 1000))
-        while metrics.sampled_ratio and time.monotonic_ns() - begun_ns < _GIVE_UP_S / 2 * 1e9:
+        while metrics.sampled_ratio and time.monotonic_ns() - start_ns < _GIVE_UP_S / 2 * 1e9:
             _look(tracing, 0.01)
             highest = max(highest, (metrics.cost_ratio or 0.0) * 100)
-        took_ms = (time.monotonic_ns() - begun_ns) / NS_PER_MS
+        took_ms = (time.monotonic_ns() - start_ns) / NS_PER_MS
         rate = _rate(load.result())
     if metrics.sampled_ratio:
         report.cannot(f"scheduler tracing beyond its budget: it stayed in it at {rate:,.0f} switches/s")

@@ -18,7 +18,7 @@ from koordebpf.collect.memory import Collector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.sources.file import FileSource
@@ -71,7 +71,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         )
         agent = Agent(config, watch, collector, executor, outcomes, reporter, GuardLimits(), None)
         agent.tick()
-        hurry_this_thread()
+        raise_thread_priority()
         lock_memory()  # as the agent does: what is there is no longer looked at by the garbage collector
         method = "Agent.tick in this process, dry run, 110 pods / 330 containers, above the threshold"
         report.add(figure("one tick under pressure", "ms", _times(agent.tick, n), method, reach_p99=5))

@@ -77,9 +77,9 @@ def _measure(report: Report, cgroups: Cgroups, journal: Journal) -> None:
     both = 2 * len(paths)  # the union, then the set
     cpus = [apply(desired((second, first)[number % 2], 50_000), both + (number == 0)) for number in range(n // 5)]
     report.add(figure("reconcile, other CPUs for all", "ms", cpus, f"{what}; {both} writes, up and down the tree"))
-    begun_ns = time.perf_counter_ns()
-    left = subject.give_back(now_s * NS_PER_S).left
+    start_ns = time.perf_counter_ns()
+    left = subject.restore(now_s * NS_PER_S).left
     gc.unfreeze()
     if left:
         raise RuntimeError(f"{len(left)} files were not given back")
-    report.add(figure("cgroup files given back", "ms", [(time.perf_counter_ns() - begun_ns) / 1e6], what))
+    report.add(figure("cgroup files given back", "ms", [(time.perf_counter_ns() - start_ns) / 1e6], what))

@@ -118,7 +118,7 @@ def test_nodes_get_nodeslos_that_follow_the_configmap_and_go_with_their_node(
     running.close()
     assert cluster.api.get(LEASE)["spec"].get("holderIdentity", "") == ""
     assert "403 Forbidden" not in running.log
-    assert "gave the lease back" in running.log
+    assert "released the lease" in running.log
 
 
 def test_the_next_one_writes_nothing(cluster: ControlPlane, nodes: list[Object], run: Run) -> None:

@@ -262,7 +262,7 @@ class TestProcess:
         assert process.popen.returncode == 0
         assert lease(store)["holderIdentity"] == ""
         messages = [line["message"] for line in log]
-        assert any("gave the lease back" in message for message in messages)
+        assert any("released the lease" in message for message in messages)
         assert not [line for line in log if line["level"] not in ("info",)]
         assert store.denied == []
 

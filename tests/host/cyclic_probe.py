@@ -68,13 +68,13 @@ def felt(
         assert probe.stdin is not None and probe.stdout is not None
         assert probe.stdout.readline() == "ready\n"
         node.join(path, probe.pid)
-        begun_ns, ls_ns, be_ns = time.monotonic_ns(), ls.used_ns(), be.used_ns()
+        start_ns, ls_ns, be_ns = time.monotonic_ns(), ls.used_ns(), be.used_ns()
         probe.stdin.write("\n")
         probe.stdin.flush()
         while True:
             meanwhile()
             time.sleep(0.1)
-            elapsed_ns = time.monotonic_ns() - begun_ns
+            elapsed_ns = time.monotonic_ns() - start_ns
             used_ns = ls.used_ns() - ls_ns + be.used_ns() - be_ns
             if elapsed_ns >= seconds * NS_PER_S and (used_ns >= cpu_s * NS_PER_S or elapsed_ns >= most_s * NS_PER_S):
                 break

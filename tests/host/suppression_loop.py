@@ -75,5 +75,5 @@ class SuppressionLoop:
             time.sleep(0.05)
 
     def close(self) -> None:
-        self.writer.give_back(time.monotonic_ns())
+        self.writer.restore(time.monotonic_ns())
         self.collector.close()

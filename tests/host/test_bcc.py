@@ -22,7 +22,7 @@ import pytest
 
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import check_layout, decode, decode_totals
-from koordebpf.events.records import CgroupBirth
+from koordebpf.events.records import CgroupMkdir
 from koordebpf.kernel.backends import bcc
 from koordebpf.kernel.backends.bcc import BccSignals
 from koordebpf.kernel.bpf.objects import source_folder
@@ -189,7 +189,7 @@ def test_a_cpu_that_comes_back_is_heard_through_perf_buffers(
             os.sched_setaffinity(0, {1})
             (memory_cgroup / "pod").mkdir()
             assert poll.poll(10_000)
-            births = [record for record in map(decode, signals.read()) if isinstance(record, CgroupBirth)]
+            births = [record for record in map(decode, signals.read()) if isinstance(record, CgroupMkdir)]
             assert "pod" in {record.name for record in births}
     finally:
         second.write_text("1")

@@ -16,10 +16,10 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode, decode_stall, decode_totals
 from koordebpf.events.records import (
-    CgroupBirth,
-    CgroupDeath,
+    CgroupMkdir,
     CgroupPopulated,
     CgroupRename,
+    CgroupRmdir,
     CgroupStall,
     OomKill,
     Record,
@@ -129,10 +129,10 @@ def test_exactly_23_births_and_deaths(memory_cgroup: Path, make_signals: Make) -
         path.rmdir()
     deaths = records(signals)
     own, level = memory_cgroup.stat().st_ino, totals(signals)
-    assert all(isinstance(each, CgroupBirth) for each in births) and all(
-        isinstance(each, CgroupDeath) for each in deaths
+    assert all(isinstance(each, CgroupMkdir) for each in births) and all(
+        isinstance(each, CgroupRmdir) for each in deaths
     )
-    told = [(each.cgroup_id, each.parent_id, each.name) for each in births if isinstance(each, CgroupBirth)]
+    told = [(each.cgroup_id, each.parent_id, each.name) for each in births if isinstance(each, CgroupMkdir)]
     assert told == [(ids[i], own, f"pod{i}") for i in range(N)]
     assert [each.cgroup_id for each in deaths] == ids
     assert (level.births, level.deaths, level.ring_sent, level.ring_lost) == (N, N, 2 * N, 0)
@@ -143,7 +143,7 @@ def test_a_tree_that_is_made_at_once_is_seen_whole_and_parents_first(memory_cgro
     signals = make_signals()
     for pod in range(5):
         (memory_cgroup / f"slice/pod{pod}/container").mkdir(parents=True)
-    births = [each for each in records(signals) if isinstance(each, CgroupBirth)]
+    births = [each for each in records(signals) if isinstance(each, CgroupMkdir)]
     known = {memory_cgroup.stat().st_ino}
     for birth in births:
         assert birth.parent_id in known
@@ -163,7 +163,7 @@ def test_of_two_that_had_one_name_the_second_is_held(memory_cgroup: Path, make_s
     own = (memory_cgroup / "pod").stat().st_ino
     assert [each.cgroup_id for each in records(signals)] == [own]
     (memory_cgroup / "pod/container").mkdir()  # its watch is the living one's
-    assert [each.name for each in records(signals) if isinstance(each, CgroupBirth)] == ["container"]
+    assert [each.name for each in records(signals) if isinstance(each, CgroupMkdir)] == ["container"]
     (memory_cgroup / "pod/container").rmdir()
     (memory_cgroup / "pod").rmdir()
     assert [each.cgroup_id for each in records(signals)][-1] == own
@@ -182,7 +182,7 @@ def test_a_rename_keeps_the_id_and_what_is_below(
     assert isinstance(rename, CgroupRename)
     assert (rename.cgroup_id, rename.name) == (own, "after")
     (memory_cgroup / "after/container/more").mkdir()
-    assert [each.name for each in records(signals) if isinstance(each, CgroupBirth)] == ["more"]
+    assert [each.name for each in records(signals) if isinstance(each, CgroupMkdir)] == ["more"]
 
 
 def test_watches_go_with_their_cgroups(memory_cgroup: Path, make_signals: Make) -> None:
@@ -212,11 +212,11 @@ def test_what_an_overflow_hid_is_found(memory_cgroup: Path, make_signals: Make) 
     (memory_cgroup / "unseen/container").mkdir(parents=True)
     (memory_cgroup / "dies").rmdir()
     found = records(signals)
-    assert [each.name for each in found if isinstance(each, CgroupBirth)] == ["unseen", "container"]
-    assert [each.name for each in found if isinstance(each, CgroupDeath)] == ["dies"]
+    assert [each.name for each in found if isinstance(each, CgroupMkdir)] == ["unseen", "container"]
+    assert [each.name for each in found if isinstance(each, CgroupRmdir)] == ["dies"]
     assert totals(signals).ring_lost == 1
     (memory_cgroup / "unseen/container/later").mkdir()
-    assert [each.name for each in records(signals) if isinstance(each, CgroupBirth)] == ["later"]
+    assert [each.name for each in records(signals) if isinstance(each, CgroupMkdir)] == ["later"]
 
 
 def test_without_watches_left_it_says_so_and_recovers(memory_cgroup: Path, make_signals: Make) -> None:
@@ -245,13 +245,13 @@ def test_exactly_23_oom_kills(memory_cgroup: Path, make_signals: Make, is_node: 
         assert run_in(child, lambda: bytearray(64 * MIB)) == -9
     kills: list[OomKill] = []
 
-    def all_are_told() -> bool:
+    def all_are_reported() -> bool:
         kills.extend(each for each in records(signals) if isinstance(each, OomKill))
         return len(kills) >= N
 
-    until(all_are_told, "the kills")
+    until(all_are_reported, "the kills")
     time.sleep(1.1)
-    assert all_are_told() and len(kills) == N
+    assert all_are_reported() and len(kills) == N
     assert {(each.cgroup_id, each.limit_id, each.is_global) for each in kills} == {(child.stat().st_ino, own, is_node)}
     assert totals(signals).oom_kills >= N
 
@@ -324,7 +324,7 @@ def test_only_what_is_wanted_is_sent_and_all_is_counted(memory_cgroup: Path, mak
     (memory_cgroup / "pod").mkdir()
     assert records(signals) == []
     (memory_cgroup / "pod").rmdir()
-    assert [type(each) for each in records(signals)] == [CgroupDeath]
+    assert [type(each) for each in records(signals)] == [CgroupRmdir]
     assert (totals(signals).births, totals(signals).deaths) == (1, 1)
 
 

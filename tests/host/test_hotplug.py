@@ -17,7 +17,7 @@ from koordebpf.collect.memory import Collector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import check_layout, decode_totals, kinds_mask
-from koordebpf.events.records import CgroupBirth, ReclaimStall, TaskMigration
+from koordebpf.events.records import CgroupMkdir, ReclaimStall, TaskMigration
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy, cgroup_id
@@ -89,7 +89,7 @@ def test_a_cpu_that_comes_back_is_heard(
     traced = steps.traced.lines()
     assert {line.split("[")[1].split("]")[0] for line in traced} == {"001"}
     heard = records(signals)
-    assert "born-on-cpu1" in {record.name for record in heard if isinstance(record, CgroupBirth)}
+    assert "born-on-cpu1" in {record.name for record in heard if isinstance(record, CgroupMkdir)}
     own = cgroup_id(memory_cgroup)
     assert sum(isinstance(record, ReclaimStall) and record.cgroup_id == own for record in heard) == len(traced) == N
     row = stall_of(signals, memory_cgroup)
@@ -150,7 +150,7 @@ def test_what_is_left_of_a_set_is_given_back_while_a_cpu_is_offline(
         assert writer.apply(DesiredState("a test", wanted), 0).writes == 1
         second_cpu.write_text("0")
         until(lambda: (held / "cpuset.cpus").read_text() == "\n", "the kernel takes it out of the set")
-        (change,) = writer.give_back(1).changes
+        (change,) = writer.restore(1).changes
         assert (change.new, change.detail) == ("0", "the one above it has not CPU 1 any more")
         assert (held / "cpuset.cpus").read_text() == "0\n"
         assert not journal.originals

@@ -18,7 +18,7 @@ import pytest
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.unfinished_kill import BegunKill, finish_kill, frozen_by
+from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill, frozen_by
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.policy.plan import Candidate, Victim
@@ -233,8 +233,8 @@ def frozen(site: Site, below: str = "") -> Path:
     return path
 
 
-def begun(site: Site) -> BegunKill:
-    return BegunKill("u-1", "be", "spark-1", time.monotonic_ns(), site.target())
+def begun(site: Site) -> UnfinishedKill:
+    return UnfinishedKill("u-1", "be", "spark-1", time.monotonic_ns(), site.target())
 
 
 @pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)

@@ -37,7 +37,7 @@ def totals_of(watch: NodeWatch) -> Totals:
 
 def test_more_tasks_at_once_than_can_be_under_way(node: NodeCgroup, watch_node: WatchNode) -> None:
     containers = [node.add_pod(f"storm-{number}")[0] for number in range(STORMS)]
-    watch = watch_node(with_entries("begun", 1))
+    watch = watch_node(with_entries("start", 1))
     made = storm(containers, STORM_MS)
     totals, rows = totals_of(watch), stalls_of(watch.signals)
     counted = sum(reclaims(rows.get(each)) for each in made)

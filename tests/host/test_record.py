@@ -15,7 +15,7 @@ import pytest
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode
-from koordebpf.events.records import CgroupBirth, CgroupDeath
+from koordebpf.events.records import CgroupMkdir, CgroupRmdir
 from koordebpf.kernel.bpf.libbpf import RingReader
 from koordebpf.kernel.bpf.ring import RingPages
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
@@ -168,7 +168,7 @@ def test_a_nodes_births_and_deaths(path: Path, memory_cgroup: Path, hierarchy: M
     assert recording.summary.lost == 0
     assert recording.header.cgroups[own] == memory_cgroup.relative_to(hierarchy.mount_point).as_posix()
     seen = [each for each in map(decode, recording) if getattr(each, "parent_id", None) == own]
-    assert [type(each) for each in seen] == [CgroupBirth, CgroupDeath] * N
+    assert [type(each) for each in seen] == [CgroupMkdir, CgroupRmdir] * N
     assert [each.name for each in seen] == [f"pod{i // 2}" for i in range(2 * N)]
 
 

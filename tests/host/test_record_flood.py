@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.events.layout import decode
-from koordebpf.events.records import CgroupBirth, CgroupDeath
+from koordebpf.events.records import CgroupMkdir, CgroupRmdir
 from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.store.recording import read_recording
 from tests.support.patience import patience
@@ -58,4 +58,4 @@ def test_what_comes_while_it_waits_for_its_cpu_is_recorded(memory_cgroup: Path, 
     assert recording.summary is not None and recording.summary.lost == 0, words
     own = memory_cgroup.stat().st_ino
     seen = Counter(type(each) for each in map(decode, recording) if getattr(each, "parent_id", None) == own)
-    assert seen == {CgroupBirth: N, CgroupDeath: N}
+    assert seen == {CgroupMkdir: N, CgroupRmdir: N}

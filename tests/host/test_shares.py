@@ -342,13 +342,13 @@ def test_when_a_pod_will_be_full_is_told_before_it_is(node_cgroup: NodeCgroup, t
         node = Node(node_cgroup, node_cgroup.write_manifest(tmp_path / "pods.json"), stack)
         eater = Hog(hog, 110, rate_mib_s=16, hold_s=30)
         stack.callback(eater.stop)
-        begun_ns = eater.wait_for("ready")
-        while time.monotonic_ns() - begun_ns < 6 * NS_PER_S:
+        start_ns = eater.wait_for("ready")
+        while time.monotonic_ns() - start_ns < 6 * NS_PER_S:
             measured = node.look()
             (pod,) = (pod for pod in measured.pods if pod.uid == uid)
-            if pod.forecast and measured.now_ns - begun_ns > 3 * NS_PER_S:
+            if pod.forecast and measured.now_ns - start_ns > 3 * NS_PER_S:
                 point = pod.forecast.point_ns
-                told.append((measured.now_ns - begun_ns, pod.forecast.low_ns, point, pod.forecast.high_ns))
+                told.append((measured.now_ns - start_ns, pod.forecast.low_ns, point, pod.forecast.high_ns))
             time.sleep(0.25)
     assert told
     # At 16 MiB a second 128 MiB are full after 8 s; how punctual the load is on a busy machine is another matter.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.events.layout import decode_totals, kinds_mask
-from koordebpf.events.records import CgroupBirth, CgroupDeath, OomKill, ReclaimStall
+from koordebpf.events.records import CgroupMkdir, CgroupRmdir, OomKill, ReclaimStall
 from koordebpf.units import KIB, PAGE_BYTES
 from tests.host.conftest import BACKEND, MakeSignals, make_child
 from tests.host.provoke import MIB, N, ReclaimSteps, holder, in_cgroup, records, set_limit, stall_of
@@ -176,9 +176,9 @@ def test_exactly_23_births_and_deaths(memory_cgroup: Path, make_signals: MakeSig
     for i in range(N):
         (memory_cgroup / f"pod{i}").rmdir()
     own = memory_cgroup.stat().st_ino
-    seen = [r for r in records(signals) if isinstance(r, CgroupBirth | CgroupDeath) and r.parent_id == own]
-    births = [r for r in seen if isinstance(r, CgroupBirth)]
-    deaths = [r for r in seen if isinstance(r, CgroupDeath)]
+    seen = [r for r in records(signals) if isinstance(r, CgroupMkdir | CgroupRmdir) and r.parent_id == own]
+    births = [r for r in seen if isinstance(r, CgroupMkdir)]
+    deaths = [r for r in seen if isinstance(r, CgroupRmdir)]
     assert [(r.cgroup_id, r.name) for r in births] == [(ids[i], f"pod{i}") for i in range(N)]
     assert [(r.cgroup_id, r.name) for r in deaths] == [(ids[i], f"pod{i}") for i in range(N)]
 
@@ -188,7 +188,7 @@ def test_a_long_name_is_marked_as_cut(memory_cgroup: Path, make_signals: MakeSig
     name = "n" * 200
     (memory_cgroup / name).mkdir()
     (memory_cgroup / name).rmdir()
-    birth = next(r for r in records(signals) if isinstance(r, CgroupBirth) and r.name.startswith("nnn"))
+    birth = next(r for r in records(signals) if isinstance(r, CgroupMkdir) and r.name.startswith("nnn"))
     assert birth.name_cut
     assert name.startswith(birth.name)
 

@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_totals, kinds_mask
-from koordebpf.events.records import CgroupBirth, CgroupDeath, ReclaimStall
+from koordebpf.events.records import CgroupMkdir, CgroupRmdir, ReclaimStall
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from tests.host.conftest import MakeSignals, make_child
 from tests.host.provoke import MIB, N, in_cgroup, records, set_limit, stall_of
@@ -34,8 +34,8 @@ def test_only_the_kinds_that_are_asked_for(memory_cgroup: Path, make_signals: Ma
         (memory_cgroup / f"pod{number}").mkdir()
         (memory_cgroup / f"pod{number}").rmdir()
     heard, after = records(signals), decode_totals(signals.totals())
-    assert {type(record) for record in heard} == {CgroupDeath}
-    assert len([r for r in heard if isinstance(r, CgroupDeath) and r.parent_id == cgroup_id(memory_cgroup)]) == N
+    assert {type(record) for record in heard} == {CgroupRmdir}
+    assert len([r for r in heard if isinstance(r, CgroupRmdir) and r.parent_id == cgroup_id(memory_cgroup)]) == N
     assert after.births - before.births >= N
     row = stall_of(signals, child)
     assert row is not None
@@ -44,7 +44,7 @@ def test_only_the_kinds_that_are_asked_for(memory_cgroup: Path, make_signals: Ma
     signals.send_kinds(kinds_mask(["cgroup_mkdir"]))
     signals.read()
     (memory_cgroup / "later").mkdir()
-    assert {type(record) for record in records(signals)} == {CgroupBirth}
+    assert {type(record) for record in records(signals)} == {CgroupMkdir}
 
 
 def test_only_the_cgroups_that_are_asked_for(memory_cgroup: Path, make_signals: MakeSignals) -> None:

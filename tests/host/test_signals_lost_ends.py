@@ -39,7 +39,7 @@ def totals_of(signals: Backend) -> Totals:
     return decode_totals(signals.totals())
 
 
-def nobody_is_stalled(signals: Backend) -> bool:
+def no_task_is_stalled(signals: Backend) -> bool:
     is_free = totals_of(signals).node_stalled == 0
     return is_free and {row.stalled for row in stalls_of(signals).values()} <= {0}
 
@@ -62,7 +62,7 @@ def test_after_five_at_once_nobody_is_stalled_and_what_was_lost_is_counted(
     ended = traced.seen()
     traced.stop()
     assert ended >= AT_ONCE
-    until(lambda: nobody_is_stalled(signals), "the end of every stall")
+    until(lambda: no_task_is_stalled(signals), "the end of every stall")
     after = totals_of(signals)
     missed = after.missed_runs - before.missed_runs
     counted = reclaims(stall_of(signals, memory_cgroup))
@@ -79,17 +79,17 @@ def test_ends_that_are_passed_over_leave_nobody_stalled(node: NodeCgroup, watch_
     for pod in pods:
         reclaim_side_by_side(pod)
     assert totals_of(watch.signals).lost_ends > 0
-    until(lambda: nobody_is_stalled(watch.signals), "the end of every stall")
+    until(lambda: no_task_is_stalled(watch.signals), "the end of every stall")
     # Who stalls from now on is counted as ever.
     before = stalls_of(watch.signals)[cgroup_id(pods[0])]
     reclaim_side_by_side(pods[0])
     after = stalls_of(watch.signals)[cgroup_id(pods[0])]
     assert after.some_ns > before.some_ns
-    until(lambda: nobody_is_stalled(watch.signals), "the end of every stall")
+    until(lambda: no_task_is_stalled(watch.signals), "the end of every stall")
     # What is kept of threads that never waited again goes in the end.
     with contextlib.ExitStack() as opened:
         maps = {}
-        for name in ("totals", "settings", "stalls", "begun"):
+        for name in ("totals", "settings", "stalls", "start"):
             maps[name] = opened.enter_context(contextlib.closing(OtherMap(os.getpid(), name))).map
-        opened.enter_context(contextlib.closing(SignalMaps(maps))).forget_begun(time.monotonic_ns() + 3600 * NS_PER_S)
-        assert not list(maps["begun"].items(key_bytes=4))
+        opened.enter_context(contextlib.closing(SignalMaps(maps))).expire_stalls(time.monotonic_ns() + 3600 * NS_PER_S)
+        assert not list(maps["start"].items(key_bytes=4))

@@ -132,11 +132,11 @@ def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at
     seen = set()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
 
-        def is_held_anew() -> bool:
+        def is_held_again() -> bool:
             seen.add(held.quota_file.read_bytes())
             return agent.metric("koordebpf_be_cpu_cores") > 0
 
-        until(is_held_anew, lambda: f"the successor's own decision, but: {agent.log}")
+        until(is_held_again, lambda: f"the successor's own decision, but: {agent.log}")
         until(lambda: is_over(waiting), "nobody waits any more")
         seen.add(held.quota_file.read_bytes())
         assert before not in seen  # nobody was let go in between

@@ -68,9 +68,9 @@ def test_the_quota_follows_what_others_leave_and_the_kernel_holds_it(node, suppr
     assert plan.quota_us <= cpus * 1000 * 65 // 100 * PERIOD_US // 1000
     # AND they get no more than it, by the kernel's own count
     with CgroupCpu(find_controllers(), node.path(BE_ROOT)) as files:
-        begun_ns, used_ns = time.monotonic_ns(), files.used_ns()
+        start_ns, used_ns = time.monotonic_ns(), files.used_ns()
         time.sleep(1)
-        used_ns, elapsed_ns = files.used_ns() - used_ns, time.monotonic_ns() - begun_ns
+        used_ns, elapsed_ns = files.used_ns() - used_ns, time.monotonic_ns() - start_ns
     # One period's quota may be spent at either end of the second.
     assert used_ns <= (elapsed_ns / 1000 + 2 * PERIOD_US) * plan.quota_us / PERIOD_US * 1000
 
@@ -145,16 +145,16 @@ def test_a_burst_is_told_before_the_window_is_full(node):
         find_controllers(), node_path=node.name, window_ns=60 * NS_PER_S, burst_window_ns=NS_PER_S // 10
     ) as collector:
         collector.watch(node.owners())
-        begun_ns = time.monotonic_ns()
-        collector.sample(begun_ns)
-        collector.sample(begun_ns + 59 * NS_PER_S)  # a minute in which nobody worked
+        start_ns = time.monotonic_ns()
+        collector.sample(start_ns)
+        collector.sample(start_ns + 59 * NS_PER_S)  # a minute in which nobody worked
         burner = node.burn("kubepods/burstable/podls-1/c1")
         deadline = time.monotonic() + patience(20)
         used = burst = 0
         while burst <= 2 * used + 100:
             assert time.monotonic() < deadline, (used, burst)
             time.sleep(0.02)
-            now_ns = begun_ns + 59 * NS_PER_S + (time.monotonic_ns() - begun_ns)
+            now_ns = start_ns + 59 * NS_PER_S + (time.monotonic_ns() - start_ns)
             usage = collector.sample(now_ns).usage
             (pod,) = (pod for pod in usage.pods if pod.uid == "ls-1")
             used, burst = pod.used_millicpu, pod.burst_millicpu or 0
@@ -243,7 +243,7 @@ def test_the_end_of_the_agent_gives_cpus_and_quota_back(node, tmp_path):
     suppression = SuppressionLoop(node, tmp_path / "journal")
     suppression.until(BY_QUOTA, lambda plan: plan.quota_us is not None)
     assert quota_us(node) is not None
-    suppression.writer.give_back(time.monotonic_ns())
+    suppression.writer.restore(time.monotonic_ns())
     assert quota_us(node) is None
     suppression.collector.close()
 

@@ -34,7 +34,7 @@ class TestOthers:
         before = cgroups.text("be", QUOTA)
         writer.apply(desired(cgroups, ("be", QUOTA, 50_000), ("be/pod", QUOTA, 20_000)), 0)
         cgroups.put("be/pod", QUOTA, "15000")
-        report = writer.give_back(1)
+        report = writer.restore(1)
         assert cgroups.text("be/pod", QUOTA).startswith("15000")
         assert cgroups.text("be", QUOTA) == before
         yielded = [change.path for change in report.changes if change.result is WriteResult.YIELDED]
@@ -47,7 +47,7 @@ class TestOthers:
         writer.apply(desired(cgroups, ("be", QUOTA, None)), 1)
         writer.apply(desired(cgroups, ("be", SHARES, 2)), 2)  # the quota is nobody's business any more
         cgroups.put("be", QUOTA, "70000")
-        writer.give_back(3)
+        writer.restore(3)
         assert cgroups.text("be", QUOTA).startswith("70000")
 
     def test_it_stays_too_when_the_file_was_held_once_more(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
@@ -58,7 +58,7 @@ class TestOthers:
         cgroups.put("be", QUOTA, "70000")
         writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 3)
         assert cgroups.text("be", QUOTA).startswith("50000")
-        writer.give_back(4)
+        writer.restore(4)
         assert cgroups.text("be", QUOTA).startswith("70000")
 
     def test_a_quota_that_was_cut_and_is_their_own_again_is_theirs(
@@ -71,7 +71,7 @@ class TestOthers:
             writer.apply(desired(cgroups, ("be", QUOTA, quota)), now_ns)
         assert cgroups.text("be/pod", QUOTA).startswith("40000")
         cgroups.put("be/pod", QUOTA, "80000")  # a resize
-        writer.give_back(2)
+        writer.restore(2)
         assert cgroups.text("be/pod", QUOTA).startswith("80000")
 
     def test_a_cut_quota_that_they_change_twice_is_what_they_made_it_last(
@@ -85,7 +85,7 @@ class TestOthers:
             cgroups.put("be/pod", QUOTA, resized)
             writer.apply(desired(cgroups, ("be", QUOTA, quota)), now_ns)
             assert cgroups.text("be/pod", QUOTA).startswith(resized)
-        writer.give_back(3)
+        writer.restore(3)
         assert cgroups.text("be/pod", QUOTA).startswith("18000")
 
     def test_what_they_wrote_to_a_file_that_was_refused_stays(self, cgroups: Cgroups, writer: CgroupWriter) -> None:
@@ -99,7 +99,7 @@ class TestOthers:
         assert change.result is WriteResult.REFUSED
         cgroups.put("be/pod", QUOTA, "30000")
         writer.apply(wanted, REFRESH_NS)
-        writer.give_back(REFRESH_NS + 1)
+        writer.restore(REFRESH_NS + 1)
         assert cgroups.text("be/pod", QUOTA) == "30000\n"
 
 
@@ -148,7 +148,7 @@ class TestBorn:
         hold(cgroups, writer, 2, second, "be/pod/moved", "be/new", "be/new/right")
         # One that nobody has looked at, in a container that makes its own cgroups.
         give_birth(cgroups, "be/new/right/unseen")
-        report = writer.give_back(3)
+        report = writer.restore(3)
         assert report.left == ()
         paths = (*TREE, "be/pod/moved", "be/new", "be/new/right", "be/new/right/unseen")
         assert {path: cgroups.text(path, CPUS) for path in paths} == dict.fromkeys(paths, whole)
@@ -161,7 +161,7 @@ class TestBorn:
         cgroups.make("be/pod/early")
         hold(cgroups, writer, 1, first, "be/pod/early")
         cgroups.populate("be/pod/early")
-        assert writer.give_back(2).left == ()
+        assert writer.restore(2).left == ()
         assert cgroups.text("be/pod/early", CPUS) == format_cpu_list(held) + "\n"
 
     def test_what_is_born_after_the_agent_was_killed_is_given_back_by_the_journal(
@@ -180,12 +180,12 @@ class TestBorn:
 
     def test_a_set_of_its_own_stays(self, cgroups: Cgroups, writer: CgroupWriter, held: tuple[int, int]) -> None:
         first, second = held
-        writer.give_back(1)
+        writer.restore(1)
         cgroups.put("be/pod/c1", CPUS, str(first))
         hold(cgroups, writer, 2, first)  # as it has it
         hold(cgroups, writer, 3, second)
         hold(cgroups, writer, 4, first)
-        assert writer.give_back(5).left == ()
+        assert writer.restore(5).left == ()
         assert cgroups.text("be/pod/c1", CPUS) == f"{first}\n"
         assert cgroups.text("be/pod/c2", CPUS) == format_cpu_list(held) + "\n"
 
@@ -196,7 +196,7 @@ def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
     # GIVEN a tree that is held WHEN the second CPU goes offline: on v1 it goes out of every set, for good
     first, _ = held
     cgroups.put("", CPUS, str(first))
-    report = writer.give_back(1)
+    report = writer.restore(1)
     assert (report.left, dict(journal.originals)) == ((), {})
     assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
 
@@ -212,6 +212,6 @@ def test_a_sysctl_that_procfs_has_numbered_anew_is_given_back(journal: Journal, 
     for _ in range(20):  # as when memory is short
         Path("/proc/sys/vm/drop_caches").write_text("2")
     assert file.stat().st_ino != inode
-    writer.give_back(1)
+    writer.restore(1)
     assert file.read_text() == before
     assert not journal.originals

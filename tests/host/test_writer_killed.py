@@ -136,7 +136,7 @@ def test_what_cannot_be_given_back_stays_on_record(cgroups: Cgroups, tmp_path: P
     assert not journal.exists()
 
 
-def told_story(cgroups: Cgroups, path: Path) -> None:
+def reported_story(cgroups: Cgroups, path: Path) -> None:
     """Hold the tree, then otherwise, then give it back."""
     first, second = two_cpus()
     with Journal(path) as journal:
@@ -145,7 +145,7 @@ def told_story(cgroups: Cgroups, path: Path) -> None:
         writes = [CgroupWrite(cgroups.path(path), CPUS, frozenset({first, second})) for path in TREE]
         writes += [CgroupWrite(cgroups.path("be"), QUOTA, 5_000)]
         writer.apply(DesiredState("a test", tuple(writes)), 1)
-        writer.give_back(2)
+        writer.restore(2)
 
 
 def killed_at(number: int, moment: str, cgroups: Cgroups, path: Path) -> bool:
@@ -168,7 +168,7 @@ def killed_at(number: int, moment: str, cgroups: Cgroups, path: Path) -> bool:
         code = 1
         try:
             os.write = write_or_die  # type: ignore[assignment]
-            told_story(cgroups, path)
+            reported_story(cgroups, path)
             code = 0
         finally:
             os._exit(code)

@@ -32,7 +32,7 @@ def results(report: WriteReport) -> list[WriteResult]:
     return [change.result for change in report.changes]
 
 
-def give_back(cgroups: Cgroups, journal: Journal) -> list[FileChange]:
+def restore_all(cgroups: Cgroups, journal: Journal) -> list[FileChange]:
     report = restore(cgroups.places, dict(journal.originals), 0, enforce=True)
     journal.forget(report.done)
     return [change for change in report.changes if change.result is not WriteResult.WRITTEN]
@@ -111,7 +111,7 @@ class TestWriting:
             WriteResult.WRITTEN,
             WriteResult.WRITTEN,
         ]
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert (cgroups.text("be", IDLE), cgroups.text("be", SHARES)) == ("0\n", before)
 
 
@@ -201,7 +201,7 @@ class TestRefusals:
             if now_ns == 2:
                 # A successor knows from the journal what they were.
                 writer = writer_of(cgroups, journal)
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert {path: cgroups.text(path, QUOTA) for path in (*TREE, "be/free")} == before
 
     def test_a_quota_that_others_give_in_the_meantime_is_the_cgroups_own(
@@ -215,7 +215,7 @@ class TestRefusals:
         cgroups.put("be/pod", QUOTA, "15000")  # a resize
         writer.apply(desired(cgroups, ("be", QUOTA, 30_000)), 1)
         assert cgroups.text("be/pod", QUOTA).startswith("15000")
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert cgroups.text("be/pod", QUOTA).startswith("15000")
 
     def test_a_cut_is_by_the_share_of_the_period(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -312,7 +312,7 @@ class TestVanishing:
         # Nobody's correction is undone here: this one was never written.
         (change,) = writer.apply(wanted, REFRESH_NS).changes
         assert (change.old, change.is_correction) == ("70000" if cgroups.version == 1 else "70000 100000", False)
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert cgroups.text("be", QUOTA).startswith("70000")
 
     def test_what_is_gone_goes_off_the_record(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -333,7 +333,7 @@ class TestVanishing:
         cgroups.remove("be")
         cgroups.make("be")
         cgroups.put("be", QUOTA, "70000")
-        assert [change.result for change in give_back(cgroups, journal)] == [WriteResult.GONE]
+        assert [change.result for change in restore_all(cgroups, journal)] == [WriteResult.GONE]
         assert cgroups.text("be", QUOTA).startswith("70000")
         assert not journal.originals
 
@@ -351,7 +351,7 @@ class TestKeptOpen:
         cgroups.put("be", SHARES, "50")
         report = writer.apply(desired(cgroups, ("be", SHARES, 2)), 3 * REFRESH_NS)
         assert [change.is_correction for change in report.changes] == [True]
-        writer.give_back(3 * REFRESH_NS)
+        writer.restore(3 * REFRESH_NS)
         assert open_files(cgroups) == before
 
     def test_a_cgroup_that_is_made_again_is_opened_again(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -399,7 +399,7 @@ class TestOthers:
         assert not journal.originals
         # An hour later it is tried again, and what they wrote is what they get back.
         assert results(writer.apply(wanted, 70 * REFRESH_NS + HOUR_NS)) == [WriteResult.WRITTEN]
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert cgroups.text("be", QUOTA).startswith("80000")
 
     def test_with_no_corrections_the_first_change_of_others_stands(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -420,7 +420,7 @@ class TestOthers:
         cgroups.put("be", QUOTA, "80000")
         (change,) = writer.apply(wanted, REFRESH_NS).changes
         assert change.is_correction
-        give_back(cgroups, journal)
+        restore_all(cgroups, journal)
         assert cgroups.text("be", QUOTA).startswith("80000")
 
     def test_a_cpu_that_was_taken_away_is_no_wish_of_others(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -433,7 +433,7 @@ class TestOthers:
         writer.apply(wanted, 0)
         cgroups.put("be", CPUS, str(first))  # as the kernel does on v1 when the second goes offline
         assert results(writer.apply(wanted, REFRESH_NS)) == [WriteResult.WRITTEN]
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         # On v2 the kernel takes none away: there it was somebody else.
         assert cgroups.text("be", CPUS) == f"{second if cgroups.version == 1 else first}\n"
 
@@ -444,7 +444,7 @@ class TestOthers:
         cgroups.put("be", QUOTA, "80000")
         assert results(writer.apply(desired(cgroups, ("be", QUOTA, 80_000)), 1)) == []
         assert not writer.yielded
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert cgroups.text("be", QUOTA).startswith("80000")
 
 
@@ -470,7 +470,7 @@ class TestGivingBack:
                     wanted += [("be/pod", IDLE, chance.randint(0, 1))]
                 report = writer.apply(desired(cgroups, *wanted), start * 10 + now_ns)
                 assert set(results(report)) <= {WriteResult.WRITTEN}
-            assert give_back(cgroups, journal) == []
+            assert restore_all(cgroups, journal) == []
             assert {(path, file): cgroups.text(path, file) for path in TREE for file in files} == before
             assert not journal.originals
 
@@ -482,7 +482,7 @@ class TestGivingBack:
         writer_of(cgroups, journal).apply(desired(cgroups, ("be", QUOTA, 20_000)), 0)
         assert cgroups.text("be", QUOTA) == "20000 50000\n"
         cgroups.put("be", QUOTA, "20000 90000")
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert cgroups.text("be", QUOTA) == "80000 50000\n"
 
     def test_a_set_with_tasks_that_was_the_parents_gets_the_parents(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -497,7 +497,7 @@ class TestGivingBack:
         narrow = frozenset({first})
         writer_of(cgroups, journal).apply(desired(cgroups, *((path, CPUS, narrow) for path in TREE)), 0)
         assert os.sched_getaffinity(pid) == narrow
-        assert give_back(cgroups, journal) == []
+        assert restore_all(cgroups, journal) == []
         assert os.sched_getaffinity(pid) == {first, second}
         assert {cgroups.text(path, CPUS) for path in TREE} <= {"\n", f"{format_cpu_list((first, second))}\n"}
 
@@ -508,7 +508,7 @@ class TestGivingBack:
         writer = writer_of(cgroups, journal, audit=told.append)
         wanted = desired(cgroups, ("be", QUOTA, 50_000))
         writer.apply(wanted, 0)
-        report = writer.give_back(1)
+        report = writer.restore(1)
         assert (report.done, report.left) == (((cgroups.path("be"), QUOTA),), ())
         assert cgroups.text("be", QUOTA) == before
         assert [change.new for change in told] == ["50000", before.strip()]
@@ -534,5 +534,5 @@ def test_a_real_process_is_held_to_what_was_written(cgroups: Cgroups, journal: J
     for now_ns, cpu in enumerate((first, second)):
         writer.apply(desired(cgroups, *((path, CPUS, frozenset({cpu})) for path in TREE)), now_ns)
         assert os.sched_getaffinity(pid) == {cpu}
-    assert give_back(cgroups, journal) == []
+    assert restore_all(cgroups, journal) == []
     assert os.sched_getaffinity(pid) == {first, second}

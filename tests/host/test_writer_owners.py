@@ -46,7 +46,7 @@ class Strategies:
         self.writer.apply(desired(self.cgroups, (POD, QUOTA, BRAKE_US)), next(self._now_ns), LADDER)
 
     def end(self, owner: str) -> None:
-        report = self.writer.give_back(next(self._now_ns), owner=owner)
+        report = self.writer.restore(next(self._now_ns), owner=owner)
         assert report.left == ()
 
     def quota(self, path: str) -> int:
@@ -132,7 +132,7 @@ def test_the_next_agent_ends_the_brake_and_goes_on_with_suppression(pod: Cgroups
         assert killed.told[-1].owner == LADDER
         assert killed.quota(POD) == (HELD_US if pod.version == 1 else OWN_US)
         assert killed.quota(BE) == HELD_US
-        assert writer.give_back(1, owner=SUPPRESS).left == ()
+        assert writer.restore(1, owner=SUPPRESS).left == ()
         assert killed.quota(POD) == OWN_US
     assert not (tmp_path / "writes.journal").exists()
 
@@ -141,8 +141,8 @@ def test_lines_without_owners_are_suppressions(pod: Cgroups, tmp_path: Path) -> 
     with Journal(tmp_path / "writes.journal") as journal:
         CgroupWriter(pod.places, journal, enforce=True).apply(desired(pod, (POD, SHARES, 2)), 0)
         writer = CgroupWriter(pod.places, journal, enforce=True)
-        assert writer.give_back(1, owner=LADDER).done == ()
-        assert writer.give_back(2, owner=SUPPRESS).done == ((pod.path(POD), SHARES),)
+        assert writer.restore(1, owner=LADDER).done == ()
+        assert writer.restore(2, owner=SUPPRESS).done == ((pod.path(POD), SHARES),)
 
 
 def test_a_ladder_journal_of_an_earlier_release_is_restored(pod: Cgroups, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordebpf.attribution.index import CgroupIndex, Rescan
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from tests.support.index_records import apply
 
@@ -62,7 +62,7 @@ class Tree:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[Tree, list[CgroupBirth | CgroupDeath | CgroupRename]]:
+def histories(draw: st.DrawFn) -> tuple[Tree, list[CgroupMkdir | CgroupRmdir | CgroupRename]]:
     tree, records = Tree(), []
     for step in draw(st.lists(st.sampled_from(["mkdir", "mkdir", "mkdir", "rmdir", "rename"]), max_size=40)):
         name = draw(st.sampled_from(NAMES))
@@ -71,11 +71,11 @@ def histories(draw: st.DrawFn) -> tuple[Tree, list[CgroupBirth | CgroupDeath | C
             if not tree.has(parent_id, name):
                 tree.last_id += 1
                 tree.nodes[tree.last_id] = (parent_id, name)
-                records.append(CgroupBirth(0, tree.last_id, parent_id, 1, name, False))
+                records.append(CgroupMkdir(0, tree.last_id, parent_id, 1, name, False))
         elif step == "rmdir" and (leaves := tree.leaves()):
             cgroup_id = draw(st.sampled_from(leaves))
             parent_id, old = tree.nodes.pop(cgroup_id)
-            records.append(CgroupDeath(0, cgroup_id, parent_id, 1, old, False))
+            records.append(CgroupRmdir(0, cgroup_id, parent_id, 1, old, False))
         elif step == "rename" and len(tree.nodes) > 1:
             cgroup_id = draw(st.sampled_from(sorted(tree.nodes)[1:]))
             parent_id, _ = tree.nodes[cgroup_id]
@@ -126,7 +126,7 @@ def test_births_in_any_order_equal_a_walk(history: tuple[Tree, list], data: st.D
     index = CgroupIndex(cgroup_root="/")
     index.set_pods(PODS)
     births = [
-        CgroupBirth(0, each, parent_id, 1, name, False) for each, (parent_id, name) in tree.nodes.items() if parent_id
+        CgroupMkdir(0, each, parent_id, 1, name, False) for each, (parent_id, name) in tree.nodes.items() if parent_id
     ]
     order = data.draw(st.permutations([None, *births]))
     for record in order:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import kubepods_paths
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from tests.support.index_records import apply
 
@@ -74,8 +74,8 @@ def node(root: str, driver: str) -> Node:
     return Node(made, others)
 
 
-def records_of(made: dict[int, tuple[int, str]]) -> list[CgroupBirth]:
-    return [CgroupBirth(0, each, parent_id, 1, name, False) for each, (parent_id, name) in made.items() if parent_id]
+def records_of(made: dict[int, tuple[int, str]]) -> list[CgroupMkdir]:
+    return [CgroupMkdir(0, each, parent_id, 1, name, False) for each, (parent_id, name) in made.items() if parent_id]
 
 
 def walk_of(made: dict[int, tuple[int, str]], order: list[int]) -> list[tuple[int, int, str]]:
@@ -119,7 +119,7 @@ def carried_out(steps: list[Hostile], of: Node) -> tuple[list[Any], dict[int, tu
                 continue
             made[next_id] = (parent_id, step.name)
             own[next_id] = whose[next_id] = whose[parent_id]
-            records.append(CgroupBirth(0, next_id, parent_id, 1, step.name, False))
+            records.append(CgroupMkdir(0, next_id, parent_id, 1, step.name, False))
             next_id += 1
         elif own:
             cgroup_id = sorted(own)[step.which % len(own)]
@@ -129,7 +129,7 @@ def carried_out(steps: list[Hostile], of: Node) -> tuple[list[Any], dict[int, tu
                 records.append(CgroupRename(0, cgroup_id, parent_id, 1, step.name, False))
             elif step.what == "rmdir" and all(each != cgroup_id for each, _ in made.values()):
                 del made[cgroup_id], own[cgroup_id], whose[cgroup_id]
-                records.append(CgroupDeath(0, cgroup_id, parent_id, 1, name, False))
+                records.append(CgroupRmdir(0, cgroup_id, parent_id, 1, name, False))
     return records, made, own
 
 

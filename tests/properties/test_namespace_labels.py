@@ -90,7 +90,7 @@ def facts(view: NodeView, settings: EvictSettings) -> list[object]:
         [each for each in candidates if each.namespace == MINE],
         [each for each in excluded if each.namespace == MINE],
         [capped_grace_s(each, view, settings) for each in mine],
-        [current.allowance.is_blocked(current.allowance._disruptions.foretell(each), MINE) for each in mine],
+        [current.allowance.is_blocked(current.allowance._disruptions.predict(each), MINE) for each in mine],
         [
             (each.uid, each.code, each.why)
             for feature in decide(view, settings).features

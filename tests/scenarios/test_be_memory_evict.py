@@ -189,7 +189,7 @@ def test_after_an_eviction_the_node_gets_time_to_see_the_memory_come_back():
     node = frame([hog, more], used=900, pending=[told(hog, credit=60, seconds_ago=1)], last_evict_ns=NOW_NS - NS_PER_S)
     plan = plan_of(node)
     assert plan.victims == ()
-    assert plan.sentence.endswith("but what was evicted last has not given its memory back yet")
+    assert plan.sentence.endswith("but what was evicted last has not released its memory yet")
     # WHEN the cool-down is over, or set to nothing
     assert names(feature_of(node, EvictSettings(cool_time_ns=NS_PER_S))) == ["more"]
 

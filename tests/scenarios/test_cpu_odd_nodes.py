@@ -142,7 +142,7 @@ class TestPercents:
         assert (plan.be_millicpu, len(plan.cpus)) == (6400, 7)
 
 
-class TestNobodyRules:
+class TestNoRules:
     """No NodeSLO, and no ConfigMap to take its place."""
 
     def test_before_there_was_one_nothing_is_touched(self):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 
 
-def apply(index: CgroupIndex, record: CgroupBirth | CgroupDeath | CgroupRename) -> None:
+def apply(index: CgroupIndex, record: CgroupMkdir | CgroupRmdir | CgroupRename) -> None:
     """Take one record in."""
     match record:
-        case CgroupBirth():
+        case CgroupMkdir():
             index.born(record)
-        case CgroupDeath():
+        case CgroupRmdir():
             index.died(record)
         case CgroupRename():
             index.renamed(record)

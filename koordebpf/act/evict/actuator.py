@@ -1,4 +1,4 @@
-"""What every executor has in common: it acts only when it was told to in so many words."""
+"""Base of the executors: a dry run unless acting was enabled explicitly."""
 
 from __future__ import annotations
 

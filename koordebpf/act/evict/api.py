@@ -17,7 +17,7 @@ from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
-_CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and whoever stops the agent waits
+_CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and stopping the agent waits for it
 _MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024: a pod may be refused for days
 
 
@@ -148,7 +148,7 @@ class ApiExecutor(Actuator):
                 self._in_flight.discard(outcome.uid)
             self._outcomes.put(outcome)
 
-    # None: the outcome is unknown and the same request goes out again later.
+    # None: the outcome is unknown and the same request is sent again later.
     def _send(self, task: _Task) -> Outcome | None:
         pod = task.victim.candidate
         task.tries += 1
@@ -179,7 +179,7 @@ class ApiExecutor(Actuator):
             retry_at_ns = self._note_busy(pod.uid, None)
             result, detail = Result.FAILED, f"{type(error).__name__}: {error}"
         else:
-            result, detail = Result.DONE, "the API server has begun its deletion"
+            result, detail = Result.DONE, "the API server has started its deletion"
             if (grace_s := task.victim.grace_s) is not None:
                 detail += f", with a grace period of {grace_s} s in place of its own"
             with self._changed:

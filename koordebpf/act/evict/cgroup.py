@@ -9,9 +9,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
-from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, BegunKill, how_it_ended
+from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, UnfinishedKill, how_it_ended
 from koordebpf.errors import ActuationError, CgroupGone
-from koordebpf.kernel.cgroup.kill import Kill, KillTarget, hurry_this_thread
+from koordebpf.kernel.cgroup.kill import Kill, KillTarget, raise_thread_priority
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
@@ -19,7 +19,7 @@ from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
-_REAPERS = 2  # Why: two victims of one round are given back side by side; more would only share the same processors
+_REAPERS = 2  # Why: the memory of two victims is released in parallel; more would only share the same processors
 _CLOSE_S = KILL_DEADLINE_NS / NS_PER_S + 2  # Why: a kill has that long; of many, the later ones end beside the first
 _Work = tuple[Victim, int, Kill]
 
@@ -40,7 +40,7 @@ class CgroupExecutor(Actuator):
         outcomes: OutcomeQueue,
         *,
         enforce: bool = False,
-        note: Callable[[BegunKill], object] | None = None,
+        note: Callable[[UnfinishedKill], object] | None = None,
     ) -> None:
         super().__init__(enforce=enforce)
         self._locate = locate
@@ -72,7 +72,7 @@ class CgroupExecutor(Actuator):
         if target is None or target.cgroup_id != cgroup_id:
             return self._outcome(victim, decided_ns, Result.GONE, "the pod has no cgroup any more")
         if self._note:
-            self._note(BegunKill(pod.uid, pod.namespace, pod.name, decided_ns, target))
+            self._note(UnfinishedKill(pod.uid, pod.namespace, pod.name, decided_ns, target))
         try:
             kill = Kill.begin(target)
         except CgroupGone:
@@ -84,7 +84,7 @@ class CgroupExecutor(Actuator):
         return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
 
     def _reap(self) -> None:
-        if (problem := hurry_this_thread()) is not None:
+        if (problem := raise_thread_priority()) is not None:
             _log.warning("memory of victims comes back more slowly: %s", problem)
         while (work := self._work.get()) is not None:
             victim, decided_ns, kill = work
@@ -95,7 +95,7 @@ class CgroupExecutor(Actuator):
                 outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
             else:
                 result, detail = how_it_ended(report, kill.target)
-                # Where nobody was found nothing was sent: such a kill is not in the budget.
+                # Where no process was found no signal was sent: such a kill is not in the budget.
                 found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
                 outcome = self._outcome(
                     victim,

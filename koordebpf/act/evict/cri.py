@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeError
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kube.clients.cri import PodContainers, RunningContainer, StopResult
 from koordebpf.policy.plan import Victim
@@ -52,7 +52,7 @@ class CriLimits(msgspec.Struct, frozen=True):
 
     `grace_s`    between SIGTERM and SIGKILL. Why 0: Koordinator's; the node is short of memory now.
     `timeout_s`  Why: a runtime answers within a second; a task in uninterruptible sleep keeps it waiting.
-    `warm_every_s` the connection is tried so often, and made anew where the runtime was restarted. Why 10 s: it costs
+    `warm_every_s` the connection is tried so often, and reopened where the runtime was restarted. Why 10 s: it costs
                  one short call, and a runtime that restarts is connected to before the next victim.
     """
 
@@ -121,7 +121,7 @@ class CriExecutor(Actuator):
 
     # One of the workers keeps the connection warm, at its start and whenever it has had nothing to do.
     def _stop_all(self, warms: bool) -> None:
-        if (problem := hurry_this_thread()) is not None:  # the hog competes for the processor too
+        if (problem := raise_thread_priority()) is not None:  # the hog competes for the processor too
             _log.warning("containers are stopped later while the node is busy: %s", problem)
         if warms:
             self._warm()

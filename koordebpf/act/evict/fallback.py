@@ -20,7 +20,7 @@ class LastResort(Actuator):
     Off unless configured: with `kill_after_s` None it is `api` alone. It passes over PodDisruptionBudgets and grace
     periods, so it is for nodes where losing the node is worse, and each outcome of it says so; and for memory in use
     alone: a pod that is killed asks for as much as before, and want of CPU loses no node. The decision to evict the pod
-    is taken anew in each round; this only chooses the way.
+    is taken again in each round; this only chooses the way.
     """
 
     name = "api"

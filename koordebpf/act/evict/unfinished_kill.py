@@ -26,7 +26,7 @@ _HELD_BYTES = MIB  # less is what an empty cgroup may be charged with
 _REFUSALS_SHOWN = 3
 
 
-class BegunKill(msgspec.Struct, frozen=True):
+class UnfinishedKill(msgspec.Struct, frozen=True):
     """Who is to be killed, by its pod's UID and its cgroup's identity, and by which decision (CLOCK_MONOTONIC)."""
 
     uid: str
@@ -37,7 +37,7 @@ class BegunKill(msgspec.Struct, frozen=True):
 
 
 def how_it_ended(report: KillReport, target: KillTarget) -> tuple[Result, str]:
-    """Return what became of a kill, as an outcome says it. It is not done where nobody died and the memory stays."""
+    """Return what became of a kill, as an outcome says it. Not done: no process died and the memory stays."""
     if report.refusals:
         who = ", ".join(f"pid {pid}: {why}" for pid, why in report.refusals[:_REFUSALS_SHOWN])
         more = f" and {len(report.refusals) - _REFUSALS_SHOWN} more" if len(report.refusals) > _REFUSALS_SHOWN else ""
@@ -58,17 +58,17 @@ def how_it_ended(report: KillReport, target: KillTarget) -> tuple[Result, str]:
     return Result.DONE, f"killed {report.killed_tasks} processes by {report.method}, gone {took} after the signal"
 
 
-def frozen_by(kill: BegunKill) -> Path | None:
+def frozen_by(kill: UnfinishedKill) -> Path | None:
     """Return the cgroup that this kill has left frozen; None: it has left nothing.
 
-    Only then it is known to be unfinished, since nothing can have begun to run in there again.
+    Only then it is known to be unfinished, since no process can have started in there again.
     """
     target = kill.target
     path = target.memory_path if target.version == 2 else target.freezer_path
     return path if path is not None and is_frozen(path, target.version) else None
 
 
-def thaw_left(kill: BegunKill) -> bool:
+def thaw_left(kill: UnfinishedKill) -> bool:
     """End the freeze that this kill has left, and nothing else; tell whether it had left one that could be ended."""
     target = kill.target
     frozen = frozen_by(kill)
@@ -84,11 +84,11 @@ def thaw_left(kill: BegunKill) -> bool:
         os.close(fd)
 
 
-def finish_kill(kill: BegunKill) -> Outcome | None:
+def finish_kill(kill: UnfinishedKill) -> Outcome | None:
     """Finish a kill that the agent before was ended in the middle of; None: there is nothing to be finished.
 
     The cgroup's identity is the pod's: kubelet names it after the UID, and the kernel uses no id twice. Where another
-    cgroup is in its place, or the kill is refused, whoever is frozen is thawed.
+    cgroup is in its place, or the kill is refused, what is frozen is thawed.
 
     Cost:    as `kill_cgroup`, 10 s at most.
     """

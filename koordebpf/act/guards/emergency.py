@@ -20,9 +20,9 @@ class EmergencySettings(msgspec.Struct, frozen=True):
 
     `action`     with nothing, guards stay closed once the list of pods is stale; with kill-be, best-effort pods that
                  are on the last list, and whose cgroup is still the same one, are killed by cgroup, in BEMemoryEvict's
-                 order and within the same budgets, and nobody else is touched. The last list outlives the agent, in
+                 order and within the same budgets, and no other pod is touched. The last list outlives the agent, in
                  its run directory. Needs source api and enforcement.
-                 Why nothing: a kill passes over grace periods and PodDisruptionBudgets, and nobody can see it happen.
+                 Why nothing: a kill passes over grace periods and PodDisruptionBudgets, and no API object shows it.
     `after_ns`   from this age of the list on. Why 2 min: an API server that is upgraded or changes its leader is back
                  within one, and a healthy watch proves itself each 75 s.
     `max_age_ns` up to this age of the list. Why 10 min: each pod is compared with its cgroup, so that no other one can

@@ -27,7 +27,7 @@ class GuardLimits(msgspec.Struct, frozen=True):
     `pods_max_age_ns`         of the list of pods. Why: a kubelet list is refreshed every few seconds; a view half a
                               minute old may name a pod that another one has replaced. A watch needs more: 90 s with
                               source api, which proves itself each 75 s.
-    `lost_max_ratio`          of the records since the last rescan. Why: births are among them; one lost in a hundred
+    `lost_max_ratio`          of the records since the last rescan. Why: mkdir is among them; one lost in a hundred
                               still leaves the rescan, more means that the ring does not keep up.
     `clock_jump_max_ns`       how long the machine may have slept. Why: its samples and list of pods are from before.
     `cgroupless_max_ratio`    of the running pods. Why: single pods start and stop; half of them means that the agent

@@ -1,6 +1,6 @@
 """Carries out the rungs of the ladder that have a way back or need none: brake, reclaim, freeze.
 
-What brake and freeze write goes through the node's one writer, with its journal: what an agent that was killed has
+Brake and freeze write through the node's one writer, with its journal: what an agent that was killed has
 left is restored from there. Dry run is the writer's.
 """
 
@@ -61,7 +61,7 @@ class LadderExecutor:
         directories: of pods.
         writer: of the node. `undo` restores all that the ladder wrote of a rung's files.
         reclaimer: None in a dry run.
-        tell: gets what became of each request to reclaim; the writer tells of files itself.
+        tell: gets what became of each request to reclaim; the writer reports files itself.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LadderExecutor:
         self._wanted: dict[FileKey, CgroupWrite] = {}
         self._reason = ""
         self._reclaims: Counter[tuple[str, WriteResult]] = Counter()
-        self.frozen_ns: int | None = None  # since when somebody may be frozen by this
+        self.frozen_ns: int | None = None  # since when a cgroup may be frozen by this
 
     @property
     def counts(self) -> Counter[tuple[str, WriteResult]]:
@@ -95,8 +95,8 @@ class LadderExecutor:
         """
         pods = list(self._located(plan))
         if plan.rung is Rung.RECLAIM:
-            begun = [self._reclaim(action, path, plan.text, now_ns) for action, path in pods]
-            return any(begun)
+            results = [self._reclaim(action, path, plan.text, now_ns) for action, path in pods]
+            return any(results)
         writes = self._brakes(pods, now_ns) if plan.rung is Rung.BRAKE else self._freezes(pods)
         if not writes:
             return False
@@ -106,10 +106,10 @@ class LadderExecutor:
             self.frozen_ns = now_ns  # before it is done: should it end halfway, it is thawed in time all the same
         report = self._writer.apply(self._desired(), now_ns, LADDER)
         done = {change.path for change in report.changes if change.result in _IN_FORCE}
-        is_begun = any(self._places.name((write.path, write.file)) in done for write in writes)
-        if not is_begun:
-            self.undo(plan.rung, now_ns)  # what is not begun must not be done later by itself
-        return is_begun
+        is_started = any(self._places.name((write.path, write.file)) in done for write in writes)
+        if not is_started:
+            self.undo(plan.rung, now_ns)  # a rung that did not start must not be applied later
+        return is_started
 
     def hold(self, now_ns: int) -> None:
         """See to it that what is in force stays so, and tell what reclaim has brought."""
@@ -119,10 +119,10 @@ class LadderExecutor:
             self._reclaimed(change)
 
     def undo(self, rung: Rung, now_ns: int) -> None:
-        """Give back what a rung wrote; twice is harmless."""
+        """Restore the files that a rung wrote; idempotent."""
         files = _FILES.get(rung, frozenset())
         self._wanted = {key: write for key, write in self._wanted.items() if write.file not in files}
-        self._give_back(files, now_ns)
+        self._restore(files, now_ns)
         if rung is Rung.FREEZE:
             self.frozen_ns = None
 
@@ -134,15 +134,15 @@ class LadderExecutor:
     def close(self, now_ns: int) -> None:
         """Undo everything."""
         self._wanted = {}
-        self._give_back(frozenset().union(*_FILES.values()), now_ns)
+        self._restore(frozenset().union(*_FILES.values()), now_ns)
         if self._reclaimer:
             self._reclaimer.close()
             for change in self._reclaimer.drain():
                 self._reclaimed(change)
 
-    def _give_back(self, files: frozenset[CgroupFile], now_ns: int) -> None:
+    def _restore(self, files: frozenset[CgroupFile], now_ns: int) -> None:
         try:
-            self._writer.give_back(now_ns, files, LADDER)
+            self._writer.restore(now_ns, files, LADDER)
         except OSError as error:
             # It is done; the journal has it still, and it would be done once more.
             log.warning("what was undone could not be put on record: %s", error.strerror)
@@ -173,7 +173,7 @@ class LadderExecutor:
                 writes.append(write)
         return writes
 
-    # Nobody is given more than before: a pod may have a limit of its own that is less.
+    # Never raises a limit: a pod may have a limit of its own that is less.
     def _is_tighter(self, write: CgroupWrite, now_ns: int) -> bool:
         key = (write.path, write.file)
         if key in self._wanted:
@@ -197,7 +197,7 @@ class LadderExecutor:
     def _freezes(self, pods: list[tuple[RungAction, str]]) -> list[CgroupWrite]:
         return [CgroupWrite(path, CgroupFile.FREEZE, 1) for _, path in pods if not self._is_own(path)]
 
-    # An agent that froze itself would thaw nobody.
+    # An agent that froze itself could not thaw anything.
     def _is_own(self, path: str) -> bool:
         file = self._places.locate((path, CgroupFile.FREEZE))
         return file is not None and may_hold(file.parent, os.getpid())

@@ -11,7 +11,7 @@ import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ActuationError, CgroupGone, SupportError
-from koordebpf.kernel.cgroup.kill import hurry_this_thread
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.cgroup.reclaim import reclaim
 from koordebpf.units import format_bytes
 
@@ -69,7 +69,7 @@ class Reclaimer:
         self._thread.join()
 
     def _work(self) -> None:
-        hurry_this_thread()
+        raise_thread_priority()
         while (given := self._jobs.get()) is not None:
             job, is_enough = given
             self._done.put(_carried_out(job, is_enough))

@@ -1,4 +1,4 @@
-"""When a node carries the mark that it evicts for want of memory. Pure."""
+"""When a node is tainted, or given a condition, because it evicts for memory. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class NodeMarkSettings(msgspec.Struct, frozen=True):
     """Whether the Node says that memory is short there, so that what was evicted does not come back at once.
 
     `type`    with taint, koordebpf.io/memory-pressure:NoSchedule keeps every new pod away that does not tolerate it,
-              latency-sensitive ones too; with condition, KoordebpfEvicting tells of it and the scheduler takes no
+              latency-sensitive ones too; with condition, KoordebpfEvicting is set and the scheduler reads no
               notice. Needs source api or kubelet, enforcement, and the rights of deploy/components/node-mark. Why
               nothing: the right to change Nodes reaches every Node of the cluster.
-    `calm_ns` how long after the node is below its lower mark and nobody is waited for it is taken away. Why 60 s: a
-              ReplicaSet has made the evicted pod anew long before, and the scheduler has sent it elsewhere.
+    `calm_ns` how long after the node is below its lower mark and no victim is waited for it is removed. Why 60 s: a
+              ReplicaSet has recreated the evicted pod long before, and the scheduler has sent it elsewhere.
     """
 
     type: Literal["nothing", "condition", "taint"] = "nothing"
@@ -36,7 +36,7 @@ class MarkTiming(msgspec.Struct, frozen=True):
         """Return it after one look at the node.
 
         `evicted`: an eviction for memory was sent; nothing else puts the mark on. `is_short`: `is_memory_short`.
-        `awaits`: somebody who was told to go has not given the memory back yet.
+        `awaits`: an evicted pod has not released its memory yet.
         """
         if evicted or (self.is_on and (is_short or awaits)):
             return MarkTiming(is_on=True)

@@ -77,7 +77,7 @@ class NodeMarker:
         while (wish := self._next()) is not None:
             wait_s = self._make(wish)
             with self._changed:
-                # After a failure nobody knows: a request without an answer may have been carried out.
+                # After a failure the state is unknown: a request without an answer may have been carried out.
                 self._is = wish if wait_s is None else None
                 if wait_s is not None:
                     self._rest(wish, wait_s)

@@ -19,7 +19,7 @@ class WriteResult(enum.Enum):
     REFUSED = "refused"  # the kernel does not take the value: EINVAL, ENOSPC, EACCES, …
     BUSY = "busy"  # not now: a child has CPUs that the parent is to lose
     BLOCKED = "blocked"  # not tried: the kernel would refuse it
-    YIELDED = "yielded"  # somebody else keeps writing the file: it is left to them for a while
+    YIELDED = "yielded"  # another process keeps writing the file: left to it for a while
     HELD = "held"  # not tried: what the file held could not be put on record
 
 
@@ -51,7 +51,7 @@ class FileChange(msgspec.Struct, frozen=True):
     now_ns: int
     detail: str = ""  # why it was not done, or what is remarkable
     is_final: bool = True  # False: a step on the way, made exact by a later change
-    is_correction: bool = False  # the file had been changed by somebody else
+    is_correction: bool = False  # the file had been changed by another process
     owner: str = ""  # the strategy that wanted it
 
 

@@ -13,7 +13,7 @@ _HOUR_NS = 3600 * NS_PER_S
 
 
 class ForeignPolicy(msgspec.Struct, frozen=True):
-    """What is done about a file that somebody else changed.
+    """Policy for cgroup files that another process changed.
 
     `corrections_per_hour` it is set right so often, then left to them for an hour; 0: at once. Why 12: the kubelet's
                            cpu manager writes each 10 s; two minutes of disagreement are no accident.
@@ -31,7 +31,7 @@ class Corrections:
         self.yielded: dict[FileKey, int] = {}  # until when
 
     def is_yielded(self, key: FileKey, now_ns: int) -> bool:
-        """Tell whether the file is somebody else's for now."""
+        """Tell whether the file is left to another process for now."""
         until_ns = self.yielded.get(key)
         if until_ns is None:
             return False

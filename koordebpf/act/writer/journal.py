@@ -1,9 +1,9 @@
-"""What files held before the first write to them, in a file, so that it can be given back after a crash of the agent.
+"""Undo journal: what cgroup files held before the first write, so that they can be restored after a crash.
 
 Lines of JSON: a header with the boot's id, then an original for each file, or null for one that is done with. The last
 line of a file counts. A line is in the file before the file it speaks of is written.
 
-That write is synchronous, since without it a killed agent would leave limits that nobody knows of; it is refused when
+That write is synchronous, since without it a killed agent would leave limits without a record; it is refused when
 there is no room, and then nothing is changed. No line is synced: it has to outlive the agent, not the machine, whose
 next boot has other cgroups. On a tmpfs, as /run is, it waits for no disk.
 """
@@ -32,7 +32,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA: Literal["koordebpf.journal/v1"] = "koordebpf.journal/v1"
 _BEGIN = f'{{"schema":"{_SCHEMA}"'.encode()  # of a header, whole or torn
 _MAX_FILES = 20_000  # Why: 500 pods of 3 containers with 8 files each are 16,000
-_SPARE_LINES = 1000  # superseded lines that are carried along before the file is written anew
+_SPARE_LINES = 1000  # superseded lines that are kept before the file is rewritten
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Journal:
         self._originals.update(originals)
 
     def forget(self, keys: Iterable[FileKey]) -> None:
-        """Say that these files are done with: given back, gone, or somebody else's.
+        """Drop these files from the journal: restored, gone, or owned by another process.
 
         Raises:  OSError: it could not be written.
         """
@@ -131,7 +131,7 @@ class Journal:
             del self._originals[key]
 
     def compact(self) -> None:
-        """Write the file anew once it has many lines that count no more.
+        """Rewrite the file once it has many superseded lines.
 
         Raises:  OSError: it could not be written; the old one stays.
         """
@@ -226,7 +226,7 @@ class _Parsed(msgspec.Struct):
     originals: dict[FileKey, Original] = msgspec.field(default_factory=dict)
     lost: list[bytes] = msgspec.field(default_factory=list)
     lines: int = 0
-    good_bytes: int = 0  # of whole lines; 0: the file has to be made anew
+    good_bytes: int = 0  # of whole lines; 0: the file has to be recreated
 
 
 def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:

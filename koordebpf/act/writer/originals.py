@@ -1,4 +1,4 @@
-"""What each file is to be given back, and put on record: what it held at first, or what others wanted since."""
+"""The value that each file is restored to, kept in the journal: the first one, or what others wrote since."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOKS, _CALLS = 48, 60
 
 
 class Originals:
-    """Decides what goes into the journal; without one, in a dry run, nothing does. `seen` has what files held last."""
+    """Decides what goes into the journal; without one, in a dry run, nothing is. `seen` has what files held last."""
 
     def __init__(self, places: Places, journal: Journal | None) -> None:
         self._places = places
@@ -29,7 +29,7 @@ class Originals:
     def look(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
         """Return what a file holds now; `before` is what it held when it was last looked at.
 
-        A file that held what it is to be given back, and holds something else now, is to be given back that.
+        A file that held its original value, and holds another one now, takes that as its original value.
 
         Raises: Unusable: as `places.look`.
         """
@@ -43,7 +43,7 @@ class Originals:
         return held
 
     def adopt(self, key: FileKey, last: Value, held: Held) -> None:
-        """Put on record what somebody else has made of a file that held `last`: that is what they are to be given back.
+        """Record what another process wrote to a file that held `last`: the file is restored to that value.
 
         Raises:  OSError: it is not on record.
         """
@@ -88,7 +88,7 @@ class Originals:
     def drop_gone(self, wanted: Collection[FileKey], now_ns: int, *, begins: bool) -> list[FileKey]:
         """Take those of cgroups that are gone off the record, a part of all at each call; return them.
 
-        With `begins` all are due anew, and what was seen of files that are neither wanted nor on record is forgotten.
+        With `begins` all are due again, and what was seen of files that are neither wanted nor on record is forgotten.
         """
         originals = {} if self._journal is None else self._journal.originals
         if begins:
@@ -112,7 +112,7 @@ class Originals:
         known = None if self._journal is None else self._journal.originals.get(key)
         return known is not None and known.inode == held.inode
 
-    # On v1 whoever makes a cgroup copies the CPUs of the one above it: below one that is held these are not its own.
+    # On v1 a new cgroup gets a copy of its parent's CPUs: below one that is held these are not its own.
     # Its own are put on record too where they are as wanted: what is not on record was made later.
     def _below(
         self,

@@ -31,7 +31,7 @@ _RESULTS = {
 }
 
 
-# procfs makes the inodes of sysctls anew whenever memory was short: their numbers are nobody's identity.
+# procfs recreates the inodes of sysctls whenever memory was short: their numbers identify nothing.
 _SYSCTL_INODE = 0
 
 

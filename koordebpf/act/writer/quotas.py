@@ -136,7 +136,7 @@ class CutQuotas:
             if self._known.setdefault(key, value) == value:
                 value = self._places.parse(key, original.text)
             else:
-                # Somebody gave it another one since: that is its own now.
+                # Another process has set one since: that is its own now.
                 self._known[key] = value
                 with contextlib.suppress(OSError):
                     self._journal.record({key: Original(quota.text, quota.inode, original.owners)})

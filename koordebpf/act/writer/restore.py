@@ -22,7 +22,7 @@ _REASON = "it held this before the first write"
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """What was given back. `done`: files that hold what they held at first, or are gone; `left`: those that do not."""
+    """Result of a restore. `done`: files that hold what they held at first, or are gone; `left`: those that do not."""
 
     changes: tuple[FileChange, ...] = ()
     done: tuple[FileKey, ...] = ()
@@ -63,8 +63,8 @@ def restore(
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
-    with, and so is a file that somebody else wants otherwise since it held what `last` says. On v1 a set of CPUs gets
-    those that the one above has, and the sets that were copied from one that is given back are as that one.
+    with, and so is a file that another process changed since it held what `last` says. On v1 a set of CPUs gets
+    those that the one above has, and the sets that were copied from one that is restored are as that one.
     """
     return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
@@ -104,7 +104,7 @@ class _Restore:
                 if held.inode != original.inode:
                     self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
                 elif self._is_anothers(key, held) and held.text != original.text:
-                    self._tell(key, held.text, WriteResult.YIELDED, "somebody else has written it since: left to them")
+                    self._tell(key, held.text, WriteResult.YIELDED, "another process has written it since: left to it")
                 else:
                     self._held[key] = held
         if self._places.versions.get("cpuset") == 1:
@@ -123,7 +123,7 @@ class _Restore:
     def _is_anothers(self, key: FileKey, held: Held) -> bool:
         return is_wish(self._last.get(key, held.value), held.value, self._places.versions.get("cpuset"))
 
-    # Whoever makes a cgroup on v1 copies the CPUs of the one above it, also while that one is held and nobody looks.
+    # On v1 a new cgroup gets a copy of its parent's CPUs, also while the parent is held and between two looks.
     def _add_copies(self, wanted: dict[FileKey, Value]) -> None:
         left = [key for key in self._held if key[1] is CgroupFile.CPUSET_CPUS]
         while left:
@@ -143,7 +143,7 @@ class _Restore:
                     self._held[key], wanted[key] = held, wanted[above]
                     left.append(key)
 
-    # On v1 a CPU that goes offline goes out of every set for good, and the kernel takes no set with others than those
+    # On v1 a CPU that is taken offline leaves every set for good, and the kernel takes no set with others than those
     # above have.
     def _take_what_is_there(self, wanted: dict[FileKey, Value]) -> None:
         current = self._current()

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable
 from koordebpf.kernel.cgroup.files import Value, Version
 from koordebpf.policy.reconcile.values import FileKey
 
-# Why: a cgroup is looked at within two rounds of its birth; in that time the one above it is written four times a round
+# Why: a cgroup is looked at within two rounds of its mkdir; in that time the one above it is written four times a round
 _LATELY = 16
 
 
 def is_wish(before: Value, now: Value, cpuset: Version | None) -> bool:
-    """Tell whether a file that held `before` holds what somebody else wants.
+    """Tell whether a file that held `before` was changed by another process.
 
-    Fewer CPUs are none where `cpuset` is of v1: there the kernel takes a CPU that goes offline out of every set.
+    Fewer CPUs are none where `cpuset` is of v1: there the kernel takes an offlined CPU out of every set.
     """
     is_less = isinstance(now, frozenset) and isinstance(before, frozenset) and now < before
     return now != before and not (is_less and cpuset == 1)

@@ -74,9 +74,9 @@ class CgroupWriter:
         audit: Callable[[FileChange], None] | None = None,
     ) -> None:
         if enforce and journal is None:
-            raise ConfigError("journal", None, "must be given where files are written, so that they can be given back")
+            raise ConfigError("journal", None, "must be given where files are written, so that they can be restored")
         if journal is not None and journal.lost_lines:
-            why = "%s: %d lines could not be read: what these files held is not given back"
+            why = "%s: %d lines could not be read: these files are not restored"
             log.warning(why, journal.path, journal.lost_lines)
         self._places = places
         self._journal = journal if enforce else None
@@ -104,7 +104,7 @@ class CgroupWriter:
 
     @property
     def yielded(self) -> Mapping[FileKey, int]:
-        """Files that are left to somebody else, and until when."""
+        """Files that are left to another process, and until when."""
         return self._corrections.yielded
 
     @property
@@ -137,12 +137,12 @@ class CgroupWriter:
             self._carry_out(call)
         return WriteReport(tuple(call.changes))
 
-    def give_back(
+    def restore(
         self, now_ns: int, files: Collection[CgroupFile] | None = None, owner: str | None = None
     ) -> RestoreReport:
         """Restore every file that was ever written; in a dry run there is none.
 
-        What somebody else has changed since it was last looked at stays as it is, and so does a file that another owner
+        What another process has changed since it was last read stays as it is, and so does a file that another owner
         still wants. A quota that does not fit below another owner's is restored as far as it does, and stays on record.
 
         Args:
@@ -227,7 +227,7 @@ class CgroupWriter:
             held.satisfies = (call.wanted[key],)
             self._failures.pop(key, None)
 
-    # Somebody else has changed the file since it was written here.
+    # Another process has changed the file since it was written here.
     def _may_correct(self, call: _Call, key: FileKey, held: Held, ours: Value) -> bool:
         if self._places.is_held(key, held.value, call.wanted[key]):
             with contextlib.suppress(OSError):  # the original stays on record then
@@ -244,7 +244,7 @@ class CgroupWriter:
         if self._journal is not None:
             with contextlib.suppress(OSError):  # the original stays on record then
                 self._journal.forget([key])
-        self._fail(call, key, held, WriteResult.YIELDED, "somebody else keeps writing it: left to them for an hour")
+        self._fail(call, key, held, WriteResult.YIELDED, "another process keeps writing it: left to it for an hour")
         return False
 
     def _carry_out(self, call: _Call) -> None:
@@ -354,7 +354,7 @@ class CgroupWriter:
         )
         self._tell(call, step.key, change)
 
-    # What the kernel changed is nobody's wish.
+    # What the kernel changed is no other owner's value.
     def _look_again(self, key: FileKey, now_ns: int) -> None:
         self.seen.forget([key])
         if self._held.pop(key, None) is not None:

@@ -38,17 +38,17 @@ def is_awaited(folder: Path) -> bool:
     return _is_locked(folder / _NEXT_LOCK)
 
 
-class HeldByAnother(ConfigError):
+class LockHeld(ConfigError):
     """Another process acts on this node."""
 
 
-class SoleAgent:
+class NodeLock:
     """Holds `folder`/lock until `close`; `folder` is one below `run_dir` for each node, machine or cgroup.
 
     Only agents that act take it: any number that only watch may run beside one. A file that a killed agent left is no
     obstacle, since not the file is the lock but flock(2) on it.
 
-    Raises:  HeldByAnother: another process has it. ConfigError: the folder cannot be written.
+    Raises:  LockHeld: another process has it. ConfigError: the folder cannot be written.
     """
 
     def __init__(self, run_dir: Path, scope: NodeScope) -> None:
@@ -73,11 +73,11 @@ class StandBy:
 
     Args:
         tell: called from a thread once `sole` is there.
-    Raises:  HeldByAnother: another process stands by already. ConfigError: the folder cannot be written.
+    Raises:  LockHeld: another process stands by already. ConfigError: the folder cannot be written.
     """
 
     def __init__(self, run_dir: Path, scope: NodeScope, tell: Callable[[], None]) -> None:
-        self.sole: SoleAgent | None = None
+        self.sole: NodeLock | None = None
         self.folder = folder_of(run_dir, scope)
         self._run_dir = run_dir
         self._scope = scope
@@ -90,7 +90,7 @@ class StandBy:
     def _wait(self) -> None:
         while self.sole is None and not self._is_over.wait(_LOOK_EVERY_S):
             with contextlib.suppress(ConfigError):  # a full disk too: it may have room again
-                self.sole = SoleAgent(self._run_dir, self._scope)
+                self.sole = NodeLock(self._run_dir, self._scope)
         if self.sole is not None:
             self._tell()
 
@@ -138,7 +138,7 @@ class _Lock:
                 if self._path.name == _LOCK:
                     others = "let this agent only watch, or have it stand by (--stand-by)"
                     rule = f"{holder} acts on this node already: end it, {others}"
-                raise HeldByAnother("--enforce", str(self._folder), rule) from None
+                raise LockHeld("--enforce", str(self._folder), rule) from None
             if self._is_current(fd):
                 return fd
             os.close(fd)  # its holder removed it between our open and our lock

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from koordebpf.act.evict.unfinished_kill import finish_kill
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.handover import is_kept, settle
-from koordebpf.agent.lifecycle.node_lock import HeldByAnother, SoleAgent, StandBy, folder_of
+from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
@@ -35,7 +35,7 @@ class Acting(NamedTuple):
     in_flight: InFlight
 
 
-def take_right(config: AgentConfig, scope: NodeScope, stack: contextlib.ExitStack) -> Acting | None:
+def acquire_node_lock(config: AgentConfig, scope: NodeScope, stack: contextlib.ExitStack) -> Acting | None:
     """Take the right to act, given back by the stack; None: this agent only watches, or is to stand by.
 
     Raises:  ConfigError: another agent acts here and this one is not to stand by, or the folder cannot be written.
@@ -45,8 +45,8 @@ def take_right(config: AgentConfig, scope: NodeScope, stack: contextlib.ExitStac
             log.warning("%s", sentence)
         return None
     try:
-        return _acting(SoleAgent(config.run_dir, scope), config, stack)
-    except HeldByAnother:
+        return _acting(NodeLock(config.run_dir, scope), config, stack)
+    except LockHeld:
         if not config.stand_by:
             raise
     return None
@@ -88,17 +88,17 @@ def stand_by(
 
 
 # What was kept for this agent is for nobody else: who ends while it stands by has to give it back.
-def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> SoleAgent | None:
+def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> NodeLock | None:
     deadline = time.monotonic() + _HAND_OVER_S
     while is_kept(folder) and time.monotonic() < deadline:
-        with contextlib.suppress(HeldByAnother):
-            return SoleAgent(config.run_dir, scope)
+        with contextlib.suppress(LockHeld):
+            return NodeLock(config.run_dir, scope)
         time.sleep(_LOOK_EVERY_S)
     return None
 
 
 # Before anything else what is in flight is finished: whoever is frozen waits for it.
-def _acting(sole: SoleAgent, config: AgentConfig, stack: contextlib.ExitStack) -> Acting:
+def _acting(sole: NodeLock, config: AgentConfig, stack: contextlib.ExitStack) -> Acting:
     stack.enter_context(sole)
     if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:
         log.warning("--run-dir %s is on %s: a slow disk delays evictions. Name a folder on a tmpfs", sole.folder, kind)

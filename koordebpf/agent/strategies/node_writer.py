@@ -42,7 +42,7 @@ def open_node_writer(
     journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name))
     writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell)
     try:
-        writer.give_back(now_ns, owner=LADDER)
+        writer.restore(now_ns, owner=LADDER)
     except OSError as error:
         log.warning(
             "%s: %s: what the ladder had written is restored, and would be once more", journal.path, error.strerror

@@ -144,16 +144,16 @@ class Suppression:
             if self._kept and (waits or is_awaited(self._kept.parent)):
                 self._keep(self._kept, waits=waits)
             else:
-                self._give_back()
+                self._restore()
         except (KoordebpfError, OSError) as error:
             log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         finally:
             self._collector.close()
             self._kubelet.close()
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         try:
-            left = self._writer.give_back(time.monotonic_ns(), owner=SUPPRESS).left
+            left = self._writer.restore(time.monotonic_ns(), owner=SUPPRESS).left
         except OSError as error:
             log.warning("what suppression wrote is given back, and still on record: %s", error)
             return

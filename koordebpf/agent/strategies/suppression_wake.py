@@ -17,7 +17,7 @@ from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE, PsiTrigger, PsiTriggers
-from koordebpf.policy.suppress.wake import WakeSettings, WakeSource, WakeState, begun, due_ns, is_rise, judged
+from koordebpf.policy.suppress.wake import WakeSettings, WakeSource, WakeState, due_ns, is_rise, judged, restarted
 from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.units import NS_PER_S, format_millicpu, format_ns
 
@@ -115,7 +115,7 @@ class SuppressionWake:
             self._tracing.look(now_ns)
         seen, self._seen = self._seen, None
         if seen and self._suppression.amount is not None:  # else nobody is held, and nothing is worth a round
-            self._state = begun(self._state, seen, now_ns, self._settings)
+            self._state = restarted(self._state, seen, now_ns, self._settings)
         if self._state.since_ns is None:
             return None
         if not self._is_looked:

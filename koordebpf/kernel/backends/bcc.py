@@ -20,7 +20,7 @@ from koordebpf.kernel.bpf.objects import source_folder
 from koordebpf.kernel.bpf.perf_buffer import PerfReader
 from koordebpf.kernel.bpf.probe_health import ProbeWatch
 from koordebpf.kernel.bpf.programs import SCAN_TOPIC, SIGNALS, describe
-from koordebpf.kernel.bpf.recursion_misses import MissedRuns
+from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
 from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 # An older release, as "5.4", whose ways are taken on this kernel: perf buffer before 5.8, arrays not mapped before 5.5.
@@ -46,7 +46,7 @@ class BccSignals:
         self._maps: SignalMaps | None = None
         self._reader: RingReader | PerfReader | None = None
         self._probes: ProbeWatch | None = None
-        self._missed: MissedRuns | None = None
+        self._missed: RecursionMisses | None = None
         self._lost_at = 0
         try:
             flags = _flags(os.environ.get(RELEASE_VARIABLE), request.ring_bytes)
@@ -103,7 +103,7 @@ class BccSignals:
         attached = [program for program, _, code, _ in answer["programs"] if not code]
         links = dict(zip(attached, fds[1::2], strict=True))
         if self._maps:
-            self._missed = MissedRuns(dict(zip(attached, fds[::2], strict=True)), self._maps)
+            self._missed = RecursionMisses(dict(zip(attached, fds[::2], strict=True)), self._maps)
         self._probes = ProbeWatch(links, self.totals, {source.signal: source for source in self.sources})
 
     def listen_to(self, request: SignalRequest) -> None:
@@ -127,7 +127,7 @@ class BccSignals:
             self._missed.look()
         totals = self._maps.totals()
         if isinstance(self._reader, PerfReader):
-            # Since v5.1 the program is told too that its record was lost, so both counts are of the same records.
+            # Since v5.1 the program learns too that its record was lost, so both counts are of the same records.
             (seen,) = struct.unpack_from("<Q", totals, self._lost_at)
             lost = max(seen, self._reader.lost).to_bytes(8, "little")
             totals = totals[: self._lost_at] + lost + totals[self._lost_at + 8 :]

@@ -1,6 +1,6 @@
 """The BPF programs as one thing: loaded, attached, and read. Which of them work here is found by trying.
 
-Owns the object, its maps and the ring; gives bytes, which `koordebpf.events` decodes. A program that cannot be had here
+Owns the object, its maps and the ring; gives bytes, which `koordebpf.events` decodes. A program that does not load here
 leaves the others working and its reason in `sources`.
 """
 
@@ -19,7 +19,7 @@ from koordebpf.kernel.bpf.memcg_iter import MemcgScan
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.bpf.probe_health import ProbeWatch
 from koordebpf.kernel.bpf.programs import SCAN, SIGNALS, describe
-from koordebpf.kernel.bpf.recursion_misses import MissedRuns
+from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
 from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 _STRUCTS = (
@@ -40,13 +40,13 @@ _STRUCTS = (
 )
 
 
-_MAPS = ("totals", "settings", "stalls", "wanted", "begun")
+_MAPS = ("totals", "settings", "stalls", "wanted", "start")
 
 
 class KernelSignals:
     """All BPF programs, attached to the running kernel: the backend `co-re`.
 
-    Where not even the object as a whole can be had, `sources` say why and nothing else works.
+    Where the object as a whole does not load, `sources` say why and nothing else works.
 
     Args:
         request: the node, and what is wanted of it.
@@ -65,7 +65,7 @@ class KernelSignals:
         self._ring: libbpf.RingReader | None = None
         self._scan: MemcgScan | None = None
         self._probes: ProbeWatch | None = None
-        self._missed: MissedRuns | None = None
+        self._missed: RecursionMisses | None = None
         try:
             self._start()
         except OSError as error:
@@ -93,7 +93,7 @@ class KernelSignals:
         links = core.object.links()
         self._ring = libbpf.RingReader(core.object.map("events", 0))
         self._maps = SignalMaps({name: core.object.map(name, 0) for name in _MAPS})
-        self._missed = MissedRuns(core.object.attached(), self._maps)
+        self._missed = RecursionMisses(core.object.attached(), self._maps)
         if SCAN in links:
             maps = (core.object.map(name, 0) for name in ("memcgs", "memcg_nodes"))
             self._scan = MemcgScan(links[SCAN], self._maps.settings, *maps)

@@ -51,7 +51,7 @@ class FilesSignals:
         self._request = request
         self._kinds = _NEEDED_KINDS
         self._only: frozenset[int] | None = None
-        self._sent = self._populated_changes = self._births = self._deaths = 0
+        self._sent = self._populated_changes = self._mkdirs = self._deaths = 0
         self._fresh: set[TreeCgroup] = set()
         self._populated: dict[int, bool] = {}
         self._vmstat = Vmstat()
@@ -71,7 +71,7 @@ class FilesSignals:
         self.sources = self._describe()
 
     def fileno(self) -> int | None:
-        """Return inotify's fd: births, deaths, renames, populated, and on cgroup v2 memory.events wake."""
+        """Return inotify's fd: mkdir, rmdir, renames, populated, and on cgroup v2 memory.events wake."""
         return self.tree.fileno()
 
     def read(self) -> list[bytes]:
@@ -113,7 +113,7 @@ class FilesSignals:
     def _account(self, what: Change, cgroup: TreeCgroup) -> None:
         match what:
             case "born":
-                self._births += 1
+                self._mkdirs += 1
                 self._fresh.add(cgroup)
                 self._pressure.born(cgroup)
             case "died":
@@ -143,7 +143,7 @@ class FilesSignals:
             return
         populated = _is_populated(cgroup)
         if populated == before:
-            return  # cgroup.events tells of the freezer too
+            return  # cgroup.events has the freezer's state too
         self._populated[cgroup.cgroup_id] = populated
         self._populated_changes += 1
         packed = packing.pack_populated(now_ns, cgroup.cgroup_id, cgroup.level, populated=populated)
@@ -153,7 +153,7 @@ class FilesSignals:
         """Return struct koord_totals as it is now. kswapd: its runs, of all NUMA nodes in node 0.
 
         `episodes` are allocation stalls of the machine and the times a limit was hit. `ring_lost` counts overflows of
-        the kernel's queue, each of which may have hidden any number of births and deaths until they were looked for.
+        the kernel's queue, each of which may have hidden any number of mkdir and rmdir until the next rescan.
         """
         now_ns = time.monotonic_ns()
         if now_ns - self._looked_ns >= _LOOK_NS:
@@ -168,7 +168,7 @@ class FilesSignals:
             compactions=(now.compact_stall or 0) - (first.compact_stall or 0),
             populated=self._populated_changes,
             oom_kills=kills,
-            births=self._births,
+            births=self._mkdirs,
             deaths=self._deaths,
             ring_sent=self._sent,
             ring_lost=self.tree.overflows,
@@ -217,12 +217,12 @@ class FilesSignals:
         self._kinds = kinds
 
     def send_only(self, cgroup_ids: Collection[int] | None) -> None:
-        """Send only records of these cgroups; None: of all. Births, deaths and renames always come; all are counted."""
+        """Send only records of these cgroups; None: of all. mkdir, rmdir and rename always come; all are counted."""
         self._only = None if cgroup_ids is None else frozenset(cgroup_ids)
 
     def lost_probes(self) -> list[SignalSource]:
-        """Return the births while watches are missing for some cgroups; else nothing."""
-        source = self._describe_births()
+        """Return the source of mkdir while watches are missing for some cgroups; else nothing."""
+        source = self._describe_mkdir()
         self.sources = [source if each.signal == BIRTHS else each for each in self.sources]
         return [] if source.works else [source]
 
@@ -232,7 +232,7 @@ class FilesSignals:
         self._pressure.close()
         self._vmstat.close()
 
-    def _describe_births(self) -> SignalSource:
+    def _describe_mkdir(self) -> SignalSource:
         if not self.tree.unwatched:
             return SignalSource(BIRTHS, "inotify on each cgroup's directory", works=True)
         return SignalSource(
@@ -255,7 +255,7 @@ class FilesSignals:
                 "kswapd activity",
                 "/proc/vmstat pageoutrun",
                 True,
-                "it is not told by NUMA node",
+                "it is not known by NUMA node",
                 "Use BPF.",
                 "runs are counted, not timed",
             ),
@@ -269,7 +269,7 @@ class FilesSignals:
                 "Use BPF.",
                 no_pid,
             ),
-            self._describe_births(),
+            self._describe_mkdir(),
             SignalSource("cgroup renames", "inotify" if not is_v2 else "none: cgroup v2 renames nothing", works=True),
             SignalSource(
                 "usage of all cgroups in one pass", "", False, "needs a BPF cgroup iterator", "Use BPF.", scan_cost

@@ -1,6 +1,6 @@
 """Which cgroups hit their limit and where the OOM killer was, from memory.events or, on cgroup v1, two counters.
 
-v2: memory.events.local by inotify. v1 notifies nobody: memory.failcnt and memory.oom_control are read when /proc/vmstat
+v2: memory.events.local by inotify. v1 does not notify: memory.failcnt and memory.oom_control are read when /proc/vmstat
 says that something was reclaimed or killed, at most each second.
 """
 
@@ -55,7 +55,7 @@ class LimitEvents:
         self._disarmed: set[TreeCgroup] = set()
         self._gate: tuple[int | None, int | None] = (None, None)
         self._polled_ns = 0
-        # memory.events.local came with Linux 5.2; before, only the sums over the subtree can be had.
+        # memory.events.local came with Linux 5.2; before, there are only sums over the subtree.
         self._file = "memory.events.local"
         first = next(iter(tree.root.children.values()), tree.root)
         if self._is_v2 and _read(f"{first.path}/{self._file}") is None and _read(f"{first.path}/memory.events"):

@@ -34,7 +34,7 @@ _LAYOUTS = b"layouts"
 
 
 def main(arguments: list[str]) -> None:
-    """Compile, and hand over layouts and maps; when told to, attach, and hand over programs and links."""
+    """Compile, and hand over layouts and maps; on request, attach, and hand over programs and links."""
     fd, folder, *flags = arguments
     with socket.socket(fileno=int(fd)) as end:
         try:

@@ -1,6 +1,6 @@
 """A value and open files, from one process to another over a Unix socket (SCM_RIGHTS).
 
-Whoever receives owns the files: they stay open when the sender exits.
+The receiver owns the files: they stay open when the sender exits.
 """
 
 from __future__ import annotations

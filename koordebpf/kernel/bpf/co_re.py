@@ -2,7 +2,7 @@
 
 A tracepoint's program is tried as a BTF tracepoint's, then as a raw tracepoint's; those are older than the ring buffer
 that all programs need, so there is no third way. A function's is tried by kprobe, then by fentry, whose programs can be
-preempted: until such a one goes on the same program is passed over on its CPU, and an end is missed (seen on 7.2, which
+preempted: until it resumes the same program is passed over on its CPU, and an end is missed (seen on 7.2, which
 preempts lazily; recursion_misses of struct bpf_prog_info counts them). One that is refused is left out.
 """
 

@@ -22,7 +22,7 @@ _MISSED_AT, _NODE_STALLED_AT, _NODE_EPOCH_AT = 128, 160, 168  # in koord_totals
 _LOST_ENDS_AT = 120
 _STALLED_AT = 984  # in koord_stall; its epoch follows
 _MISSED = struct.Struct("<2Q")
-# Nobody waits so long for memory: an end that was lost, and whose thread never waited again.
+# No task waits so long for memory: an end that was lost, and whose thread never waited again.
 _FORGOTTEN_NS = 600 * 10**9
 # enum koord_kind as bits: reclaim, oom_kill, cgroup mkdir, rmdir, rename. What the agent lives on.
 NEEDED_KINDS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5
@@ -62,12 +62,12 @@ class Element:
 
 
 class SignalMaps:
-    """What `Backend` reads of the programs' maps and writes to them. The fds are somebody else's.
+    """What `Backend` reads of the programs' maps and writes to them. The caller owns the fds.
 
     Args:
         maps: by name; at least `totals`, `settings` and `stalls`.
 
-    `missed` are the runs of programs that the kernel passed over, all and those that tell of births: totals tell them.
+    `missed` are the runs of programs that the kernel skipped, all and those that report mkdir: part of the totals.
     """
 
     def __init__(self, maps: Mapping[str, Map]) -> None:
@@ -75,7 +75,7 @@ class SignalMaps:
         self.settings = Element(maps["settings"], writable=True)
         self._stalls = maps["stalls"]
         self._wanted = maps.get("wanted")
-        self._begun = maps.get("begun")
+        self._start = maps.get("start")
         self._epoch = 0
         self.missed = 0, 0
 
@@ -110,22 +110,22 @@ class SignalMaps:
         epoch = self._epoch.to_bytes(4, "little")
         return [(key, _of_this(value, epoch)) for key, value in self._stalls.items()]
 
-    def begin_anew(self) -> None:
-        """Count from now on who is stalled: who is so at this moment is not counted before it waits again."""
+    def restart_epoch(self) -> None:
+        """Raise the epoch: a task that is stalled now is not counted before it waits again."""
         self._epoch += 1
         self.settings.write(_EPOCH_AT, self._epoch.to_bytes(4, "little"))
 
-    def forget_begun(self, now_ns: int) -> None:
-        """Free what the programs keep of stalls that began so long ago that their end must have been lost."""
-        if self._begun is None:
+    def expire_stalls(self, now_ns: int) -> None:
+        """Delete stalls that began so long ago that their end must have been lost."""
+        if self._start is None:
             return
         old = [
             key
-            for key, value in self._begun.items(key_bytes=4)
+            for key, value in self._start.items(key_bytes=4)
             if now_ns - int.from_bytes(value[:8], "little") > _FORGOTTEN_NS
         ]
         for key in old:
-            self._begun.delete(key)
+            self._start.delete(key)
 
     def forget(self, cgroup_id: int) -> None:
         """Free the stall sums of a cgroup that is gone."""

@@ -36,7 +36,7 @@ SIGNALS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "compaction": {
         "on_mm_compaction_begin": ("compaction stalls", "waits for large blocks of memory are not timed"),
-        "on_mm_vmscan_throttled": ("throttled reclaim", "sleeps inside reclaim are not told apart from it"),
+        "on_mm_vmscan_throttled": ("throttled reclaim", "sleeps inside reclaim are not separated from it"),
     },
     "memstall": {
         "on_psi_memstall_enter": (

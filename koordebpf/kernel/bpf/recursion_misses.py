@@ -1,9 +1,9 @@
-"""Notices that the kernel passed over runs of programs, and lets nobody be stalled for ever because of it.
+"""Detect BPF recursion misses (`recursion_misses`) and expire stalls whose end was missed.
 
 A program is not run where it is under way on that CPU already. That takes a preemption in the middle of it, which
 kernels that preempt lazily do (seen on 7.2). A begin that is missed is one stall less; a missed end leaves its thread
 stalled. Most such are closed by what their thread does next (`lost_ends` of struct koord_totals); for the others who is
-stalled is counted anew.
+stalled is counted from zero.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class OpenEnds:
         return True
 
 
-class MissedRuns:
-    """Looks at what the kernel tells of each program, and raises the epoch of the maps when an end stays lost.
+class RecursionMisses:
+    """Polls `recursion_misses` of each program, and raises the epoch of the maps when an end stays lost.
 
     Args:
-        programs: name → fd of every attached program; the fds are somebody else's.
+        programs: name → fd of every attached program; the caller owns the fds.
     """
 
     def __init__(self, programs: Mapping[str, int], maps: SignalMaps) -> None:
@@ -51,7 +51,7 @@ class MissedRuns:
         self._maps = maps
         self._looked_ns = self._forgot_ns = 0
         self._open = OpenEnds()
-        self._has_begun_anew = False
+        self._has_restarted = False
 
     def look(self, now_ns: int | None = None) -> None:
         """Ask again, if the last time was long enough ago. Afterwards the maps' totals tell of it."""
@@ -62,8 +62,8 @@ class MissedRuns:
         missed = {name: libbpf.missed_runs(fd) for name, fd in self._programs.items()}
         self._maps.missed = sum(missed.values()), sum(missed.get(name, 0) for name in BIRTHS)
         if self._open.push(sum(missed.get(name, 0) for name in ENDS) - self._maps.lost_ends()):
-            self._maps.begin_anew()
-            self._has_begun_anew = True
-        if self._has_begun_anew and now_ns - self._forgot_ns > _FORGET_NS:
+            self._maps.restart_epoch()
+            self._has_restarted = True
+        if self._has_restarted and now_ns - self._forgot_ns > _FORGET_NS:
             self._forgot_ns = now_ns
-            self._maps.forget_begun(now_ns)
+            self._maps.expire_stalls(now_ns)

@@ -187,7 +187,7 @@ def _chain(heads: NDArray[np.uint32], begin: int, end: int) -> tuple[NDArray[np.
 
 
 class RingPages:
-    """The mapped pages of one ring buffer map. Whoever made the map may close it; the ring lives on until `close`.
+    """The mapped pages of one ring buffer map. The owner of the map may close it; the ring lives on until `close`.
 
     What the kernel wrote is read by plain loads and the consumer's position written by a plain store, each of an
     aligned word: on x86-64 loads are not reordered with loads nor stores with earlier loads, which is what acquire and

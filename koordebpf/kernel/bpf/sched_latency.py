@@ -171,7 +171,7 @@ class SchedLatency:
 
 
 def support_of_tracing(check_layout: LayoutCheck) -> SignalSource:
-    """Return how run-queue latency is had here, found by attaching the programs and detaching them again."""
+    """Return how run-queue latency is measured here, found by attaching the programs and detaching them again."""
     how = "BTF tracepoints sched_wakeup and sched_switch, where wake.scheduler is on"
     try:
         with SchedLatency(0, 0, check_layout) as latency:

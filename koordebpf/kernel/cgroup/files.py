@@ -216,7 +216,7 @@ def shares_of_weight(weight: int) -> int:
 def parse_cpu_list(text: str, path: str) -> frozenset[int]:
     """Return the CPUs of a list such as 0-3,8; `path` is for the error.
 
-    Annotations have such lists too, written by whoever may make a pod: none costs more than all CPUs there can be.
+    Annotations have such lists too, written by users who may create pods: none costs more than all CPUs there can be.
 
     Source:  Documentation/admin-guide/cputopology.rst; the cpulist format of cpuset and sysfs.
     Raises:  KernelFileError: not such a list.

@@ -12,7 +12,7 @@ _V1_STATE, _V2_STATE = "freezer.state", "cgroup.freeze"
 
 
 def thaw_subtree(directory_fd: int) -> bool:
-    """End the freeze of a v1 cgroup and of all below it; tell whether nobody there can be frozen any more.
+    """End the freeze of a v1 cgroup and of all below it; tell whether no task there can be frozen any more.
 
     A level below may have been frozen by itself, as a paused container is.
     """
@@ -26,7 +26,7 @@ def thaw_subtree(directory_fd: int) -> bool:
 
 
 def is_frozen(path: Path, version: Literal[1, 2]) -> bool:
-    """Tell whether this cgroup was itself told to freeze, whatever its ancestors are; one that is gone was not.
+    """Tell whether this cgroup itself is set to freeze, whatever its ancestors are; one that is gone was not.
 
     Source:  v1 freezer.self_freezing (since v3.8), v2 cgroup.freeze (since v5.2).
     """

@@ -21,7 +21,7 @@ from koordebpf.kernel.io.fd_file import KeptFiles
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB
 _GONE = (errno.ENODEV, errno.ENOENT)
 TOO_DEEP = (errno.ENAMETOOLONG, errno.ELOOP)
-# Why 32: a container of a pod of a nested node is ten levels down. Whoever may write a cgroup file system can make
+# Why 32: a container of a pod of a nested node is ten levels down. A user who may write a cgroup file system can make
 # thousands of levels, and nothing is decided by those.
 MAX_LEVELS = 32
 _EMPTY_NLINK = 2  # of a directory: its name and its own dot
@@ -120,7 +120,7 @@ def walk(
     Args:
         root: where to begin.
         mount_point: of its hierarchy.
-        is_closed: tells of a cgroup that was yielded that what is below it is not asked for.
+        is_closed: whether to leave out what is below a cgroup that was yielded.
     Raises:  CgroupGone: `root` is gone.
     Cost:    25 µs a cgroup that has others below it, most of it the kernel listing its files; 10 µs one that has none.
     """
@@ -250,7 +250,7 @@ class CgroupMemory(KeptFiles):
     def page_faults(self) -> PageFaults:
         """Return the page faults of memory.stat, some dozens behind for each CPU.
 
-        It is read when somebody asks, 15 to 40 µs a cgroup. A program on memcg:count_memcg_events (since 6.13) would
+        It is read on demand, 15 to 40 µs a cgroup. A program on memcg:count_memcg_events (since 6.13) would
         take 0.3 µs from every fault of the machine, and struct mem_cgroup.vmstats, which a scan could read, is up to
         two seconds older than memory.stat.
         """
@@ -304,7 +304,7 @@ class CgroupMemory(KeptFiles):
 
 
 def held_bytes(path: Path, version: Literal[1, 2]) -> int:
-    """Return what a cgroup holds that reclaim does not give back: anonymous, tmpfs and locked; 0 where it is gone."""
+    """Return what a cgroup holds that cannot be reclaimed: anonymous, tmpfs and locked; 0 where it is gone."""
     try:
         with CgroupMemory(path, version) as memory:
             stat = memory.read()

@@ -31,10 +31,10 @@ CgroupVersion = Literal[1, 2]
 
 SYS_PROCESS_MRELEASE = 448  # include/uapi/asm-generic/unistd.h, the same number on every architecture; since v5.15
 _BATCH = 256  # pidfds held at once while signalling: below the default limit of 1,024 open files
-_KEPT_PIDFDS = 64  # tasks waited for by pidfd and given back early; the others are seen through cgroup.procs
+_KEPT_PIDFDS = 64  # tasks waited for by pidfd and reaped early; the others are seen through cgroup.procs
 _ROUND_WAIT_MS = 20  # a round waits this long for the kept pidfds before it looks for tasks forked meanwhile
 _THAW_AFTER_S = 0.004  # process_mrelease holds the mm some µs after it was called; the rest is for a busy processor
-# Why 512: a pod has some dozens of cgroups; whoever makes thousands must not keep the thread that begins the kill from
+# Why 512: a pod has some dozens of cgroups; a pod with thousands must not keep the thread that starts the kill from
 # the other pods. `finish` looks at all of them.
 _FIRST_LOOK = 512
 
@@ -121,9 +121,9 @@ class Kill:
         return kill
 
     def finish(self, *, deadline_ns: int, release_early: bool = True) -> KillReport:
-        """Give memory back early, wait, and signal what was forked meanwhile until nothing is left.
+        """Release memory early (process_mrelease), wait, and signal what was forked meanwhile until nothing is left.
 
-        Where nobody is left but those who must not be signalled there is nothing to wait for.
+        Where only tasks are left that must not be signalled there is nothing to wait for.
         """
         empty_ns = None
         self._most = None if self._method != "cgroup.kill" else _FIRST_LOOK  # the kernel has looked at all of them
@@ -349,7 +349,7 @@ def _resident_pages(pid: int) -> int:
         return 0
 
 
-def hurry_this_thread() -> str | None:
+def raise_thread_priority() -> str | None:
     """Give the calling thread the highest nice level; return why not, or None.
 
     For the thread that calls `Kill.finish`: process_mrelease frees memory at its caller's share of the processor.

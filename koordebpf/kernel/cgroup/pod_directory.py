@@ -14,11 +14,11 @@ _DELETED = " (deleted)"  # fs/d_path.c
 def open_pod_directory(path: Path, cgroup_id: int | None, pod_names: Collection[str]) -> int:
     """Return a descriptor of the directory, once it is known to be the cgroup that was meant.
 
-    Everything after has to go through it: a directory of the same name made later is never reached.
+    Everything after must use this descriptor: a directory of the same name made later is never reached.
 
     Args:
         path: where it should be.
-        cgroup_id: which one it should be; None: it is told by its name alone.
+        cgroup_id: which one it should be; None: it is identified by its name alone.
         pod_names: the names that the pod's directory may bear; none: it may bear any.
     Raises:  CgroupGone: it is gone, or is another cgroup now. ActuationError: it bears the name of no such pod.
     Cost:    20 µs.

@@ -21,7 +21,7 @@ def reclaim(
 ) -> int:
     """Reclaim from a cgroup and what is below it, piece by piece; return how much the kernel took.
 
-    Page cache first; anonymous memory only as far as there is swap. It ends where a piece cannot be had, or with
+    Page cache first; anonymous memory only as far as there is swap. It ends where a piece cannot be reclaimed, or with
     `is_enough`. `pod_names` are those that the directory may bear, none: any.
 
     Source:  memory.reclaim, cgroup v2 since Linux 5.19: write-only, EAGAIN where less than asked was reclaimed.
@@ -47,7 +47,7 @@ def reclaim(
             os.write(fd, str(piece_bytes).encode())
             taken_bytes += piece_bytes
     except BlockingIOError:
-        pass  # EAGAIN: there is no more to be had
+        pass  # EAGAIN: no more can be reclaimed
     except OSError as error:
         raise _gone_or(error, cgroup) from None
     finally:

@@ -46,7 +46,7 @@ def directories(top_fd: int, most: int | None = None) -> Iterator[int]:
                 if ups:
                     _ascend(here, ups)
                     if os.fstat(here).st_ino != above[-1][0]:
-                        return  # moved meanwhile: whoever needs all looks again
+                        return  # moved meanwhile: a caller that needs all walks again
                 child = _opened(above[-1][1].pop(), here)
             os.close(here)
             here = child

@@ -41,11 +41,13 @@ def _with_few_cpus(signal: str, online_cpus: int) -> SignalSource:
         remedy, cost = "None is needed: cfsQuota serves in its place.", "cpuset holds as cfsQuota does"
         return SignalSource(signal, "", False, f"fewer than {_MIN_CPUS} CPUs are online", remedy, cost)
     reason = f"best-effort pods keep {_MIN_CPUS} CPUs, and no more are online"
-    return SignalSource(signal, "", False, reason, "Set cpuSuppressPolicy to cfsQuota.", "cpuset holds nobody here")
+    return SignalSource(
+        signal, "", False, reason, "Set cpuSuppressPolicy to cfsQuota.", "cpuset suppression is disabled"
+    )
 
 
 def _usage(mounts: Mapping[str, ControllerMount], node_path: str) -> SignalSource:
-    signal, cost = "CPU usage", "nobody is held, and neither BECPUEvict nor CPUEvict judges"
+    signal, cost = "CPU usage", "no pod is suppressed, and BECPUEvict and CPUEvict are off"
     # v2 has cpu.stat in every cgroup, with the controller enabled or not.
     accounted = mounts.get("cpuacct")
     name, mount = ("cpuacct.usage", accounted) if accounted else ("cpu.stat", mounts.get("cpu"))
@@ -59,7 +61,7 @@ def _usage(mounts: Mapping[str, ControllerMount], node_path: str) -> SignalSourc
 def _by(
     mounts: Mapping[str, ControllerMount], node_path: str, be_path: str | None, policy: str, file: CgroupFile
 ) -> SignalSource:
-    signal, cost = f"suppression by {policy}", f"nobody is held where the policy is {policy}"
+    signal, cost = f"suppression by {policy}", f"no pod is suppressed where the policy is {policy}"
     mount = mounts.get(file.controller)
     if mount is None:
         return SignalSource(signal, "", False, *_no_mount(file.controller), cost)

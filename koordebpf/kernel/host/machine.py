@@ -1,4 +1,4 @@
-"""What kind of host this is, as far as it decides what to change on it: read once, changed by nobody here."""
+"""What kind of host this is, as far as it decides what to change on it: read once, never changed here."""
 
 from __future__ import annotations
 

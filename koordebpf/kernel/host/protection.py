@@ -1,4 +1,4 @@
-"""The agent's own protection: memory that cannot be reclaimed, and last in the OOM killer's row.
+"""Protect the agent from reclaim (mlockall) and from the OOM killer (oom_score_adj).
 
 An evictor that is itself reclaimed or killed is useless at the moment it exists for.
 """
@@ -59,7 +59,7 @@ def open_all_files() -> int:
     return hard
 
 
-def spare_from_oom(score: int = OOM_SCORE_ADJ) -> str | None:
+def set_oom_score_adj(score: int = OOM_SCORE_ADJ) -> str | None:
     """Set this process's oom_score_adj; return why not, or None."""
     try:
         Path("/proc/self/oom_score_adj").write_text(str(score))

@@ -1,4 +1,4 @@
-"""Which CPUs this machine has and how they belong together: sysfs, read anew when a CPU comes or goes."""
+"""CPU topology from sysfs: cores, sockets, NUMA nodes; read again when a CPU goes online or offline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One CPU that is online, by the kernel's number.
 
     `core` is the lowest number among the online CPUs of its core, so that it names the core on the whole machine: the
-    kernel's core_id counts anew on every socket or die. `socket` and `numa_node` are the kernel's own numbers.
+    kernel's core_id starts at 0 on every socket or die. `socket` and `numa_node` are the kernel's own numbers.
     """
 
     cpu: int
@@ -65,7 +65,7 @@ class CpuTopologyFiles(KeptFile):
     def read(self) -> CpuTopology:
         """Return the topology; the same object for as long as the same CPUs are online.
 
-        A CPU that goes offline while its files are read is offline.
+        A CPU that is offlined while its files are read is offline.
 
         Raises:  KernelFileError: garbage, or no CPU is online.
         Cost:    3 µs where nothing changed; 60 µs a CPU where something did.

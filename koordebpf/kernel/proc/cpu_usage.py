@@ -36,7 +36,7 @@ class NodeCpuTime(KeptFile):
             raise SupportError("CPU usage", f"{path}: {error.strerror}", "Mount procfs at /proc") from None
 
     def used_ns(self) -> int:
-        """Return user + nice + system + irq + softirq; idle, iowait and steal are nobody's use.
+        """Return user + nice + system + irq + softirq; idle, iowait and steal are not usage.
 
         In ticks of 10 ms a CPU (USER_HZ is 100, whatever CONFIG_HZ): too coarse for windows far below a second.
 
@@ -115,7 +115,7 @@ class CgroupCpu(KeptFiles):
         raise self._garbage("cpu", "cpu.max", text, "must be a quota or max, and a period")
 
     def idle(self) -> int:
-        """Return cpu.idle, since Linux 5.15: 1 where its tasks run when nobody else wants to."""
+        """Return cpu.idle, since Linux 5.15: 1 where its tasks run only on idle CPUs (SCHED_IDLE)."""
         return self._number("cpu", "cpu.idle")
 
     def _version(self, controller: str) -> int:

@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Send the records of these kinds, bit 1 << enum koord_kind for each; all are counted."""
 
     def send_only(self, cgroup_ids: Collection[int] | None) -> None:
-        """Send only records of these cgroups; None: of all. Births, deaths and renames always come; all are counted."""
+        """Send only records of these cgroups; None: of all. mkdir, rmdir and rename always come; all are counted."""
 
     def lost_probes(self) -> list[SignalSource]:
         """Return the sources that worked at start and do not any more, each with its reason."""

@@ -219,10 +219,10 @@ class ClusterState(msgspec.Struct, frozen=True):
     (CLOCK_MONOTONIC) is the last moment at which the source was sure that nothing newer existed: its age is the
     staleness that guards judge; each source documents its bound. `nodeslo` is the NodeSLO object and
     `slo_controller_config` the ConfigMap's data, both as received; `slo/` judges them.
-    `pdbs` are the PodDisruptionBudgets of this node's namespaces; None: they could not be read, or nobody asked.
-    `namespaces` are those of this node's pods, for their labels; None: they could not be read, or nobody asked.
+    `pdbs` are the PodDisruptionBudgets of this node's namespaces; None: not read, or not needed.
+    `namespaces` are those of this node's pods, for their labels; None: not read, or not needed.
     `namespaces_since_ns` is the last moment at which they were sure to be current; None: they are, as far as is known.
-    `topology` is this node's NodeResourceTopology, where somebody keeps one.
+    `topology` is this node's NodeResourceTopology, where there is one.
     `is_denied`: the server is there, and does not let this agent read the pods, or no longer what it could read before.
     `problems` are sentences on what could not be read; what is held beside them is the last good value.
     """

@@ -98,7 +98,7 @@ class PdbTable(Table[PodDisruptionBudget]):
             self._sizes[who.uid] = size
 
     def end(self, namespace: str, version: str, *, is_whole: bool) -> None:
-        """Take it that there are no more, or with `is_whole` false that nobody will read them."""
+        """Drop all objects: there are none, or with `is_whole` false they can no longer be read."""
         for uid in [uid for uid, (_, pdb) in self._known.items() if pdb.metadata.namespace == namespace]:
             if uid not in self._seen:
                 self._drop(uid)

@@ -6,7 +6,7 @@
 
 A watch lasts for half an hour to an hour, as the server ends it by itself. Bookmarks, which kube-apiserver sends once a
 minute, prove meanwhile that it lives. They come only once something newer than the watch's beginning has happened, so a
-watch without one may be sound: it is opened anew, which proves as much. One that has sent bookmarks and falls silent is
+watch without one may be sound: it is reopened, which proves as much. One that has sent bookmarks and falls silent is
 broken. A peer that is gone without a word is found by TCP in 50 s (`wires`).
 
 Lists that are older than what is known come from a server that lags, and are ignored; or from an etcd that was restored
@@ -39,7 +39,7 @@ from koordebpf.units import NS_PER_MS
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_SLOW_TIMES: Final = 10  # Why: a CRD that nobody installs is else a third of all requests
+_SLOW_TIMES: Final = 10  # Why: a CRD that is not installed is else a third of all requests
 _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, one request more
 _LIFE_NS = (
     100 * NS_PER_MS
@@ -143,7 +143,7 @@ class Reflector(Generic[T]):
         self._is_open = False
         self._is_restored = False  # the next list is true, whatever its version …
         self._trusts_any = False  # … as of when the thread took note
-        self._recall = threading.Event()  # list anew; the watch that is open is to end
+        self._recall = threading.Event()  # list again; the watch that is open is to end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kube-{resource.name}", daemon=True)
 
@@ -156,12 +156,12 @@ class Reflector(Generic[T]):
         self._stop.set()
 
     def relist(self) -> None:
-        """List anew and take what comes, though it be older: the server has gone back in time."""
+        """List again and accept older versions: the server has gone back in time."""
         self._is_restored = True
         self.recall()
 
     def recall(self) -> None:
-        """List anew; a watch that is open ends."""
+        """List again; a watch that is open ends."""
         self._recall.set()
         if (watch := self._open) is not None:
             watch.end()
@@ -331,8 +331,8 @@ class Reflector(Generic[T]):
         self._silences += 1
 
     def _take(self, line: bytes) -> None:
-        if (told := self._decode_event(line)) is not None:
-            self._changed(is_news=self._table.apply_decoded(*told))
+        if (decoded := self._decode_event(line)) is not None:
+            self._changed(is_news=self._table.apply_decoded(*decoded))
             return
         try:
             event = _EVENT.decode(line)

@@ -1,4 +1,4 @@
-"""What one resource's list and watch have told, as a table. Pure: bytes in, objects out; no clock and no connection.
+"""Objects of one resource from its list and watch, as a table. Pure: bytes in, objects out; no clock and no connection.
 
 One object that cannot be read never costs the others: it stays as it was last good, or absent, with a sentence.
 """
@@ -41,7 +41,7 @@ class ObjectList(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which object something was told of, and at which version."""
+    """Which object an event is about, and its resourceVersion."""
 
     name: str = ""
     namespace: str = ""
@@ -104,7 +104,7 @@ def decode_pod_event(line: bytes) -> tuple[str, Identity, Pod] | None:
         return None
     if event.type not in CHANGES:
         return None
-    told, meta = event.object, event.object.metadata
+    pod, meta = event.object, event.object.metadata
     # Positional: half the time of keywords.
     plain = ObjectMeta(
         meta.name,
@@ -119,7 +119,7 @@ def decode_pod_event(line: bytes) -> tuple[str, Identity, Pod] | None:
         meta.deletionGracePeriodSeconds,
     )
     who = Identity(meta.name, meta.namespace, meta.uid, meta.resourceVersion)
-    return event.type, who, Pod(plain, told.spec, told.status, told.apiVersion, told.kind)
+    return event.type, who, Pod(plain, pod.spec, pod.status, pod.apiVersion, pod.kind)
 
 
 def decode_node(raw: msgspec.Raw) -> Node:
@@ -166,7 +166,7 @@ def is_older(version: str, than: str) -> bool:
 
 
 class Table(Generic[T]):
-    """The objects of one resource by UID, each with the resourceVersion it was last told of.
+    """The objects of one resource by UID, each with its last resourceVersion.
 
     Duplicated and reordered events change nothing: an event that is not newer than what is known of its object is
     dropped, also after that object's deletion.
@@ -202,7 +202,7 @@ class Table(Generic[T]):
         return self.replace((), "")
 
     def move_on(self, version: str) -> None:
-        """Take a bookmark: all up to `version` has been told."""
+        """Apply a bookmark: every change up to `version` has been sent."""
         if version and not is_older(version, self.version):
             self.version = version
 
@@ -216,7 +216,7 @@ class Table(Generic[T]):
 
     def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
         known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
-        if _is_told(who.resourceVersion, known) or _is_told(who.resourceVersion, self._listed_at(who)):
+        if _is_applied(who.resourceVersion, known) or _is_applied(who.resourceVersion, self._listed_at(who)):
             return False
         self.move_on(who.resourceVersion)
         if kind != "DELETED":
@@ -261,7 +261,7 @@ def identify(raw: msgspec.Raw) -> Identity:
         return Identity()
 
 
-def _is_told(version: str, at: str) -> bool:
+def _is_applied(version: str, at: str) -> bool:
     return version == at != "" or is_older(version, at)
 
 

@@ -24,11 +24,11 @@ class KubeActions:
         self._node_name = node_name
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
-        """Ask for the eviction of exactly this pod. On return the API server has begun its deletion.
+        """Ask for the eviction of exactly this pod. On return the API server has started its deletion.
 
         The pod's own grace period, or `grace_s` where that is given, and every PodDisruptionBudget hold. A deletion
         under way can be shortened only. Asking twice does no harm: the UID keeps a new pod of the same name safe, a pod
-        that already terminates is told so again, and one that is gone raises KubeGone.
+        that already terminates is accepted again, and one that is gone raises KubeGone.
 
         After a time-out or a broken connection the outcome is unknown: the eviction may have been done, and it may
         still be done, since the server repeats conflicting writes for up to 10 s. Watch the pod's deletionTimestamp, or

@@ -49,7 +49,7 @@ class GrpcError(KubeError):
 class GrpcSocket:
     """Connections to one Unix socket, made when they are needed and kept. Calls may come from any thread.
 
-    A connection that broke while idle is made anew within the call.
+    A connection that broke while idle is reopened within the call.
     """
 
     def __init__(self, path: Path) -> None:

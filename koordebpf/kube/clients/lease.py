@@ -26,7 +26,7 @@ class LeaseMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """coordination.k8s.io/v1 LeaseSpec. No holder: it was given back. Times are RFC 3339 with microseconds."""
+    """coordination.k8s.io/v1 LeaseSpec. No holder: it was released. Times are RFC 3339 with microseconds."""
 
     holderIdentity: str | None = None
     leaseDurationSeconds: int | None = None
@@ -59,7 +59,7 @@ class LeaseClient:
         self._path = f"/apis/{_VERSION}/namespaces/{quote(namespace, safe='')}/leases"
 
     def read(self, *, timeout_s: float) -> Lease:
-        """Return it. KubeGone: nobody has made it yet."""
+        """Return the Lease. KubeGone: it does not exist yet."""
         path = f"{self._path}/{quote(self._name, safe='')}"
         return _answered(self._transport.get(path, verb="get", resource="leases", timeout_s=timeout_s))
 

@@ -37,7 +37,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeMeta(msgspec.Struct, frozen=True):
-    """What of a Node its NodeSLO hangs on. Nothing here changes with a heartbeat."""
+    """The fields of a Node that its NodeSLO depends on. Nothing here changes with a heartbeat."""
 
     name: str
     uid: str
@@ -187,7 +187,7 @@ class NodeSLOWriter:
         return _answered(body, "update nodeslos")
 
     def warn(self, config_map: ConfigMap, reason: str, message: str, at: datetime) -> None:
-        """Record a Warning on this version of the ConfigMap, seen by `kubectl describe`. KubeConflict: it is told."""
+        """Record a Warning on this version of the ConfigMap, for `kubectl describe`. KubeConflict: recorded already."""
         meta = config_map.metadata
         regarding = Regarding("ConfigMap", meta.namespace, meta.name, meta.uid)
         # One name for a version and a reason: the next leader, who finds the same, does not say it again.

@@ -111,7 +111,7 @@ class NodeMarks:
             raise KubeError(f"nodes: the answer is not a Node: {e}") from e
 
     # A patch replaces the whole list of taints, which has no merge key (core/v1 NodeSpec). With the resourceVersion of
-    # the list it was made from, the server takes it only while nobody else has written.
+    # the list it was made from, the server takes it only where the Node has not changed.
     def _write_taints(self, node: _Node, taints: list[dict[str, Any]], timeout_s: float) -> None:
         change = {
             "metadata": {"resourceVersion": node.metadata.resourceVersion},
@@ -119,7 +119,7 @@ class NodeMarks:
         }
         self._transport.patch(self._path, msgspec.json.encode(change), resource="nodes", timeout_s=timeout_s)
 
-    # Conditions are merged by their type: the kubelet's own are not touched, whoever writes first.
+    # Conditions are merged by their type: the kubelet's own are not touched, in any order of writes.
     def _write_condition(self, condition: dict[str, str], timeout_s: float) -> None:
         change = {"status": {"conditions": [condition]}}
         path = f"{self._path}/status"

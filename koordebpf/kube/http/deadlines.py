@@ -2,7 +2,7 @@
 
 A thread that waits for the API server sleeps in the kernel: only shutdown(2) on its socket ends the wait at once. So
 every socket of a transport is known here from before it connects, through the TLS handshake, until it is closed. A
-time-out of the socket begins anew with every byte: a server that trickles would hold a request for hours.
+time-out of the socket restarts with every byte: a server that trickles would hold a request for hours.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Limit:
         return self.is_over and self.ends_s < self._last_s
 
 
-class Wires:
+class OpenConnections:
     """The open sockets of one transport. Owns a thread that cuts what has lasted too long, until `cut`."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Wires:
 class OpenExchange:
     """What another thread may do with an exchange that is going on."""
 
-    def __init__(self, wires: Wires, limit: Limit) -> None:
+    def __init__(self, wires: OpenConnections, limit: Limit) -> None:
         self._wires = wires
         self._limit = limit
 
@@ -164,7 +164,7 @@ def _shut(sockets: Iterable[socket.socket]) -> None:
 
 
 class _Cuttable(HTTPConnection):
-    wires: ClassVar[Wires]
+    wires: ClassVar[OpenConnections]
     _shadow: socket.socket | None = None
 
     # As urllib3's own, but the socket is known before it connects.
@@ -217,7 +217,7 @@ class _CuttableTls(_Cuttable, HTTPSConnection):
     pass
 
 
-def pool_classes(wires: Wires) -> dict[str, type[HTTPConnectionPool]]:
+def pool_classes(wires: OpenConnections) -> dict[str, type[HTTPConnectionPool]]:
     """Return urllib3 pool classes by scheme whose connections `wires` can cut."""
     plain = type("Plain", (_Cuttable,), {"wires": wires})
     tls = type("Tls", (_CuttableTls,), {"wires": wires})

@@ -26,7 +26,7 @@ from koordebpf.errors import (
     KubeSilent,
     KubeTooLarge,
 )
-from koordebpf.kube.http.deadlines import Limit, OpenExchange, Wires, pool_classes
+from koordebpf.kube.http.deadlines import Limit, OpenConnections, OpenExchange, pool_classes
 from koordebpf.kube.http.refusal import refusal
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Transport:
         self._pool = pool
         self._authorize = authorize
         self._authorizing = threading.Lock()
-        self._wires = Wires()
+        self._wires = OpenConnections()
         # A SOCKS proxy brings connections of its own, which keep their way and are ended by their time-outs alone.
         if pool.pool_classes_by_scheme is urllib3.poolmanager.pool_classes_by_scheme:
             pool.pool_classes_by_scheme = pool_classes(self._wires)
@@ -207,7 +207,7 @@ class Transport:
     def _worded(self, what: str, limit: Limit) -> Iterator[None]:
         try:
             yield
-            if limit.is_over:  # where no length was told the cut looks like an end
+            if limit.is_over:  # without Content-Length the cut looks like an end
                 raise TimeoutError("the answer did not end")
         except (HTTPError, http.client.HTTPException, OSError) as e:
             raise self._error(e, what, limit) from e
@@ -324,7 +324,7 @@ class _TokenFile:
         return self._header
 
 
-# What an answer brings, as it comes. An API server sends a watch in chunks, and read_chunked() goes through half the
+# What an answer brings, as it comes. An API server sends a watch in chunks, and read_chunked() runs through half the
 # code that read1() does: for an event by itself, which finds none of it in the processor's caches, 10 to 20 µs less.
 def _chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
     if response.chunked:
@@ -338,7 +338,7 @@ def _read(response: BaseHTTPResponse, deadline: float, what: str, max_bytes: int
         body += chunk
         if len(body) > max_bytes:
             raise KubeTooLarge(f"{what}: an answer of more than {max_bytes} bytes")
-        # The socket's own time-out begins anew with every byte.
+        # The socket's own time-out restarts with every byte.
         if time.monotonic() > deadline:
             raise KubeError(f"{what}: the answer did not end in time, the outcome is unknown")
     return bytes(body)

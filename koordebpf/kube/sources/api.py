@@ -46,7 +46,7 @@ class ApiSource:
              healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign
              of life while their watch is not open: while it is, TCP and the server's own end of it bound their age.
              PodDisruptionBudgets are left out of it: the API server judges by its own, however old ours are. So is
-             NodeResourceTopology: nobody is evicted by it, and kubelet's own file says most of it.
+             NodeResourceTopology: no eviction depends on it, and kubelet's own file says most of it.
     """
 
     name = "api"
@@ -100,7 +100,7 @@ class ApiSource:
             self._namespaces = NamespaceReflector(transport, namespace_labels, self._combine_namespaces, self._pace)
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to list. Does not wait: `state()` tells when something is known."""
+        """Start to list. Does not wait: `state()` says when something is known."""
         self._wake = wake
         for reflector in [*self._reflectors(), *self._beside()]:
             reflector.start()
@@ -109,7 +109,7 @@ class ApiSource:
         """Do nothing: the threads look by themselves."""
 
     def nudge(self) -> None:
-        """Do nothing: the watch tells of new pods by itself."""
+        """Do nothing: the watch reports new pods by itself."""
 
     def state(self) -> ClusterState:
         """Return what is known now."""

@@ -34,7 +34,7 @@ class Source(Protocol):
         ...
 
     def nudge(self) -> None:
-        """Tell that a pod was just born here: a source that polls asks at once, the others know anyway."""
+        """Note a new pod here: a source that polls asks at once, the others know anyway."""
         ...
 
     def state(self) -> ClusterState:

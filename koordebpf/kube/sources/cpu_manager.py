@@ -27,7 +27,7 @@ class _State(msgspec.Struct):
 
 
 class CpuManagerFile:
-    """Reads the file anew when it was replaced; kubelet writes another one over it for each change."""
+    """Reads the file again when it was replaced; kubelet writes another one over it for each change."""
 
     def __init__(self, path: Path = STATE) -> None:
         """Remember where it is; there need not be one."""

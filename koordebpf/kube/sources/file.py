@@ -83,7 +83,7 @@ class FileSource:
             self._state = msgspec.structs.replace(self._state, synced_at_ns=now_ns)
 
     def nudge(self) -> None:
-        """Do nothing: files know no births."""
+        """Do nothing: files report no new pods."""
 
     def state(self) -> ClusterState:
         """Return what the files say, or said when they were last good."""

@@ -21,7 +21,7 @@ from koordebpf.kube.http.transport import Transport
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 _STATIC_SOURCES: Final = ("file", "http")
 
-NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list anew for every request: 20 births are one question
+NUDGE_GAP_S: Final = 0.5  # kubelet encodes its whole list for every request: 20 new pods are one request
 _ANSWER_S: Final = 5.0
 _SLOW_S: Final = 60.0
 _LOG = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ class MergedSource:
         self._rest.refresh(now_ns)
 
     def nudge(self) -> None:
-        """Tell the pods' source that a pod was born."""
+        """Tell the pods' source that there is a new pod."""
         self._pods.nudge()
 
     def state(self) -> ClusterState:

@@ -42,7 +42,7 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
 
     def __init__(self, transport: Transport, publish: Callable[[bool], None], pace: Pace) -> None:
         self._pdbs = PdbTable()
-        self._wanted: frozenset[str] | None = None  # None: nobody knows yet
+        self._wanted: frozenset[str] | None = None  # None: not known yet
         self._is_stale = True
         resource = Resource("poddisruptionbudgets", f"{_GROUP}/{_NAME}", "", may_be_absent=True, absence=_ABSENCE)
         super().__init__(transport, resource, self._pdbs, publish, pace)
@@ -74,8 +74,8 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
         before = self._table.objects
         missing = self._wanted if self._is_stale or self._trusts_any else self._wanted - self._pdbs.namespaces
         versions = [self._list_one(namespace) for namespace in sorted(missing)]
-        # A watch goes on from where it was: what a new namespace's list has told is passed over. One that has to start
-        # anew starts from the first list.
+        # A watch continues from where it was: what a new namespace's list already has is skipped. One that has to start
+        # over starts from the first list.
         if versions and missing == self._wanted:
             self._pdbs.version = versions[0]
         self._must_list = self._is_stale = False

@@ -20,10 +20,10 @@ def over_allocatable(
     """Return what is too much of each resource, and a sentence for each that anything is requested of.
 
     Args:
-        requested: in the order in which resources are told.
+        requested: in the order in which resources are reported.
         allocatable: absent is 0: then all that is requested is the need.
         percents: threshold and lower mark, of what is allocatable.
-        need_of: makes a need of the resource, what is to be given back, what is requested and what is allocatable.
+        need_of: makes a need of the resource, what is to be released, what is requested and what is allocatable.
         text: an amount for people.
     """
     threshold, lower = percents

@@ -45,7 +45,7 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
     if (unjudged := skipped_cpu(view, FEATURE, be_cpu_evict_problem)) is not None:
         return unjudged
     cpu, strategy = view.cpu, view.strategy
-    if cpu is None or strategy is None:  # `skipped_cpu` told of it
+    if cpu is None or strategy is None:  # `skipped_cpu` has reported it
         return skip(FEATURE, "unmeasured", "the node's CPUs were not measured")
     window = cpu.measured.window
     allocatable = None

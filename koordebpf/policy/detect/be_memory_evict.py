@@ -1,4 +1,4 @@
-"""BEMemoryEvict: is the node's memory above the line at which best-effort pods have to go."""
+"""BEMemoryEvict: is the node's memory above the threshold at which best-effort pods are evicted."""
 
 from __future__ import annotations
 

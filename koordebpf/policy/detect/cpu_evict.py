@@ -29,7 +29,7 @@ def cpu_evict(view: NodeView, *, by_percent: bool = False) -> Verdict:
     window = cpu.measured.window if cpu is not None else None
     threshold = strategy.cpuEvictThresholdPercent if strategy else None
     lower = cpu_evict_lower_percent(strategy) if strategy else None
-    if cpu is None or threshold is None or lower is None:  # `skipped_cpu` told of it
+    if cpu is None or threshold is None or lower is None:  # `skipped_cpu` has reported it
         return skip(FEATURE, "invalid_config", "cpuEvictThresholdPercent is not set")
     usage = cpu.measured.usage
     if window is None or usage is None or window.node_used_millicpu is None or not has_window(window):

@@ -37,7 +37,7 @@ def used_memory(
     strategy, capacity, used = view.strategy, view.capacity_bytes, view.used_bytes
     threshold = strategy.memoryEvictThresholdPercent if strategy else None
     lower = memory_evict_lower_percent(strategy) if strategy else None
-    if threshold is None or lower is None:  # `problem_of` told of it
+    if threshold is None or lower is None:  # `problem_of` has reported it
         return skip(feature, "invalid_config", "memoryEvictThresholdPercent is not set")
     if used is None:
         return skip(feature, "unknown_usage", "the node's memory usage is not known")

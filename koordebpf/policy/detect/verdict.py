@@ -19,7 +19,7 @@ class Evidence(msgspec.Struct, frozen=True):
     lower_bytes: int | None = None
 
 
-USED = "used"  # the resource of a need that only memory which is given back can meet
+USED = "used"  # the resource of a need that only released memory can meet
 
 
 class ResourceNeed(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class ResourceNeed(msgspec.Struct, frozen=True):
     """
 
     resource: str
-    need_bytes: int  # to give back to reach the lower mark
+    need_bytes: int  # to release to reach the lower mark
     now_bytes: int  # what is used, or requested
     of_bytes: int  # capacity, or what is allocatable
 
@@ -39,7 +39,7 @@ BE_REQUESTED_CPU = "best-effort cpu"  # batch-cpu that pods with the label BE as
 
 
 class CpuMoment(msgspec.Struct, frozen=True, gc=False):
-    """What was used and what could be had, over some time. Millicpu."""
+    """CPU used and CPU available, over some time. Millicpu."""
 
     used_millicpu: int
     of_millicpu: int  # capacity, or what best-effort pods may have
@@ -73,7 +73,7 @@ class CpuNeed(msgspec.Struct, frozen=True):
     """
 
     resource: str
-    need_millicpu: int  # to give back to reach the lower mark, or the upper one of BECPUEvict
+    need_millicpu: int  # to release to reach the lower mark, or the upper one of BECPUEvict
     now_millicpu: int  # what is used, or requested
     of_millicpu: int  # capacity, what is allocatable, or what best-effort pods may have
 
@@ -81,7 +81,7 @@ class CpuNeed(msgspec.Struct, frozen=True):
 class StallEvidence(msgspec.Struct, frozen=True):
     """The figures a verdict on stalls rests on. Shares 0 to 1 of the time; seconds.
 
-    `ratio` is known for certain and `at_most_ratio` the most that is possible, of the pods named; no name: nobody
+    `ratio` is known for certain and `at_most_ratio` the most that is possible, of the pods named; no name: no pod
     stalls. `above_s` is for how long `ratio` has been above `threshold_ratio` without a break; None: it is not above.
     `is_whole`: all waits for memory are timed here; else direct reclaim and compaction alone.
     """
@@ -106,7 +106,7 @@ class Verdict(msgspec.Struct, frozen=True):
     feature: str
     fires: bool
     reason: str
-    need_bytes: int = 0  # to give back to reach the lower mark; 0 unless it fires
+    need_bytes: int = 0  # to release to reach the lower mark; 0 unless it fires
     koordinator_need_bytes: int = 0  # by Koordinator's floored percent, for comparison
     skipped: str | None = None
     evidence: Evidence | None = None

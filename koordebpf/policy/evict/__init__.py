@@ -1,1 +1,1 @@
-"""Who goes, in which order, and what that gives back. Pure."""
+"""Which pods are evicted, in which order, and what that releases. Pure."""

@@ -16,7 +16,7 @@ from koordebpf.state.view import MINUTE_NS, NodeView
 
 
 class Allowance:
-    """The budgets of a round. `take` counts one that goes; `copy` is for trying out who would."""
+    """The budgets of a round. `take` counts one eviction; `copy` is for trying out which pods fit."""
 
     def __init__(self, view: NodeView, settings: EvictSettings) -> None:
         self._per_workload = settings.evictions_per_workload
@@ -52,7 +52,7 @@ class Allowance:
     def answer(self, candidate: Candidate) -> Disruption | None:
         """Return what the API server will say, before anything of this round; None: nothing is known."""
         pod = self._pods.get(candidate.uid)
-        return self._disruptions.foretell(pod) if pod is not None else None
+        return self._disruptions.predict(pod) if pod is not None else None
 
     def is_blocked(self, answer: Disruption | None, namespace: str) -> bool:
         """Tell whether it will refuse after what was taken already, and that is honoured in this namespace."""
@@ -71,7 +71,7 @@ class Allowance:
         return None
 
     def take(self, candidate: Candidate) -> None:
-        """Count one that goes."""
+        """Count one eviction."""
         if self._per_workload is not None and (workload := candidate.workload) is not None:
             self._gone_of_workload[workload] = self._gone_of_workload.get(workload, 0) + 1
         if self._per_namespace is not None:

@@ -70,7 +70,7 @@ def _by_priority(current: Round, pods: Iterable[PodView], size: Callable[[PodVie
 
 
 def be_cpu_order(pods: Iterable[PodView]) -> list[PodView]:
-    """Return the pods in Koordinator's order, the first to go first.
+    """Return the pods in Koordinator's order, the first victim first.
 
     spec.priority ascending, then the share of their request that they use descending: who asks for much and uses
     little stays. Name descending, namespace and uid settle what is left; there it is chance.

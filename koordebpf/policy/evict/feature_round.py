@@ -32,7 +32,7 @@ def evict_message(feature: str, pod_name: str) -> str:
 def plan_feature(current: Round, feature: Feature) -> FeaturePlan:
     """Return this feature's part of the plan, and count its victims for the features after it.
 
-    What the victims of those before it give back counts here too, once. No victims: the verdict does not fire, an
+    What the victims of those before it release counts here too, once. No victims: the verdict does not fire, an
     eviction is cooling down, or what already leaves covers the need.
 
     Cost: 1 µs where the verdict does not fire; a round 2 µs a pod (measured at 1,000).
@@ -88,7 +88,7 @@ def _why_waiting(verdict: Verdict, view: NodeView, settings: EvictSettings) -> s
     elif is_cooling(view, settings):
         if settings.strict_compat:
             return f"the last eviction was less than {format_ns(settings.cool_time_ns)} ago"
-        return "what was evicted last has not given its memory back yet"
+        return "what was evicted last has not released its memory yet"
     return None
 
 

@@ -33,7 +33,9 @@ class Feature(msgspec.Struct, frozen=True):
     judge: Callable[[NodeView, EvictSettings], Verdict]
     rank: Callable[[Round], Ranking]
     whom: str  # in sentences: "no <whom> can be evicted"
-    is_one_by_one: bool = False  # what an eviction brings is not known in bytes: one goes, and its effect is awaited
+    is_one_by_one: bool = (
+        False  # what an eviction brings is not known in bytes: one pod is evicted, and its effect awaited
+    )
 
 
 def _judge_be(view: NodeView, settings: EvictSettings) -> Verdict:
@@ -87,7 +89,7 @@ def _rank_aggressors(current: Round) -> Ranking:
     return _in_order(current, be_order(found, size), be_key, size), (*excluded, *others)
 
 
-# By what their end gives back; Koordinator, by what it counts as used.
+# By what their end releases; Koordinator, by what it counts as used.
 def _size(current: Round) -> Callable[[PodView], int]:
     return koordinator_credit_bytes if current.settings.strict_compat else credit_bytes
 
@@ -104,7 +106,7 @@ def _in_order(
     candidates = as_candidates(
         order, caused, as_koordinator=settings.strict_compat, disruption=None if view.pdbs is None else ALLOWED
     )
-    # What goes for memory gives CPU back too.
+    # A pod evicted for memory releases CPU too.
     return candidates if view.cpu is None else with_cpu(candidates, order)
 
 

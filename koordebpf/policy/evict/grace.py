@@ -23,7 +23,7 @@ def capped_grace_s(pod: PodView, view: NodeView, settings: EvictSettings) -> int
 
 
 def own_grace_s(pod: PodView) -> int:
-    """Return the pod's own grace period: of its deletion, where that has begun."""
+    """Return the pod's own grace period: of its deletion, where that has started."""
     terms = pod.terms
     return terms.grace_s if terms.deletion_grace_s is None else terms.deletion_grace_s
 
@@ -31,7 +31,7 @@ def own_grace_s(pod: PodView) -> int:
 def may_be_hurried(pod: PodView, view: NodeView, settings: EvictSettings) -> bool:
     """Tell whether a pod that is being deleted could end sooner, and nothing more is expected of it as it is.
 
-    Whoever deletes a pod chooses its grace period, a day if need be; an Eviction of it shortens that.
+    The user who deletes a pod chooses its grace period, a day if need be; an Eviction of it shortens that.
 
     Source: k8s.io/apiserver pkg/registry/rest/delete.go, BeforeDelete: a period under way can be shortened only.
     """

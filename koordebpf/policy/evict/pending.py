@@ -11,7 +11,7 @@ from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodV
 from koordebpf.units import format_ns
 
 # Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.
-_GIVEN_BACK_SHARE = 8
+_RELEASED_SHARE = 8
 
 
 def still_pending(
@@ -21,7 +21,7 @@ def still_pending(
 
     A release has happened when the pod's cgroup is gone, its memory cannot be measured any more, or at most an eighth
     of the credit is left. A pod whose object went first, by force, still holds memory in a cgroup without a pod. The
-    caller keeps the result: with executor `cgroup` the same pod is filled anew by its restarted containers. A pod whose
+    caller keeps the result: with executor `cgroup` restarted containers fill the same pod again. A pod whose
     eviction brought nothing stays for as long as its memory cannot be measured: nothing says that it went.
     """
     left = {stray.uid: stray_bytes(stray) for stray in strays if stray.uid is not None}
@@ -34,28 +34,28 @@ def still_pending(
     return tuple(
         entry
         for entry in pending
-        if left.get(entry.uid, 0) * _GIVEN_BACK_SHARE > entry.credit_bytes
+        if left.get(entry.uid, 0) * _RELEASED_SHARE > entry.credit_bytes
         or (entry.failed_ns is not None and entry.uid in unmeasured)
     )
 
 
 def stray_bytes(stray: StrayMeasure) -> int:
-    """Return the memory that a cgroup without a pod will give back when its processes end; 0 where not measured."""
+    """Return the memory that a cgroup without a pod will release when its processes end; 0 where not measured."""
     return stray.memory.held_bytes if stray.memory is not None else 0
 
 
 def leaving_pods(view: NodeView) -> tuple[PodView, ...]:
-    """Return the pods that the API marks as deleted, and those that were told to go and are still there."""
-    told = {entry.uid for entry in view.pending}
-    return tuple([pod for pod in view.pods if pod.is_terminating or pod.uid in told])
+    """Return the pods that the API marks as deleted, and those that were evicted and are still there."""
+    pending = {entry.uid for entry in view.pending}
+    return tuple([pod for pod in view.pods if pod.is_terminating or pod.uid in pending])
 
 
 def pending_credit(
     view: NodeView, settings: EvictSettings, leaving: Iterable[PodView], resources: Iterable[str]
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return what leaving pods of any class will still give back of each resource, and the names of those that do.
+    """Return what leaving pods of any class will still release of each resource, and the names of those that do.
 
-    With the `leaving` count those that were told to go and hold memory though their object is gone.
+    With the `leaving` count those that were evicted and hold memory though their object is gone.
     Of `used` the memory they hold now counts: that is what the node's usage holds of them, whatever the credit was when
     they were told; of a requested resource their request, for as long as their object is there. A pod that was told
     longer ago than `pending_max_ns`, or whose eviction brought nothing, counts no more.
@@ -80,8 +80,8 @@ def pending_credit(
     return sums, tuple(names)
 
 
-def told_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
-    """Return the pods that were told to go and are still counted on; one that took too long may be told again."""
+def pending_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
+    """Return evicted pods that are still counted on; one that took too long may be evicted again."""
     return frozenset(entry.uid for entry in view.pending if _is_awaited(entry, view, settings))
 
 
@@ -102,7 +102,7 @@ def _is_awaited(entry: PendingRelease, view: NodeView, settings: EvictSettings) 
 def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
     """Tell whether the cool-down after the last eviction runs, for whatever that was: its memory comes back too.
 
-    It ends early once what was evicted has given its memory back. With `strict_compat` it does not, and only an
+    It ends early once what was evicted has released its memory. With `strict_compat` it does not, and only an
     eviction for memory begins it.
     """
     last_ns = view.last_evict_ns if settings.strict_compat else _last_ns(view)

@@ -8,13 +8,13 @@ from functools import cached_property
 from koordebpf.policy.evict.allowance import Allowance
 from koordebpf.policy.evict.candidates.protection import Reason, protected
 from koordebpf.policy.evict.grace import may_be_hurried
-from koordebpf.policy.evict.pending import fruitless, leaving_pods, told_uids
+from koordebpf.policy.evict.pending import fruitless, leaving_pods, pending_uids
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate
 from koordebpf.state.stalls.causes import caused_stalls
 from koordebpf.state.view import FINISHED_PHASES, LIVE_PHASES, NodeView, PodView, RefusedEviction
 
-_LEAVING = ("leaving", "it was told to go and has not given its memory back yet")
+_LEAVING = ("leaving", "it was evicted and has not released its memory yet")
 
 
 class Round:
@@ -29,7 +29,7 @@ class Round:
     def barred(self) -> dict[str, Reason]:
         """Code and reason of each pod that no feature can evict any more, by uid."""
         barred: dict[str, Reason] = {}
-        told, failed = told_uids(self.view, self.settings), fruitless(self.view, self.settings)
+        pending, failed = pending_uids(self.view, self.settings), fruitless(self.view, self.settings)
         is_protected = protected(self.view, self.settings)
         for pod in self.view.pods:
             if (found := is_protected(pod)) is not None:
@@ -45,7 +45,7 @@ class Round:
                 barred[pod.uid] = "unreadable", pod.terms.problem
             elif pod.is_terminating and not may_be_hurried(pod, self.view, self.settings):
                 barred[pod.uid] = "terminating", "it is already being deleted"
-            elif pod.uid in told:
+            elif pod.uid in pending:
                 barred[pod.uid] = _LEAVING
             elif pod.uid in failed:
                 barred[pod.uid] = "no_effect", failed[pod.uid]

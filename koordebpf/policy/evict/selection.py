@@ -1,4 +1,4 @@
-"""Who of the ranking goes in this round, within the budgets and what PodDisruptionBudgets allow."""
+"""Select this round's victims from the ranking, within the budgets and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, 
     """Choose as few of the ranking as cover the needs, and say who is passed over for a budget.
 
     A pod whose workload or namespace has lost enough within a minute, earlier victims of this round included, is
-    passed over. So is, with executor api, one that a PodDisruptionBudget blocks: it goes after all others, and only
-    where they do not cover the need, for what was foretold may have changed.
+    passed over. So is, with executor api, one that a PodDisruptionBudget blocks: it comes after all others, and only
+    where they do not cover the need, for the prediction may be out of date.
 
-    Who may go does not hang on how much is needed, so a larger need is never answered with fewer bytes.
+    Which pods may be evicted does not depend on the need, so a larger need is never answered with fewer bytes.
     """
     strict = current.settings.strict_compat
     if current.allowance.is_endless:
@@ -51,7 +51,7 @@ def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, 
         victims += choose_victims(list(trial.blocked_that_may()), missing, strict=strict)
         missing = _missing(victims, needs)
     going = {each.uid for each in victims}
-    # Where a blocked one goes too, everybody's turn had come.
+    # Where a blocked one is a victim too, all others were tried.
     is_all = bool(missing) or any(each.uid in going for each in trial.blocked)
     last = max((each.rank for each in victims), default=0)
     passed_over = tuple(
@@ -83,7 +83,7 @@ class _Trial:
         for candidate in candidates:
             each = candidate
             if knows_pdbs:
-                each, is_blocked = self._foretold(candidate)
+                each, is_blocked = self._predicted(candidate)
                 self.ranking.append(each)
             if not helps(each):
                 continue
@@ -105,7 +105,7 @@ class _Trial:
                 yield each
 
     # The candidate with what the API server would say, and whether that is no.
-    def _foretold(self, candidate: Candidate) -> tuple[Candidate, bool]:
+    def _predicted(self, candidate: Candidate) -> tuple[Candidate, bool]:
         answer = self._allowance.answer(candidate)
         if answer is None:
             return candidate, False

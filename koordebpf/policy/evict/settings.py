@@ -28,29 +28,29 @@ class StallSettings(msgspec.Struct, frozen=True):
 class EvictSettings(msgspec.Struct, frozen=True):
     """Times, order and protections of eviction rounds.
 
-    `cool_time_ns`   no new round so soon after an eviction while what was evicted has not given its memory back.
+    `cool_time_ns`   no new round so soon after an eviction while what was evicted has not released its memory.
                      Why: koordlet's memory-evict-cool-time-seconds is 4. It waits in any case, because it cannot see
                      memory come back; here the wait ends with the last pending release.
     `cpu_cool_time_ns` the same for features that judge CPU, to its end. Why: koordlet's cpu-evict-cool-time-seconds.
     `pending_max_ns` a release that takes longer is no longer counted on, so that a pod which cannot die does not keep
                      others from going; a pod whose eviction brought nothing is passed over for so long. Why: koordlet
                      forgets an eviction after 2 minutes.
-    `max_grace_seconds` executor api: a pod that goes for the memory it holds has at most so long to end, never longer
+    `max_grace_seconds` executor api: a pod evicted for memory that it holds has at most so long to end, never longer
                      than its own terminationGracePeriodSeconds. Why 30: Kubernetes' own default, so that only who asked
                      for more is cut; a node short of memory cannot wait for a pod that asked for a day. None, as under
                      compat: strict: the pod's own. As kubelet's eviction-max-pod-grace-period.
-    `prefer_aggressor` among pods of the same class and priority the one goes first whose growth made latency-sensitive
+    `prefer_aggressor` among pods of the same class and priority, first the one whose growth made latency-sensitive
                      pods stall. Why on: it changes only what Koordinator leaves to size, and helps whom it is for.
-    `aggressor_min_ns` what a pod must have made them stall within the ledger's window to go first. Why: a healthy node
+    `aggressor_min_ns` what a pod must have made them stall within the ledger's window to be first. Why: a healthy node
                      stalls for less in a minute, and what is charged of it is chance.
     `across_priorities` `prefer_aggressor` comes before priority and class. Why off: it breaks what they promise.
     `spread_owners`  among the same, each further pod of one owner counts as half as large. Why on: two replicas less
-                     hurt a workload more than one, and nobody who is much smaller goes for it.
+                     hurt a workload more than one, and no much smaller pod is evicted instead.
     `act_ahead_ns`   evict for use before the threshold is crossed, when it will be within this time even if it grows as
                      slowly as lately. Why 0, off: Koordinator waits for the threshold.
-    `min_age_ns`     nobody goes who started less than this ago. Why 0, off: a new hog is a hog.
-    `protected_namespaces` nobody goes from these. Why none: kube-system always is one and no setting takes it out.
-    `protected_priority_classes` nobody goes with one of these priorityClassNames. Why none: system-critical pods always
+    `min_age_ns`     no pod is evicted that started less than this ago. Why 0, off: a new hog is a hog.
+    `protected_namespaces` no evictions from these. Why none: kube-system always is one and no setting takes it out.
+    `protected_priority_classes` no evictions of these priorityClassNames. Why none: system-critical pods always
                      are protected and no setting takes them out.
     `evictions_per_workload` at most so many pods of one controller in a minute. Why None, without limit: that is what a
                      PodDisruptionBudget is for, and only this node is counted.

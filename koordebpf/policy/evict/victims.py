@@ -10,7 +10,7 @@ from koordebpf.policy.plan import Candidate
 
 
 def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Candidate], object]:
-    """Return what tells by its truth whether a candidate's going gives something back of one of the resources.
+    """Return a predicate: whether the eviction of a candidate releases some of one of the resources.
 
     With `strict` a pod whose memory was not measured counts as one that does: Koordinator does not ask.
     """
@@ -31,20 +31,20 @@ def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Can
 def choose_victims(
     candidates: Iterable[Candidate], needs: Mapping[str, int], *, strict: bool = False
 ) -> tuple[Candidate, ...]:
-    """Return who has to go to cover the needs, in rank order; all that give something back if that is not enough.
+    """Return the victims that cover the needs, in rank order; all that release something if that is not enough.
 
     First down the ranking until every need is covered. Then those chosen early that turn out not to be needed are
-    spared again, the latest in rank first. So the result is always part of what the ranking alone would take: nobody
-    goes in the place of a pod of lower rank, some of lower rank only need not go as well. It ends with the same last
+    spared again, the latest in rank first. So the result is always part of what the ranking alone would take: no pod
+    is evicted in place of one of lower rank, some of lower rank are only spared. It ends with the same last
     pod, since everyone before it together was not enough, and without any one of them a need is not covered.
 
     A larger need is never answered with fewer bytes (it may be with fewer pods: 55 small ones or one large one).
-    A candidate that gives nothing back of what is short is never chosen.
+    A candidate that releases nothing of what is short is never chosen.
 
     Args:
         candidates: the ranking; it is read no further than needed.
         needs: resource → bytes; those of 0 or less are covered.
-        strict: down the ranking and no further, as Koordinator does: nobody is spared again.
+        strict: down the ranking and no further, as Koordinator does: no pod is spared again.
     """
     left = {resource: need for resource, need in needs.items() if need > 0}
     credits = [(resource, credit_in(resource)) for resource in left]
@@ -66,7 +66,7 @@ def choose_victims(
         return tuple(chosen)
     excess = {resource: max(-amount, 0) for resource, amount in left.items()}
     spared: set[str] = set()
-    # Each gives back something: without any excess nobody can be spared.
+    # Each releases something: without any excess no pod can be spared.
     for candidate in reversed(chosen[:-1]) if any(excess.values()) else ():
         for resource, credit in credits:
             if credit(candidate) > excess[resource]:

@@ -1,6 +1,6 @@
 """The ladder: what is tried before a pod is evicted, each rung judged by its measured effect before the next one.
 
-Decides; whoever carries a step out gives its state back with the next view.
+Decides; the executor of a step hands its state in with the next view.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _REPEATED = frozenset({Rung.EVICT, Rung.KILL})  # as long as the plan has victim
 
 
 class RungInForce(msgspec.Struct, frozen=True):
-    """A rung that was begun and not undone, with the pods it holds."""
+    """A rung in force: started and not undone, with the pods it holds."""
 
     plan: RungPlan
     since_ns: int
 
 
 class LadderState(msgspec.Struct, frozen=True):
-    """How far up the ladder a shortage has come, and how the node was when its last rung was begun.
+    """How far up the ladder a shortage has come, and how the node was when its last rung started.
 
     Empty: on the ground. Bytes and nanoseconds as in the view.
     """
 
     in_force: tuple[RungInForce, ...] = ()  # lowest first
-    rung: Rung | None = None  # the last one that was begun; it may be undone already
+    rung: Rung | None = None  # the last one that started; it may be undone already
     since_ns: int = 0  # it is judged by what happened from here on
     used_bytes: int = 0
     need_bytes: int = 0
     stalled_ns: int = 0  # of latency-sensitive pods, in the window of their stalls
     calm_since_ns: int | None = None  # None: there is a shortage
-    evicted: tuple[str, ...] = ()  # uids that the rung `evict` told to go; those that will not are killed
+    evicted: tuple[str, ...] = ()  # uids that the rung `evict` evicted; those that stay are killed
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a rung has brought so far. `stall_fall_ratio` None: nobody stalled when it was begun."""
+    """What a rung has brought so far. `stall_fall_ratio` None: no pod stalled when it started."""
 
     freed_bytes: int
     stall_fall_ratio: float | None
@@ -69,11 +69,11 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
     """Return the next step of the ladder for this view and the plan that was made of it.
 
     The rungs that are configured are climbed in their fixed order, one at a time, those that would do nothing left out.
-    A rung is judged `settle_ns` after it was begun: it has helped if the node's use fell by `enough_ratio` of the need,
+    A rung is judged `settle_ns` after it started: it has helped if the node's use fell by `enough_ratio` of the need,
     or if latency-sensitive pods stall less by `stall_fall_ratio` and use did not rise; then it is given as long again.
-    Eviction is the plan's own: it is begun for as long as the plan has victims, nobody frozen any more, and what holds
-    its memory `kill_wait_ns` after it was told to go is killed. When the shortage has been over for `calm_ns`, all that
-    can be undone is undone, the last first; want of CPU that nobody goes for is none.
+    Eviction is the plan's own: it starts as long as the plan has victims, no pod is frozen any more, and what holds
+    its memory `kill_wait_ns` after its eviction is killed. When the shortage has been over for `calm_ns`, all that
+    can be undone is undone, the last first; a shortage of CPU without victims is none.
     """
     if not _is_short(plan, state):
         return _calm(view, state, settings)
@@ -99,7 +99,7 @@ def next_rung(view: NodeView, plan: Plan, state: LadderState, settings: LadderSe
     return _climb(view, plan, state, thawed, effect)
 
 
-# The rungs below eviction are for memory: want of CPU that nobody goes for keeps none of them in force.
+# The rungs below eviction are for memory: a shortage of CPU without victims keeps none of them.
 def _is_short(plan: Plan, state: LadderState) -> bool:
     firing = [feature for feature in plan.features if feature.verdict.fires]
     if state.rung in _REPEATED:
@@ -109,7 +109,7 @@ def _is_short(plan: Plan, state: LadderState) -> bool:
     )
 
 
-# Stalls above their line that have not lasted: a rung began their window anew, and they say what it has brought.
+# Stalls above their line that have not lasted: a rung restarted their window, and they say what it has brought.
 def _are_stalls_watched(plan: Plan) -> bool:
     found = [feature.verdict for feature in plan.features if feature.verdict.stall is not None]
     return any(not each.fires and each.stall is not None and each.stall.above_s is not None for each in found)
@@ -143,22 +143,22 @@ def _again(
     overdue = _overdue(view, state, settings)
     if overdue and Rung.KILL in settings.rungs:
         kill = kill_plan(overdue, [credit_bytes(pod) for pod in overdue], settings)
-        told = {pod.uid for pod in overdue}
-        state = replace(state, evicted=tuple(uid for uid in state.evicted if uid not in told))
-        text = f"{kill.text}; it was told to go {format_ns(settings.kill_wait_ns)} ago or longer"
+        killed = {pod.uid for pod in overdue}
+        state = replace(state, evicted=tuple(uid for uid in state.evicted if uid not in killed))
+        text = f"{kill.text}; it was evicted {format_ns(settings.kill_wait_ns)} ago or longer"
         return LadderStep("begin", text, state, kill, undo, effect)
     rung = _of(plan, state.rung) if state.rung is not None and plan.victims else None
     if rung is not None:
         return _begin(view, plan, state, undo, effect, rung)
-    return LadderStep("undo" if undo else "wait", "what was told to go is awaited", state, None, undo, effect)
+    return LadderStep("undo" if undo else "wait", "the end of evicted pods is awaited", state, None, undo, effect)
 
 
 def _overdue(view: NodeView, state: LadderState, settings: LadderSettings) -> list[PodView]:
-    told = {each.uid: each.since_ns for each in view.pending if each.uid in state.evicted}
+    pending = {each.uid: each.since_ns for each in view.pending if each.uid in state.evicted}
     return [
         pod
         for pod in view.pods
-        if pod.uid in told and pod.cgroup_id is not None and view.now_ns - told[pod.uid] >= settings.kill_wait_ns
+        if pod.uid in pending and pod.cgroup_id is not None and view.now_ns - pending[pod.uid] >= settings.kill_wait_ns
     ]
 
 
@@ -193,10 +193,10 @@ def _begin(
         undo, in_force = (*undo, *frozen), tuple(each for each in in_force if each not in frozen)
     if rung.rung in _REVERSIBLE:
         in_force = (*in_force, RungInForce(rung, view.now_ns))
-    told = tuple(each.uid for each in rung.actions) if rung.rung is Rung.EVICT else ()
-    evicted = (*(uid for uid in state.evicted if uid not in told), *told)
-    begun = replace(_from_here(view, state, plan), rung=rung.rung, in_force=in_force, evicted=evicted)
-    return LadderStep("begin", f"{before}{rung.text}", begun, rung, undo, effect)
+    victims = tuple(each.uid for each in rung.actions) if rung.rung is Rung.EVICT else ()
+    evicted = (*(uid for uid in state.evicted if uid not in victims), *victims)
+    started = replace(_from_here(view, state, plan), rung=rung.rung, in_force=in_force, evicted=evicted)
+    return LadderStep("begin", f"{before}{rung.text}", started, rung, undo, effect)
 
 
 def _of(plan: Plan, rung: Rung) -> RungPlan | None:

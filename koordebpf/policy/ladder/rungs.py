@@ -14,7 +14,7 @@ _NAMES = 3  # pods spelled out in a sentence
 
 
 def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: LadderSettings) -> tuple[RungPlan, ...]:
-    """Return what every rung would do, configured or not; nothing where nobody is to go.
+    """Return what every rung would do, configured or not; nothing where there is no victim.
 
     Brake and freeze are for those that grow or made others stall: the rest is not what makes the node short. They and
     reclaim are for a shortage of memory; for what pods request only eviction helps.
@@ -62,7 +62,7 @@ def _brake(growing: Sequence[Candidate], pods: dict[str, PodView], settings: Lad
     )
     held = ", ".join(f"{_name(each)} at {format_bytes(each.memory_high_bytes or 0)}" for each in actions[:_NAMES])
     text = f"memory.high holds {held}{_more(actions)}; without one, {settings.quota_percent} % of a CPU"
-    return _rung(Rung.BRAKE, settings, actions, text, "nobody to go grows", undo="memory.high and quota as before")
+    return _rung(Rung.BRAKE, settings, actions, text, "no victim grows", undo="memory.high and quota as before")
 
 
 # Of those that go for stalls the page cache alone: it keeps others' out, and the rest of them is not what is short.
@@ -85,7 +85,7 @@ def _reclaim(
             left -= amount
     asked = ", ".join(f"{format_bytes(each.reclaim_bytes or 0)} of {_name(each)}" for each in actions[:_NAMES])
     text = f"memory.reclaim takes {asked}{_more(actions)}: page cache, and the rest as far as there is swap"
-    return _rung(Rung.RECLAIM, settings, tuple(actions), text, "nobody to go has memory to reclaim")
+    return _rung(Rung.RECLAIM, settings, tuple(actions), text, "no victim has memory to reclaim")
 
 
 def _reclaimable(memory: MemoryParts, is_cache_alone: bool) -> int:
@@ -93,16 +93,16 @@ def _reclaimable(memory: MemoryParts, is_cache_alone: bool) -> int:
 
 
 def _freeze(growing: Sequence[RungAction], settings: LadderSettings) -> RungPlan:
-    text = f"freezes {_names(growing)}: it grows no more and gives nothing back"
-    return _rung(Rung.FREEZE, settings, tuple(growing), text, "nobody to go grows", undo="thaw")
+    text = f"freezes {_names(growing)}: it grows no more and releases nothing"
+    return _rung(Rung.FREEZE, settings, tuple(growing), text, "no victim grows", undo="thaw")
 
 
-# What those give back that go for CPU.
+# What pods evicted for CPU release.
 def _cpu_of(features: Sequence[FeaturePlan]) -> int:
     return sum(feature.cpu.credit_millicpu for feature in features if feature.cpu is not None)
 
 
-# Of it what a kill gives back too: whose processes end asks for as much as before.
+# Of it what a kill releases too: whose processes end asks for as much as before.
 def _used_cpu_of(features: Sequence[FeaturePlan]) -> int:
     return _cpu_of([feature for feature in features if USED_CPU in feature.verdict.amounts])
 
@@ -119,7 +119,7 @@ def _back(gives: int, gives_millicpu: int) -> str:
 
 
 def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
-    """Return the kill of these pods as far as their cgroups are known; `gives` is what each would give back."""
+    """Return the kill of these pods as far as their cgroups are known; `gives` is what each would release."""
     return _kill([_whole(each) for each in pods], gives, settings)
 
 
@@ -131,7 +131,7 @@ def _kill(
     text = (
         f"kills the cgroup of {_names(actions)}: {_back(back, gives_millicpu)} come back, what a tmpfs keeps left out"
     )
-    return _rung(Rung.KILL, settings, actions, text, "no cgroup of those to go is known", gives_bytes=back)
+    return _rung(Rung.KILL, settings, actions, text, "no victim's cgroup is known", gives_bytes=back)
 
 
 # What is done to a pod as a whole.

@@ -12,7 +12,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Merge, Sysctl, Value, Vers
 from koordebpf.policy.reconcile.tree import FileTree
 from koordebpf.policy.reconcile.values import Blocked, FileKey, PlannedWrite, WritePlan
 
-# Within one directory. cpu.idle goes before cpu.shares, which the kernel resets with it and refuses while it is 1;
+# Within one directory. cpu.idle comes before cpu.shares, which the kernel resets with it and refuses while it is 1;
 # min, low, high as Koordinator writes them.
 _FILE_ORDER: dict[CgroupFile | Sysctl, int] = {
     file: place

@@ -84,7 +84,7 @@ def cpuset_writes(cpu: CpuView, pools: CpuPools, cpus: frozenset[int]) -> Iterat
 def recovered_cpuset(cpu: CpuView, pools: CpuPools, use: Use, keep: Iterable[str] = ()) -> Iterator[CgroupWrite]:
     """Yield the whole pool for every best-effort directory, except for containers of the pods in `keep`.
 
-    Unless suppression is `using` their sets, only for those that have other CPUs: where nobody ever held them, on v2
+    Unless suppression is `using` their sets, only for those that have other CPUs: where they were never set, on v2
     every cpuset.cpus is empty and has to stay so. Nothing where the pool has fewer than two CPUs: then what there is
     stays, and the quota holds.
     """

@@ -1,4 +1,4 @@
-"""Best-effort pods whose growth makes others stall for memory lose CPU first: nobody allocates without running."""
+"""Best-effort pods whose growth makes others stall for memory lose CPU first: without CPU no task allocates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def memory_hold(
     """Return what best-effort pods are held to for the sake of others' memory, and whether the hold helped so far.
 
     It begins at `start_ratio`, takes `step_ratio` of what they use each second in which anybody stalled, and ends when
-    the stalls are below half of `start_ratio`, or nobody stalled for `judge_ns`. A hold that has not lowered them by
+    the stalls are below half of `start_ratio`, or no pod stalled for `judge_ns`. A hold that has not lowered them by
     `effect_ratio` after `judge_ns`, or after the ledger's window if that is longer, ends too and is not tried again for
     `rest_ns`.
     """
@@ -41,15 +41,15 @@ def memory_hold(
         cap = _stepped(view.cpu.measured.usage.be_used_millicpu, settings)
         if cap is None:
             return MemoryHoldChoice(None, rest_until_ns)
-        begun = MemoryHold(cap, view.now_ns, view.now_ns, ratio)
-        return MemoryHoldChoice(begun, None, _held(begun, ratio))
+        hold = MemoryHold(cap, view.now_ns, view.now_ns, ratio)
+        return MemoryHoldChoice(hold, None, _held(hold, ratio))
     # The ledger's window is long: what it holds of the time before says nothing about the hold.
     stalled_ns = _last_stall_ns(view)
     if ratio < settings.start_ratio / 2:
         return MemoryHoldChoice(None, None, f"stalls for memory fell to {ratio:.1%}: the hold ends")
     if view.now_ns - max(stalled_ns, hold.since_ns) >= settings.judge_ns:
         return MemoryHoldChoice(
-            None, None, f"nobody stalled for memory for {format_ns(settings.judge_ns)}: the hold ends"
+            None, None, f"no pod stalled for memory for {format_ns(settings.judge_ns)}: the hold ends"
         )
     judge_ns = max(settings.judge_ns, view.ledger.window_ns)
     if view.now_ns - hold.since_ns >= judge_ns and ratio > hold.ratio_at_start * (1 - settings.effect_ratio):

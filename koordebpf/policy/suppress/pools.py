@@ -8,7 +8,7 @@ from koordebpf.state.cpu.measured import Cpu, CpuView
 
 
 class CpuPools(msgspec.Struct, frozen=True):
-    """The online CPUs that best-effort pods may use: `lsr` belong to LSR pods, `shared` to nobody alone."""
+    """The online CPUs that best-effort pods may use: `lsr` belong to LSR pods, `shared` to no pod alone."""
 
     lsr: tuple[Cpu, ...]
     shared: tuple[Cpu, ...]

@@ -40,7 +40,7 @@ def _is_due(use: Use, is_set: bool) -> bool:
 def recovery(cpu: CpuView, state: SuppressState, reason: str) -> DesiredState:
     """Return what undoes suppression, without what is undone already.
 
-    From an unknown state everything is: a predecessor may have ended without a word. What others set there goes with
+    From an unknown state everything is: a predecessor may have ended without a word. What others set there is lost with
     it, once, as with koordlet.
     """
     cpuset = recovered_cpuset(cpu, be_pools(cpu), state.cpuset) if state.cpuset != "recovered" else ()

@@ -57,7 +57,7 @@ def plan_suppress(
     if cpu is None:
         return _skip(state, "unmeasured", "the node's CPUs were not measured")
     if strategy is None:
-        # At a start it may come yet, and a predecessor have left something; where it was deleted it holds nobody.
+        # At a start it may come yet, and a predecessor have left something; where it was deleted it suppresses no pod.
         if be_root(cpu) is None or not (state.is_ruled or _is_left_too_long(view, state, settings)):
             return _skip(state, "no_strategy", "no NodeSLO and no slo-controller-config is known")
         return _undone(cpu, state, "suppression is off: there is no NodeSLO and no slo-controller-config any more")
@@ -197,14 +197,14 @@ def _by_idle(cpu: CpuView, pools: CpuPools, state: SuppressState) -> SuppressPla
     writes = (*idle, *recovered_cpuset(cpu, pools, state.cpuset), *recovered_quota(cpu, state))
     after = replace(recovered_state(cpu, state), idle="using", memory_hold=state.memory_hold)
     reason = (
-        "best-effort pods run when nobody else wants to"
+        "best-effort pods run when no other pod wants to"
         if has_idle
         else "best-effort pods have the least weight there is: this kernel has no cpu.idle"
     )
     return SuppressPlan(reason, after, DesiredState("", writes), policy="cpuIdle")
 
 
-# A set has two CPUs at least, and who runs idle has all that nobody else wants: what is held there is time.
+# A set has two CPUs at least, and idle pods may use all CPUs that are free: what is limited there is time.
 def _by_time_too(plan: SuppressPlan, cpu: CpuView, cap_millicpu: int) -> SuppressPlan:
     now, root = cpu.measured.be_quota, be_root(cpu)
     if plan.skipped is not None or plan.policy == "cfsQuota" or now is None or root is None:
@@ -220,9 +220,9 @@ def _by_time_too(plan: SuppressPlan, cpu: CpuView, cap_millicpu: int) -> Suppres
     )
 
 
-# Somebody else places best-effort pods; what suppression set goes, and the pods that were given CPUs keep theirs.
+# Another agent places best-effort pods; what suppression set is removed, and the pods that were given CPUs keep theirs.
 def _managed(cpu: CpuView, state: SuppressState) -> SuppressPlan:
-    reason = f"feature gate {MANAGER_GATE} is on: somebody else places best-effort pods"
+    reason = f"feature gate {MANAGER_GATE} is on: another agent places best-effort pods"
     owners = [owner.uid for owner in cpu.placement.owners]
     writes = (
         *recovered_cpuset(cpu, be_pools(cpu), state.cpuset, keep=owners),
@@ -236,7 +236,7 @@ def _undone(cpu: CpuView, state: SuppressState, reason: str) -> SuppressPlan:
     return SuppressPlan(reason, recovered_state(cpu, state), recovery(cpu, state, reason))
 
 
-# What a predecessor left is kept for whoever comes with a strategy, no longer than any successor is waited for.
+# What a predecessor left is kept until a strategy comes, no longer than any successor is waited for.
 def _is_left_too_long(view: NodeView, state: SuppressState, settings: SuppressSettings) -> bool:
     is_left = "using" in (state.cpuset, state.quota, state.idle)
     return is_left and view.started_ns is not None and view.now_ns - view.started_ns >= settings.keep_s * NS_PER_S

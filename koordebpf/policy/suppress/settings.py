@@ -20,7 +20,7 @@ class MemoryPressureSettings(msgspec.Struct, frozen=True):
     `step_ratio`   what is taken of the CPU that best-effort pods use, once a second. Why: a pod that allocates with one
                    thread slows down with its CPU; three steps more than halve it.
     `judge_ns`     the stalls must have fallen by `effect_ratio` this long after the first step, else the hold ends; it
-                   ends, too, when nobody stalled for so long. Why: the last one to allocate must have felt the step;
+                   ends, too, when no pod stalled for so long. Why: the last one to allocate must have felt the step;
                    the ledger's window must have passed, and is waited for where it is longer.
     `effect_ratio` see `judge_ns`. Why: what falls by less may have fallen by itself.
     `rest_ns`      how long nothing is tried after a hold that had no effect. Why: what waits for its own page cache
@@ -38,18 +38,18 @@ class MemoryPressureSettings(msgspec.Struct, frozen=True):
 class SuppressSettings(msgspec.Struct, frozen=True):
     """How best-effort pods are held, how fast they get CPU back, and what stays when the agent ends.
 
-    `policy`          in place of cpuSuppressPolicy; cpuIdle can only be had here, Koordinator does not know it. Why
+    `policy`          in place of cpuSuppressPolicy; cpuIdle can only be set here, Koordinator does not know it. Why
                       none: the NodeSLO says it.
     `grow_every_ns`   growth is limited for each such time, however often the loop wakes. Why: koordlet's step is for
                       its interval of 1 s.
     `hysteresis_ratio` of the node's capacity that the amount must lie above the CPUs in use before one more is given.
                       Why: koordlet's quota policy ignores changes below 1 %; its cpuset policy has no such thing, and
                       its users saw the set change with every sample.
-    `at_exit`         what becomes of the values where no other agent stands by, which goes on from them at once.
+    `at_exit`         what becomes of the values where no other agent stands by, which continues from them at once.
                       restore: as if there had been no suppression; keep: outside of a container they stay for a
-                      successor, and a process waits for one and else gives them back. Why restore: an agent that was
+                      successor, and a process waits for one and else restores them. Why restore: an agent that was
                       taken off a node must not hold anybody there.
-    `keep_s`          how long such a process waits; a successor goes on from values that were left no longer ago. Why:
+    `keep_s`          how long such a process waits; a successor continues from values no older than that. Why:
                       a service is updated in that time.
     `memory_pressure` whether stalls for memory take CPU.
     """

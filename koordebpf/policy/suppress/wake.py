@@ -32,11 +32,11 @@ class WakeSettings(msgspec.Struct, frozen=True):
     """What wakes suppression before its second is over.
 
     `pressure`     CPU pressure: triggers on the latency-sensitive side of a cgroup v2 node, else on the machine. Why
-                   true: they cost nothing while nobody waits, and a look each window while somebody does.
+                   true: they cost nothing while no task waits, and a look each window while one does.
     `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
                    wake-up and switch of the machine.
     `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
-                   where that is not enough. Why 1 %: what suppression gives back is a multiple of it.
+                   where that is not enough. Why 1 %: what suppression saves is a multiple of it.
     `wait_ns`      how long one latency-sensitive task must have waited for a CPU after it woke; with pressure, any of
                    them within 50 ms. Why 2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
     `burst_window_ns` between the two looks at what latency-sensitive pods use. Why 30 ms: where the first window had
@@ -94,7 +94,7 @@ class WakeState(msgspec.Struct, frozen=True):
         return max(self.ready_ns, self.attention(by).until_ns)
 
 
-def begun(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSettings) -> WakeState:
+def restarted(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSettings) -> WakeState:
     """Return the state after something was seen: the first look is now, unless one is awaited or it rests."""
     if now_ns < state.heard_ns(by):
         return state
@@ -123,7 +123,7 @@ def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, s
 def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:
     """Return the state after a look that was due, and the round that followed where it was worth one.
 
-    It goes on looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
+    It keeps looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
     less often after some looks that showed nothing, and still less after some more. A burst that began in the middle of
     a window was seen in part: the first round is followed by another look, the second by a rest.
     """
@@ -137,7 +137,7 @@ def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: b
     return replace(state, since_ns=now_ns if was_seen and attention.until_ns <= now_ns else None)
 
 
-# A rise amid long waiting does not begin it all anew: the look that follows may show that it was all there is.
+# A rise during a long wait does not restart it all: the look that follows may show that it was all there is.
 def _after(before: Attention, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> Attention:
     if is_worth:
         return Attention(0 if before.empty <= _EMPTY_LOOKS else _EMPTY_LOOKS, now_ns)
@@ -157,7 +157,7 @@ def woken(plan: SuppressPlan, why: str, now_ns: int, settings: SuppressSettings)
 
 
 class TracingPace(msgspec.Struct, frozen=True):
-    """How scheduler tracing goes on: one wake-up of 2^`shift`, None: it rests. `is_new`: otherwise than before."""
+    """The next state of scheduler tracing: one wake-up of 2^`shift`, None: it rests. `is_new`: changed."""
 
     shift: int | None = _START_SHIFT
     is_new: bool = True

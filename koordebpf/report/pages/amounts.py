@@ -42,7 +42,7 @@ def amounts_of(feature: FeaturePlan | AuditedFeature) -> Amounts:
     )
 
 
-def given_back(candidate: Candidate, verdict: Verdict) -> str:
+def released_text(candidate: Candidate, verdict: Verdict) -> str:
     """Return what a candidate's going gives back of what is short, for people."""
     texts = []
     for resource in verdict.amounts:

@@ -10,7 +10,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import amounts_of, given_back
+from koordebpf.report.pages.amounts import amounts_of, released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
@@ -103,7 +103,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -
 def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | None, goes: str) -> str:
     priority = "no priority" if candidate.priority is None else f"priority {candidate.priority}"
     name = f"{candidate.namespace}/{candidate.name}"
-    who = f"{candidate.rank}. {name} ({priority}, {given_back(candidate, feature.verdict)})"
+    who = f"{candidate.rank}. {name} ({priority}, {released_text(candidate, feature.verdict)})"
     if candidate.caused_ns:
         who += f", on whose account others stalled {format_ns(candidate.caused_ns)},"
     if candidate.disruption not in (None, ALLOWED):

@@ -11,7 +11,7 @@ from koordebpf.policy.detect.verdict import CpuEvidence, Verdict
 from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Candidate, CpuAmounts, FeaturePlan, Plan
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import given_back
+from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
 from koordebpf.report.pages.suppression import suppression_diff
 from koordebpf.state.what_if import Setting
@@ -86,7 +86,7 @@ def plan_diff(before: NodePlan, after: NodePlan, settings: tuple[Setting, ...] =
     """Compare two plans; victims in the order in which they go."""
     was, is_now = _going(before), _going(after)
     changes = {
-        uid: PodChange(victim, given_back(victim, verdict), _fate(before, uid), _fate(after, uid))
+        uid: PodChange(victim, released_text(victim, verdict), _fate(before, uid), _fate(after, uid))
         for uid, (verdict, victim) in {**was, **is_now}.items()
     }  # fmt: skip
     names = dict.fromkeys(feature.verdict.feature for plan in (before, after) for feature in plan.features)

@@ -10,10 +10,10 @@ import msgspec
 
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.events.records import (
-    CgroupBirth,
-    CgroupDeath,
+    CgroupMkdir,
     CgroupPopulated,
     CgroupRename,
+    CgroupRmdir,
     CompactionStall,
     KswapdRun,
     MemcgEvent,
@@ -185,9 +185,9 @@ def _what(record: Record) -> tuple[str, str]:
             held = (record.anon_rss_pages + record.file_rss_pages + record.shmem_rss_pages) * PAGE_BYTES
             whose = "node" if record.is_global else "limit"
             return "oom-kill", f"{whose:<5} {format_bytes(held):>7} {record.comm} ({record.tgid})"
-        case CgroupBirth():
+        case CgroupMkdir():
             return "born", _short(record.name)
-        case CgroupDeath():
+        case CgroupRmdir():
             return "died", _short(record.name)
         case CgroupRename():
             return "renamed", f"now {_short(record.name)}"

@@ -12,10 +12,10 @@ from koordebpf.report.trace.counters import Counters, counters_lines
 from koordebpf.report.trace.record_line import RECORD_TYPES, Seen, trace_json, trace_line
 from koordebpf.report.trace.summary import Summary, summary_lines
 
-Told = list[Seen] | Summary | Counters
+TraceOutput = list[Seen] | Summary | Counters
 
 
-def told_text(told: Told) -> str:
+def render_text(told: TraceOutput) -> str:
     """Return it for people, at most 80 columns wide."""
     match told:
         case Summary():
@@ -25,7 +25,7 @@ def told_text(told: Told) -> str:
     return page(trace_line(seen.record, seen.owner, seen.wall) for seen in told)
 
 
-def told_json(told: Told) -> bytes:
+def render_json(told: TraceOutput) -> bytes:
     """Return it as JSON objects, one a line."""
     if isinstance(told, Summary | Counters):
         return json_bytes(told)

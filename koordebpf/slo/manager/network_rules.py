@@ -62,4 +62,4 @@ def _known(bandwidth: str | int | None) -> Decimal | None:
     try:
         return parse_quantity(bandwidth or 0) or None
     except ConfigError:
-        return None  # told where it stands
+        return None  # reported where it stands

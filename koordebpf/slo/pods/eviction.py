@@ -42,7 +42,7 @@ def may_be_evicted(labels: Mapping[str, str] | None) -> bool:
 
 
 def eviction_priority(annotations: Mapping[str, str] | None) -> int:
-    """Return the pod's own place in the order, the lowest goes first; 0 where absent or not an integer of 32 bits."""
+    """Return the pod's eviction priority, the lowest is evicted first; 0 where absent or not an integer of 32 bits."""
     return _integer((annotations or {}).get(EVICTION_PRIORITY_ANNOTATION), 32, 0)
 
 

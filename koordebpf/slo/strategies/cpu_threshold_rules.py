@@ -12,7 +12,7 @@ from koordebpf.slo.strategies.threshold_rules import (
 
 DEFAULT_BE_USAGE_THRESHOLD_PERCENT = 90  # koordlet's, where cpuEvictBEUsageThresholdPercent is absent
 HIGHEST_SATISFACTION_LOWER_PERCENT = 60  # koordlet's
-BY_ALLOCATABLE = "evictByAllocatable"  # cpuEvictPolicy; anything else goes by the real limit
+BY_ALLOCATABLE = "evictByAllocatable"  # cpuEvictPolicy; anything else uses the real limit
 
 
 def be_cpu_evict_problem(strategy: ResourceThresholdStrategy) -> str | None:

@@ -66,7 +66,7 @@ def memory_allocatable_problem(strategy: ResourceThresholdStrategy | None) -> st
 
 
 def allocatable_problem(percents: tuple[int, int], strategy: ResourceThresholdStrategy, least: str) -> str | None:
-    """Return what is wrong with threshold and lower mark of what is requested, or with the highest priority that goes.
+    """Return what is wrong with threshold and lower mark of what is requested, or with the highest evictable priority.
 
     `least` is how Koordinator's text says that a threshold may not be negative: of memory and CPU differently.
     """

@@ -23,7 +23,7 @@ def be_sets(be_cgroups: Iterable[BeCgroup]) -> frozenset[tuple[int, ...]]:
 def be_limit_millicpu(measured: CpuMeasured, sets: frozenset[tuple[int, ...]] | None = None) -> int | None:
     """Return what best-effort pods can use at most: the smallest of their cpusets, or the quota if that is less.
 
-    Without a limit it is the machine, so that a window in which a quota comes and goes is averaged over all of it.
+    Without a limit it is the machine, so that a window in which a quota is set and removed is averaged over all of it.
     None: neither could be read.
 
     Args:

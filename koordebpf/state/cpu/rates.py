@@ -31,7 +31,7 @@ class CpuRates(Generic[Key]):
     def millicpu(self, key: Key, now_ns: int, used_ns: int) -> int | None:
         """Take a counter and return its rate; None for the first one, and after the counter ran backwards.
 
-        /proc/stat's iowait may run backwards, a cgroup that is made anew under its old name begins at 0.
+        /proc/stat's iowait may run backwards, a cgroup that is recreated under its old name begins at 0.
         """
         samples = self._samples.get(key)
         if samples is None or used_ns < samples[-1][1]:
@@ -73,7 +73,7 @@ class CpuWindows:
         """Start empty.
 
         Args:
-            longest_ns: a longer window is averaged over this. Why 10 min: above it nobody would call it a reaction.
+            longest_ns: a longer window is averaged over this. Why 10 min: longer than that is no reaction.
             every_ns: samples that come sooner after the last kept one are left out; koordlet's interval.
         """
         self._longest_ns = longest_ns

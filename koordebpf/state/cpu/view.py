@@ -58,7 +58,7 @@ def allocatable_cpu(node: Node | None) -> dict[str, int] | None:
 
 # As for memory: of a node that is a cgroup the Node object speaks of the whole machine, and so does /proc/stat; its
 # CPUs are those of the machine all the same. Kubelet counts them when it starts: those that are offline since are in
-# the object, and nobody can use them.
+# the object, and no pod can use them.
 def _capacity_millicpu(node: Node | None, measured: CpuMeasured) -> int:
     online, written = len(measured.topology.online) * MILLI, _written_millicpu(node)
     return online if written is None else min(written, online)
@@ -72,7 +72,7 @@ def _written_millicpu(node: Node | None) -> int | None:
 
 
 # The larger of what kubelet keeps back and what the annotation does; its CPUs by number replace its quantity, those
-# that are not there left out. Nobody checks annotations: one that is no quantity says nothing, and becomes a problem.
+# that are not there left out. Annotations are unchecked: one that is no quantity says nothing, and becomes a problem.
 def _reserved_millicpu(node: Node | None, set_aside: NodeCpus, measured: CpuMeasured, problems: list[str]) -> int:
     allocatable, capacity = (node.status.allocatable if node is not None else None) or {}, _written_millicpu(node)
     by_kubelet = 0
@@ -89,7 +89,7 @@ def _reserved_millicpu(node: Node | None, set_aside: NodeCpus, measured: CpuMeas
     return max(by_kubelet, by_annotation)
 
 
-# Kubelet is asked beside the object: where nobody makes NodeResourceTopology, its pods have their CPUs all the same.
+# Kubelet is asked beside the object: without NodeResourceTopology, its pods have their CPUs all the same.
 # Only CPUs that the scheduler bound an LSR or LSE pod to count in place of kubelet's: a NUMA node is no CPU.
 def _placement(
     pods: Sequence[PodFacts], set_aside: NodeCpus, manager: CpuManager | None, problems: Sequence[str]

@@ -24,11 +24,11 @@ class ExemptionSettings(msgspec.Struct, frozen=True):
 
     `budgets`        their PodDisruptionBudgets, in these namespaces: names, patterns with * and ?, and selectors of
                      labels as {matchLabels: {tier: gold}}. Those need deploy/components/namespace-labels; where the
-                     labels are not known, everything counts. Elsewhere a pod goes in its turn, and where the API server
+                     labels are not known, everything counts. Elsewhere such a pod is evicted, and where the API server
                      refuses that, executor.killAfter kills it at once. Why everywhere: as in Kubernetes.
     `policies`       annotation koordinator.sh/eviction-policy. Elsewhere it is not read. Why everywhere: as in
                      Koordinator.
-    `grace_periods`  terminationGracePeriodSeconds, up to maxGraceSeconds. Elsewhere a pod that goes for the memory it
+    `grace_periods`  terminationGracePeriodSeconds, up to maxGraceSeconds. Elsewhere a pod evicted for the memory it
                      holds has 1 s, as in a hard eviction by the kubelet. Why everywhere: as in Kubernetes.
     `qos_labels`     label koordinator.sh/qosClass. Elsewhere a pod with a spec.priority of the bands koord-batch or
                      koord-free may go as a best-effort one, whatever its label says; with another priority nothing

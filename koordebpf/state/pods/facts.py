@@ -56,7 +56,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     def keeps_tmpfs(self, executor: str) -> bool:
         """Tell whether a tmpfs of the pod outlives its eviction, and the pages in it stay charged.
 
-        With executor `api` the pod object goes and kubelet unmounts its emptyDirs. With the others the processes die
+        With executor `api` kubelet unmounts the deleted pod's emptyDirs. With the others the processes die
         but the object stays: kubelet restarts the containers into the same volumes. A hostPath on a tmpfs stays in any
         case, and so does shared memory in the host's IPC namespace.
         """

@@ -25,5 +25,5 @@ class PodTerms(msgspec.Struct, frozen=True):
     is_ready: bool = False  # condition Ready is True: what a PodDisruptionBudget calls healthy
     labels: Mapping[str, str] = {}
     grace_s: int = 30  # spec.terminationGracePeriodSeconds
-    deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: nobody deletes it
+    deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: it is not being deleted
     problem: str | None = None  # what of the object cannot be read: such a pod is never evicted

@@ -17,7 +17,7 @@ def is_latency_sensitive(pod: PodView) -> bool:
 def caused_stalls(ledger: LedgerView | None, pods: Collection[PodView]) -> Mapping[str, int]:
     """Return uid → nanoseconds that latency-sensitive pods stalled on account of that pod, themselves left out.
 
-    Cost:    30 ns a pod, and nothing while nobody stalls.
+    Cost:    30 ns a pod, and nothing while no pod stalls.
     """
     if ledger is None or not ledger.rows:
         return {}

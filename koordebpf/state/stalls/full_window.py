@@ -1,7 +1,7 @@
 """How much latency-sensitive pods stall for the node's shortage, and since when: the window of the stall net. Pure.
 
-A stall at a limit of the pod's own never counts. Where it cannot be told apart, or the kernel does not say when all
-tasks of a pod wait at once, only bounds are known; what acts goes by the lower one.
+A stall at a limit of the pod's own never counts. Where it cannot be separated, or the kernel does not say when all
+tasks of a pod wait at once, only bounds are known; decisions use the lower one.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class _Growing:
 class Ledger:
     """Charges every stalled nanosecond of the last `window_ns` to a cause, in slices of `slice_ns`.
 
-    A party that is new since the push before was born with nothing: all it holds is growth. What is held at the first
-    push of all is nobody's growth.
+    A party that is new since the push before started with nothing: all it holds is growth. What is held at the first
+    push of all is no party's growth.
 
     Cost:    a push without stalls 0.6 µs a party; the table holds at most 512 pairs in each slice.
     """
@@ -155,7 +155,7 @@ class Ledger:
     def _row_of(self, victim: Party, cause: Party, ns: int, run: tuple[int, int]) -> LedgerRow:
         return LedgerRow(victim, cause, ns, run[0] * self._slice_ns, (run[1] + 1) * self._slice_ns)
 
-    # Begins slice `number` if it has not begun, and forgets what is older than the window.
+    # Starts slice `number` if it has not started, and forgets what is older than the window.
     def _turn_to(self, number: int) -> None:
         if number <= self._now:
             return

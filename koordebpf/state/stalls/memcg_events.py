@@ -13,8 +13,8 @@ _Counts = tuple[int, int, int, int]
 class MemcgEventCounts:
     """Keeps the counts of the look before.
 
-    On cgroup v2 the kernel counts an event in the cgroup and in all above it: here it is told of the lowest alone, so
-    that the sum over all is the number of events. One whose cgroup is gone again is told of its parent.
+    On cgroup v2 the kernel counts an event in the cgroup and in all above it: here it counts in the lowest alone, so
+    that the sum over all is the number of events. One whose cgroup is gone again counts in its parent.
     """
 
     def __init__(self, *, is_hierarchical: bool) -> None:

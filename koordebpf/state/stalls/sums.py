@@ -20,7 +20,7 @@ _ROW = struct.Struct(f"<{MEMCG_WORDS}Q")
 
 
 class LimitedCgroup(msgspec.Struct, frozen=True, gc=False):
-    """A pod's or container's cgroup with a memory limit. Bytes; `used_bytes` is what reclaim would not give back."""
+    """A pod's or container's cgroup with a memory limit. Bytes; `used_bytes` is what cannot be reclaimed."""
 
     cgroup_id: int
     uid: str
@@ -203,7 +203,7 @@ def _bytes_of(first: int, end: int) -> slice:
 
 
 def cgroup_used_bytes(memory: MemoryParts) -> int:
-    """Return what MemTotal − MemAvailable is for a machine: usage without what the kernel gives back when it must.
+    """Return what MemTotal − MemAvailable is for a machine: usage without what the kernel can reclaim.
 
     Source:  mm/show_mem.c si_mem_available counts the file LRU and reclaimable slab as available.
     """

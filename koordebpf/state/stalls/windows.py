@@ -55,7 +55,7 @@ class StallSums:
     """The kernel's running sums as they were last, so that the next ones tell what was added.
 
     The sums grow for as long as a cgroup lives; a cgroup that is made again under an old id, or programs that were
-    loaded anew, start at zero, which reads as a sum that fell and counts from zero.
+    reloaded, start at zero, which reads as a sum that fell and counts from zero.
     """
 
     def __init__(self) -> None:

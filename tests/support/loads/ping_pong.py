@@ -35,7 +35,7 @@ class PingPong(msgspec.Struct, frozen=True):
 
 def ping_pong(procs_file: Path, cpus: Sequence[int], ms: int, *, per_ms: int = 0) -> PingPong:
     """Let a pair on each CPU run for `ms`, with `per_ms` messages in each; 0: as many as it can."""
-    begun_ns = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     pairs = [
         subprocess.Popen(
             [BUILD / "pingpong", *map(str, (procs_file, cpu, ms, per_ms))], stdout=subprocess.PIPE, text=True
@@ -49,7 +49,7 @@ def ping_pong(procs_file: Path, cpus: Sequence[int], ms: int, *, per_ms: int = 0
             raise RuntimeError(f"pingpong ended with {pair.returncode}")
         said = {word: int(number) for word, number in map(str.split, out.splitlines())}
         messages, cpu_ns = messages + said["messages"], cpu_ns + said["cpu_ns"]
-    return PingPong(messages, cpu_ns, time.monotonic_ns() - begun_ns)
+    return PingPong(messages, cpu_ns, time.monotonic_ns() - start_ns)
 
 
 class Worker:

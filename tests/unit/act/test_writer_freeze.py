@@ -49,7 +49,7 @@ def test_one_kind_of_file_is_given_back_and_the_other_is_still_held(tmp_path: Pa
     with Journal(tmp_path / "journal") as journal:
         writer = CgroupWriter(places, journal, enforce=True)
         writer.apply(DesiredState("a test", writes), 0)
-        report = writer.give_back(1, {FREEZE})
+        report = writer.restore(1, {FREEZE})
         assert [(change.path, change.result) for change in report.changes] == [
             (str(tmp_path / "pod/cgroup.freeze"), WriteResult.WRITTEN)
         ]

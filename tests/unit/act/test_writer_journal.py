@@ -85,7 +85,7 @@ def test_what_a_later_version_put_down_is_told_and_kept_for_it(
         file.write(later)
     with Journal(path) as journal:
         CgroupWriter(Places({}), journal, enforce=True)
-        assert caplog.messages == [f"{path}: 1 lines could not be read: what these files held is not given back"]
+        assert caplog.messages == [f"{path}: 1 lines could not be read: these files are not restored"]
         for number in range(9):
             journal.record({POD: Original(f"{number}\n", 8)})
         journal.compact()

@@ -81,7 +81,7 @@ class TestSysctl:
             assert (change.result, change.old, change.new) == (WriteResult.WRITTEN, "67584", "70000")
             assert writer.apply(desired, 1).changes == ()
             assert (proc_sys / "vm/min_free_kbytes").read_text() == "70000\n"
-            assert writer.give_back(2).left == ()
+            assert writer.restore(2).left == ()
         assert (proc_sys / "vm/min_free_kbytes").read_text() == "67584\n"
 
     def test_one_that_the_kernel_has_not_is_unsupported(self, proc_sys: Path) -> None:
@@ -126,5 +126,5 @@ def test_a_host_without_the_controller_has_no_such_file() -> None:
 
 
 def test_nothing_is_enforced_without_a_journal() -> None:
-    with pytest.raises(ConfigError, match="so that they can be given back"):
+    with pytest.raises(ConfigError, match="so that they can be restored"):
         CgroupWriter(Places({}), None, enforce=True)

@@ -12,7 +12,7 @@ from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_con
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
-from koordebpf.events.records import CgroupDeath
+from koordebpf.events.records import CgroupRmdir
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
@@ -94,7 +94,7 @@ def walked(**names: str) -> CgroupIndex:
 def test_containers_are_known_by_their_status_and_their_cgroup() -> None:
     index = walked(app=APP, sidecar=SIDECAR)
     assert set(known_containers(index, POD)) == {RunningContainer(APP, "app"), RunningContainer(SIDECAR, "sidecar")}
-    index.died(CgroupDeath(0, 22, 0, 1, "", False))
+    index.died(CgroupRmdir(0, 22, 0, 1, "", False))
     assert known_containers(index, POD) == (RunningContainer(APP, "app"),)
 
 

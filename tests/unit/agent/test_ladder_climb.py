@@ -175,4 +175,4 @@ def test_who_was_told_to_go_and_stays_is_killed(climb):
     assert node.take(29, pending=told)[2] is False
     plan, held, is_kill = node.take(30, pending=told)
     assert ([each.candidate.uid for each in plan.victims], held, is_kill) == ([HOG], (), True)
-    assert "told to go" in plan.sentence
+    assert "it was evicted" in plan.sentence

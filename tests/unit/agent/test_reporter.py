@@ -304,7 +304,7 @@ def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, ca
             agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
     assert caplog.messages == [
         "/be/cpu.cfs_quota_us: -1 → 20: quota 20",
-        "/be/cpu.cfs_quota_us: -1 → 20, set right after somebody else: quota 20",
+        "/be/cpu.cfs_quota_us: -1 → 20, set right after another process: quota 20",
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.lifecycle.node_lock import HeldByAnother, SoleAgent, StandBy, is_awaited, is_held
+from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, is_awaited, is_held
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
@@ -20,9 +20,9 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 HOLD = """
 import sys, time
 from pathlib import Path
-from koordebpf.agent.lifecycle.node_lock import SoleAgent
+from koordebpf.agent.lifecycle.node_lock import NodeLock
 from tests.unit.agent.test_sole_agent import machine
-SoleAgent(Path(sys.argv[1]), machine())
+NodeLock(Path(sys.argv[1]), machine())
 print("held", flush=True)
 time.sleep(600)
 """
@@ -38,31 +38,31 @@ def nested(name: str, root_id: int) -> NodeScope:
 
 
 def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
-    with SoleAgent(tmp_path, machine()):
+    with NodeLock(tmp_path, machine()):
         with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* acts on this node already: end it") as told:
-            SoleAgent(tmp_path, machine())
+            NodeLock(tmp_path, machine())
         assert told.value.path == "--enforce"
     assert list(tmp_path.iterdir()) == []
-    SoleAgent(tmp_path, machine()).close()
+    NodeLock(tmp_path, machine()).close()
 
 
 def test_a_full_disk_keeps_no_agent_from_acting(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        agent = SoleAgent(tmp_path, machine())
+        agent = NodeLock(tmp_path, machine())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with agent, pytest.raises(ConfigError, match="another process acts on this node already"):
-        SoleAgent(tmp_path, machine())
+        NodeLock(tmp_path, machine())
 
 
 def test_another_node_of_the_same_machine_is_another_lock(tmp_path: Path) -> None:
-    with SoleAgent(tmp_path, nested("kind/node", 7)):
+    with NodeLock(tmp_path, nested("kind/node", 7)):
         for other in (machine(), nested("other/node", 8)):
-            SoleAgent(tmp_path, other).close()
+            NodeLock(tmp_path, other).close()
         with pytest.raises(ConfigError):
-            SoleAgent(tmp_path, nested("kind/node", 7))
+            NodeLock(tmp_path, nested("kind/node", 7))
 
 
 def test_a_killed_one_leaves_no_obstacle(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_a_killed_one_leaves_no_obstacle(tmp_path: Path) -> None:
     with holder.stdout:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(ConfigError, match=f"process {holder.pid} of"):
-            SoleAgent(tmp_path, machine())
+            NodeLock(tmp_path, machine())
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     assert (tmp_path / "machine" / "lock").exists()
-    SoleAgent(tmp_path, machine()).close()
+    NodeLock(tmp_path, machine()).close()
 
 
 def test_it_is_never_held_twice_while_many_come_and_go(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_it_is_never_held_twice_while_many_come_and_go(tmp_path: Path) -> None:
         nonlocal held, refused, twice
         for _ in range(200):
             try:
-                with SoleAgent(tmp_path, machine()):
+                with NodeLock(tmp_path, machine()):
                     if inside.acquire(blocking=False):
                         held += 1
                         inside.release()
@@ -108,13 +108,13 @@ def test_it_is_never_held_twice_while_many_come_and_go(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--run-dir: '.*/file/machine': must be writable"):
-        SoleAgent(tmp_path / "file", machine())
+        NodeLock(tmp_path / "file", machine())
 
 
 class TestStandBy:
     def test_it_has_the_right_once_the_other_one_gives_it_back(self, tmp_path: Path) -> None:
         told = threading.Event()
-        with SoleAgent(tmp_path, machine()) as first:
+        with NodeLock(tmp_path, machine()) as first:
             assert not is_awaited(first.folder)
             next_one = StandBy(tmp_path, machine(), told.set)
             assert is_awaited(first.folder)
@@ -141,7 +141,7 @@ class TestStandBy:
         next_one.sole.close()
 
     def test_one_that_is_ended_first_takes_nothing(self, tmp_path: Path) -> None:
-        with SoleAgent(tmp_path, machine()) as first:
+        with NodeLock(tmp_path, machine()) as first:
             next_one = StandBy(tmp_path, machine(), lambda: pytest.fail("nobody's turn has come"))
             next_one.close()
             assert not is_awaited(first.folder)
@@ -149,8 +149,8 @@ class TestStandBy:
         assert list(tmp_path.iterdir()) == []
 
     def test_there_is_one_at_a_time(self, tmp_path: Path) -> None:
-        with SoleAgent(tmp_path, machine()):
+        with NodeLock(tmp_path, machine()):
             next_one = StandBy(tmp_path, machine(), lambda: None)
-            with pytest.raises(HeldByAnother, match=f"process {os.getpid()} of .* stands by on this node already"):
+            with pytest.raises(LockHeld, match=f"process {os.getpid()} of .* stands by on this node already"):
                 StandBy(tmp_path, machine(), lambda: None)
             next_one.close()

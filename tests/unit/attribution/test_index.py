@@ -5,7 +5,7 @@ from __future__ import annotations
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.attribution.tree_nodes import MAX_NESTED, MAX_NESTED_LEVELS
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
 PAUSE, APP, SIDECAR = "0" * 64, "a" * 64, "b" * 64
@@ -19,12 +19,12 @@ WALK = [
 ]
 
 
-def birth(cgroup_id: int, parent_id: int, name: str, *, cut: bool = False) -> CgroupBirth:
-    return CgroupBirth(0, cgroup_id, parent_id, 1, name, cut)
+def birth(cgroup_id: int, parent_id: int, name: str, *, cut: bool = False) -> CgroupMkdir:
+    return CgroupMkdir(0, cgroup_id, parent_id, 1, name, cut)
 
 
-def death(cgroup_id: int) -> CgroupDeath:
-    return CgroupDeath(0, cgroup_id, 0, 1, "", False)
+def death(cgroup_id: int) -> CgroupRmdir:
+    return CgroupRmdir(0, cgroup_id, 0, 1, "", False)
 
 
 def rename(cgroup_id: int, name: str, *, cut: bool = False) -> CgroupRename:

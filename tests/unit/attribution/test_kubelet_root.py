@@ -7,7 +7,7 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.kubelet_root import KubeletRoot, kubepods_paths, root_of
 from koordebpf.attribution.owner import OwnerKind
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupRename
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import ObjectMeta, Pod
 
 KIND = "system.slice/docker-3f.scope/kubelet.slice/kubelet-kubepods.slice"
@@ -28,12 +28,12 @@ class Tree:
         if path not in self.ids:
             parent_id = self.make(above)
             self.ids[path] = len(self.ids) + 1
-            self.index.born(CgroupBirth(0, self.ids[path], parent_id, 1, name, False))
+            self.index.born(CgroupMkdir(0, self.ids[path], parent_id, 1, name, False))
         return self.ids[path]
 
     def remove(self, path: str) -> None:
         """Let a directory die."""
-        self.index.died(CgroupDeath(0, self.ids.pop(path), 0, 1, "", False))
+        self.index.died(CgroupRmdir(0, self.ids.pop(path), 0, 1, "", False))
 
     def know(self, *uids: str) -> None:
         """Have these pods on the list."""

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events import layout
 from koordebpf.events.records import (
-    CgroupBirth,
-    CgroupDeath,
+    CgroupMkdir,
     CgroupPopulated,
     CgroupRename,
+    CgroupRmdir,
     CompactionStall,
     KswapdRun,
     MemoryStall,
@@ -38,7 +38,7 @@ def test_oom_kill() -> None:
     assert layout.decode(buf) == OomKill(1_000, 77, 5, 900, 500, 20, 1, 10, False, "hog")
 
 
-@pytest.mark.parametrize(("kind", "record"), [(3, CgroupBirth), (4, CgroupDeath), (5, CgroupRename)])
+@pytest.mark.parametrize(("kind", "record"), [(3, CgroupMkdir), (4, CgroupRmdir), (5, CgroupRename)])
 def test_cgroup(kind: int, record: type) -> None:
     buf = head(kind, 176) + struct.pack("<QII136s", 1, 4, 0, b"pod7")
     assert layout.decode(buf) == record(1_000, 77, 1, 4, "pod7", False)

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordebpf.events.layout import STALL_BYTES, STALL_CAUSES, decode, decode_stall, decode_totals, expected_offsets
-from koordebpf.events.records import CgroupBirth, CgroupDeath, CgroupPopulated, CgroupRename, OomKill
+from koordebpf.events.records import CgroupMkdir, CgroupPopulated, CgroupRename, CgroupRmdir, OomKill
 from koordebpf.kernel.backends import packing
 
 U64 = st.integers(0, (1 << 64) - 1)
 KINDS = {
-    packing.KOORD_CGROUP_MKDIR: CgroupBirth,
-    packing.KOORD_CGROUP_RMDIR: CgroupDeath,
+    packing.KOORD_CGROUP_MKDIR: CgroupMkdir,
+    packing.KOORD_CGROUP_RMDIR: CgroupRmdir,
     packing.KOORD_CGROUP_RENAME: CgroupRename,
 }
 
@@ -29,7 +29,7 @@ def test_a_cgroup(kind: int, ts: int, own: int, parent: int, level: int) -> None
 @pytest.mark.parametrize(("length", "is_cut"), [(1, False), (135, False), (136, True), (255, True)])
 def test_a_name_that_is_too_long_is_cut_and_marked(length: int, is_cut: bool) -> None:
     birth = decode(packing.pack_cgroup(packing.KOORD_CGROUP_MKDIR, 1, 2, 3, 4, "n" * length))
-    assert isinstance(birth, CgroupBirth)
+    assert isinstance(birth, CgroupMkdir)
     assert (birth.name, birth.name_cut) == ("n" * min(length, packing.KOORD_NAME_LEN - 1), is_cut)
 
 

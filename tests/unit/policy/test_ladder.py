@@ -66,7 +66,7 @@ def test_without_rungs_the_victims_go_at_once_and_nothing_else_is_on():
 def test_who_does_not_grow_is_neither_braked_nor_frozen():
     plan = plan_for(node(850, growth=0))
     assert [each.rung for each in plan.ladder if not each.actions] == [Rung.BRAKE, Rung.FREEZE]
-    assert plan.ladder[0].text == "nothing: nobody to go grows"
+    assert plan.ladder[0].text == "nothing: no victim grows"
     assert begun(step(node(850, growth=0))) is Rung.RECLAIM
 
 
@@ -167,7 +167,7 @@ def test_what_was_evicted_and_does_not_go_is_killed_after_its_grace():
     told = (PendingRelease("uid-spark-hog", NOW_NS + 3 * NS_PER_S, 300 * MIB),)
     # GIVEN it is pending since second 3, so that nobody else is to go
     waiting = step(replace(node(850, at_s=32.9), pending=told), state)
-    assert (waiting.kind, waiting.sentence) == ("wait", "what was told to go is awaited")
+    assert (waiting.kind, waiting.sentence) == ("wait", "the end of evicted pods is awaited")
     killing = step(replace(node(850, at_s=33), pending=told), waiting.state)
     assert begun(killing) is Rung.KILL
     assert [action.name for action in killing.begin.actions] == ["hog"]

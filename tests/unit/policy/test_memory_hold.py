@@ -95,7 +95,7 @@ def test_no_step_for_stalls_of_before_the_last_one():
     assert again.be_millicpu == 2250
     over = plan(20, second=16, last=5.5, state=again.next)
     assert (over.next.memory_hold, over.be_millicpu) == (None, 5200)
-    assert "nobody stalled for memory for 10 s: the hold ends" in over.reason
+    assert "no pod stalled for memory for 10 s: the hold ends" in over.reason
 
 
 def test_it_ends_when_the_stalls_are_over():

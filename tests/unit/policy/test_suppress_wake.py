@@ -13,11 +13,11 @@ from koordebpf.policy.suppress.wake import (
     TracingPace,
     WakeSettings,
     WakeState,
-    begun,
     due_ns,
     is_rise,
     judged,
     paced,
+    restarted,
     woken,
 )
 from koordebpf.state.suppression import SuppressState
@@ -31,14 +31,14 @@ T0 = 100 * NS_PER_S
 
 
 def test_what_is_seen_is_looked_at_twice_a_window_apart():
-    state = begun(WakeState(), "scheduler", T0, SETTINGS)
+    state = restarted(WakeState(), "scheduler", T0, SETTINGS)
     assert (state.by, due_ns(state, SETTINGS)) == ("scheduler", T0 + WINDOW_NS)
     # WHEN the second look shows nothing and nothing more was seen THEN nothing is awaited
     assert due_ns(judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
 
 
 def test_while_something_is_seen_it_goes_on_looking():
-    state = begun(begun(WakeState(), "pressure", T0, SETTINGS), "scheduler", T0 + 1, SETTINGS)
+    state = restarted(restarted(WakeState(), "pressure", T0, SETTINGS), "scheduler", T0 + 1, SETTINGS)
     assert state.by == "scheduler"
     state = judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False)
     assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
@@ -46,19 +46,19 @@ def test_while_something_is_seen_it_goes_on_looking():
 
 
 def test_a_burst_seen_in_part_has_a_second_round_and_then_it_rests():
-    state = judged(begun(WakeState(), "scheduler", T0, SETTINGS), T0 + WINDOW_NS, SETTINGS, is_worth=True)
+    state = judged(restarted(WakeState(), "scheduler", T0, SETTINGS), T0 + WINDOW_NS, SETTINGS, is_worth=True)
     assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
     state = judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=True)
     # THEN nothing wakes before the time has passed since the first round
     end_ns = T0 + WINDOW_NS + SETTINGS.rest_ns
-    assert due_ns(begun(state, "scheduler", end_ns - 1, SETTINGS), SETTINGS) is None
-    assert due_ns(begun(state, "scheduler", end_ns, SETTINGS), SETTINGS) == end_ns + WINDOW_NS
+    assert due_ns(restarted(state, "scheduler", end_ns - 1, SETTINGS), SETTINGS) is None
+    assert due_ns(restarted(state, "scheduler", end_ns, SETTINGS), SETTINGS) == end_ns + WINDOW_NS
 
 
 def test_however_often_it_is_woken_two_rounds_in_a_second_are_the_most():
     state, rounds = WakeState(), []
     for now_ns in range(T0, T0 + 20 * NS_PER_S, NS_PER_MS):
-        state = begun(state, "pressure", now_ns, SETTINGS)
+        state = restarted(state, "pressure", now_ns, SETTINGS)
         due = due_ns(state, SETTINGS)
         if due is not None and now_ns >= due:
             rounds.append(now_ns)
@@ -74,7 +74,7 @@ def looks(seen: range, worth: int | None = None) -> tuple[list[int], WakeState]:
     """
     state, when = WakeState(), []
     for now_ns in seen:
-        state = begun(state, "pressure", now_ns, SETTINGS)
+        state = restarted(state, "pressure", now_ns, SETTINGS)
         due = due_ns(state, SETTINGS)
         if due is not None and now_ns >= due:
             when.append(now_ns)
@@ -104,9 +104,9 @@ def test_after_a_second_of_peace_they_are_looked_at_as_at_first():
     assert state.pressure.empty > 8
     heard_ns = state.heard_ns("pressure")
     assert heard_ns == when[-1] + SETTINGS.rest_ns // 4
-    assert begun(state, "pressure", heard_ns - 1, SETTINGS) == state
-    assert begun(state, "pressure", heard_ns + SETTINGS.rest_ns - 1, SETTINGS).pressure.empty > 8
-    assert begun(state, "pressure", heard_ns + SETTINGS.rest_ns, SETTINGS).pressure.empty == 0
+    assert restarted(state, "pressure", heard_ns - 1, SETTINGS) == state
+    assert restarted(state, "pressure", heard_ns + SETTINGS.rest_ns - 1, SETTINGS).pressure.empty > 8
+    assert restarted(state, "pressure", heard_ns + SETTINGS.rest_ns, SETTINGS).pressure.empty == 0
 
 
 def test_pressure_that_is_there_all_the_time_does_not_hide_what_the_scheduler_sees():
@@ -114,11 +114,11 @@ def test_pressure_that_is_there_all_the_time_does_not_hide_what_the_scheduler_se
     when, state = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS))
     now_ns = when[-1] + 1
     assert state.since_ns is None
-    assert begun(state, "pressure", now_ns, SETTINGS) == state
+    assert restarted(state, "pressure", now_ns, SETTINGS) == state
     # WHEN a latency-sensitive task waits THEN it is looked at at once, and as often as if nothing had been seen before
     for _ in range(8):
-        state = begun(state, "scheduler", now_ns, SETTINGS)
-        state = begun(begun(state, "scheduler", now_ns, SETTINGS), "pressure", now_ns, SETTINGS)
+        state = restarted(state, "scheduler", now_ns, SETTINGS)
+        state = restarted(restarted(state, "scheduler", now_ns, SETTINGS), "pressure", now_ns, SETTINGS)
         assert (state.by, due_ns(state, SETTINGS)) == ("scheduler", now_ns + WINDOW_NS)
         now_ns += WINDOW_NS
         state = judged(state, now_ns, SETTINGS, is_worth=False)

@@ -184,7 +184,7 @@ def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
     assert "    kill     kills the cgroup of spark/busy: 0 B come back" in of_requests  # who asks goes on asking
     asked = plan_page(node_plan_of(recorded), 10, with_ladder=True)
     assert "  * evict    evicts spark/hog: 300 MiB come back" in asked
-    assert "    freeze   freezes spark/hog: it grows no more and gives nothing back" in asked
+    assert "    freeze   freezes spark/hog: it grows no more and releases nothing" in asked
     used = node_plan_of(recorded, EvictSettings(ladder=LadderSettings(rungs=frozenset({Rung.BRAKE, Rung.EVICT}))))
     assert "  * brake    memory.high holds spark/hog at 285 MiB" in plan_page(used, 10)
     calm = plan_page(node_plan_of(frame([], used=1)), 10, with_ladder=True)

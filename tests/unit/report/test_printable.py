@@ -23,7 +23,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.demo.screen import Screen as DemoScreen
 from koordebpf.demo.story import Event
-from koordebpf.events.records import CgroupBirth, OomKill
+from koordebpf.events.records import CgroupMkdir, OomKill
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, page, printable, printable_text
@@ -40,7 +40,7 @@ from koordebpf.report.pages.screen import Screen
 from koordebpf.report.pages.top import Choice, TopPage, TopRow, page_lines
 from koordebpf.report.trace.record_line import Seen
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.trace.trace_output import told_json, told_text
+from koordebpf.report.trace.trace_output import render_json, render_text
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.store.audit import AuditRecord, OpenPlan
@@ -147,7 +147,7 @@ DOCTOR = DoctorReport(
     "quality",
 )  # fmt: skip
 OOM = OomKill(1, 7, 7, 1, 1, 1, 1, 9, False, "comm")
-BIRTH = CgroupBirth(1, 7, 6, 3, "name", False)
+BIRTH = CgroupMkdir(1, 7, 6, 3, "name", False)
 EVICTED = Event(
     1, "evicted", "evicting: x", "hog",
     {"crossed_ns": 1, "seen_ns": 2, "decided_ns": 3, "sent_ns": 4, "freed_ns": 5, "credit_bytes": 6, "ranking": []},
@@ -155,9 +155,9 @@ EVICTED = Event(
 PLAN = node_plan_of(RECORDED)
 VICTIM = PLAN.victims[0]
 RENDERERS: dict[str, tuple[Any, Callable[[Any], str]]] = {
-    "trace": (Seen(OOM, OWNER, WALL), lambda seen: told_text([seen])),
-    "trace births": (Seen(BIRTH, None, WALL), lambda seen: told_text([seen])),
-    "trace --summary": (STALLS, told_text),
+    "trace": (Seen(OOM, OWNER, WALL), lambda seen: render_text([seen])),
+    "trace births": (Seen(BIRTH, None, WALL), lambda seen: render_text([seen])),
+    "trace --summary": (STALLS, render_text),
     "top": (top_page(), top_lines),
     "top on a terminal": (top_page(), rich_screen),
     "plan": (PLAN, lambda plan: plan_page(plan, 10, with_ladder=True)),
@@ -219,7 +219,7 @@ def test_json_says_the_same_and_is_obeyed_by_nothing() -> None:
     chance = random.Random(3)
     for _ in range(ROUNDS):
         text = hostile(chance)
-        for raw in (json_bytes({"a": text}), told_json([Seen(msgspec.structs.replace(OOM, comm=text), None, WALL)])):
+        for raw in (json_bytes({"a": text}), render_json([Seen(msgspec.structs.replace(OOM, comm=text), None, WALL)])):
             assert not re.search(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xd8\x9c", raw)
         found = msgspec.json.decode(json_bytes({"a": text}))["a"]
         surrogates = [char for char in text if 0xD800 <= ord(char) < 0xE000]

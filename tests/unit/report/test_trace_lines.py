@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import (
-    CgroupBirth,
-    CgroupDeath,
+    CgroupMkdir,
     CgroupPopulated,
     CgroupRename,
+    CgroupRmdir,
     CompactionStall,
     KswapdRun,
     MemcgEvent,
@@ -42,7 +42,7 @@ from koordebpf.report.trace.record_line import (
     trace_line,
 )
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.trace.trace_output import told_json, told_text, trace_schema
+from koordebpf.report.trace.trace_output import render_json, render_text, trace_schema
 from koordebpf.state.view import LedgerRow, LedgerView, Party
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -62,8 +62,8 @@ OWNER = Owner(
 LINES = [
     (STALL, "reclaim  shop/web[main]           limit 12.3 ms 128 KiB java"),
     (OOM, "oom-kill shop/web[main]           node  2.0 MiB hog (100)"),
-    (CgroupBirth(1, 77, 1, 4, "pod1", False), "born     shop/web[main]           pod1"),
-    (CgroupDeath(1, 77, 1, 4, "p" * 40, False), "died     shop/web[main]           ppppppppppppp…ppppppppppppp"),
+    (CgroupMkdir(1, 77, 1, 4, "pod1", False), "born     shop/web[main]           pod1"),
+    (CgroupRmdir(1, 77, 1, 4, "p" * 40, False), "died     shop/web[main]           ppppppppppppp…ppppppppppppp"),
     (CgroupRename(1, 77, 1, 4, "new", False), "renamed  shop/web[main]           now new"),
     (KswapdRun(1, 0, 2_000_000, 1, 0), "kswapd   shop/web[main]           NUMA node 1 awake 2 ms"),
     (
@@ -163,7 +163,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("told", [SUMMARY, COUNTERS], ids=["summary", "counters"])
     def test_so_are_summary_and_counters(self, told: Summary | Counters) -> None:
-        self.validator.validate(json.loads(told_json(told)))
+        self.validator.validate(json.loads(render_json(told)))
 
     @pytest.mark.parametrize(
         "change", [{"kind": "rumour"}, {"delta_ns": "long"}, {"delta_ns": None}, {"more": 1}, {"owner": 3}]
@@ -179,8 +179,8 @@ class TestSchema:
 
 def test_a_batch_is_a_line_for_each_record() -> None:
     batch = [Seen(STALL, OWNER, WALL), Seen(OOM, None, WALL)]
-    assert told_text(batch).splitlines() == [trace_line(STALL, OWNER, WALL), trace_line(OOM, None, WALL)]
-    assert told_json(batch).splitlines() == [trace_json(STALL, OWNER, WALL), trace_json(OOM, None, WALL)]
+    assert render_text(batch).splitlines() == [trace_line(STALL, OWNER, WALL), trace_line(OOM, None, WALL)]
+    assert render_json(batch).splitlines() == [trace_json(STALL, OWNER, WALL), trace_json(OOM, None, WALL)]
 
 
 @pytest.mark.parametrize(

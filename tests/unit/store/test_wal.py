@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.evict.unfinished_kill import BegunKill
+from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.report.pages.explain import explained
 from koordebpf.state.outcome import Outcome, Result
@@ -26,9 +26,9 @@ def outcome(result: Result) -> Outcome:
     return Outcome("uid-spark-hog", "spark", "hog", "cgroup", result, "why", 2, sent_ns=3)
 
 
-def begun() -> BegunKill:
+def begun() -> UnfinishedKill:
     target = KillTarget(Path("/sys/fs/cgroup/memory/p"), 7, 1, Path("/sys/fs/cgroup/freezer/p"))
-    return BegunKill("uid-spark-hog", "spark", "hog", 2, target)
+    return UnfinishedKill("uid-spark-hog", "spark", "hog", 2, target)
 
 
 @pytest.fixture

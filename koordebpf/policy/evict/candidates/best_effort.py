@@ -20,7 +20,7 @@ def candidates_of(
 
     A candidate carries the label koordinator.sh/qosClass=BE exactly, or stands for one that does
     (`exemptions.judged`), lets the feature evict it, is neither finished nor already leaving, has memory that was
-    measured if that is what it goes for, and would free it by going.
+    measured if it is evicted for CPU, and its eviction would free it.
     Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
     ones are candidates.
     """
@@ -52,7 +52,7 @@ def _excluded_by_label(pod: PodView) -> Reason:
 
 
 def excluding_now(current: Round, feature: str, *, needs_usage: bool) -> Callable[[PodView], Reason | None]:
-    """Return what tells code and reason why this feature cannot evict a pod now, None where it may."""
+    """Return a function for code and reason why this feature cannot evict a pod now, None where it may."""
     barred, refused, view, now_ns = current.barred, current.refused, current.view, current.view.now_ns
     policies = current.settings.exemptions.policies
     is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"

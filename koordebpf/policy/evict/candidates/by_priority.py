@@ -49,7 +49,7 @@ def priority_key(pod: PodView) -> tuple[int, int, int]:
 
 
 def priority_order(pods: Iterable[PodView], size: Callable[[PodView], int]) -> list[PodView]:
-    """Return the pods in Koordinator's order, the first to go first.
+    """Return the pods in Koordinator's order, the first victim first.
 
     `priority_key` ascending, then `size` descending; exact ties are settled by chance there. Here name descending,
     namespace and uid settle them.

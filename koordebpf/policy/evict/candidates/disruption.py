@@ -18,7 +18,7 @@ _PAST_PDBS = FINISHED_PHASES | {"Pending"}  # such pods are deleted without a lo
 
 
 class Disruption(msgspec.Struct, frozen=True):
-    """The API server's answer as far as it can be foretold. `pdb`: the one whose status.disruptionsAllowed it takes."""
+    """The API server's answer to an Eviction, as predicted. `pdb`: the one whose status.disruptionsAllowed it takes."""
 
     text: str
     pdb: str | None = None
@@ -49,7 +49,7 @@ class Disruptions:
         """Whether anything is known of them; that there are none is known too."""
         return self._by_namespace is not None
 
-    def foretell(self, pod: PodView) -> Disruption | None:
+    def predict(self, pod: PodView) -> Disruption | None:
         """Return what the API server will answer.
 
         Source: k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go, Create and checkAndDecrement.

@@ -89,7 +89,7 @@ def exempt_bytes(view: NodeView, settings: EvictSettings) -> Mapping[str, int]:
             continue
         if pod.eviction_policy is not None and is_honoured(exemptions.policies, pod.namespace, view):
             sums["policy"] += 0 if allows_eviction(pod.eviction_policy, be_memory_evict.FEATURE) else held
-        answer = disruptions.foretell(pod)
+        answer = disruptions.predict(pod)
         if answer is not None and not answer.is_allowed and is_honoured(exemptions.budgets, pod.namespace, view):
             sums["budget"] += held
         has_long_grace = pod.terms.grace_s * NS_PER_S > settings.pending_max_ns

@@ -24,7 +24,7 @@ def exclusion(pod: PodView | Candidate, reason: Reason) -> Excluded:
 
 
 def protected(view: NodeView, settings: EvictSettings) -> Callable[[PodView], Reason | None]:
-    """Return what tells why a pod is never a victim, None where it may be one.
+    """Return a function for the reason why a pod is never a victim, None where it may be one.
 
     A pod whose start is not known is not young.
     """

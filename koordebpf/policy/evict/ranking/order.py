@@ -18,7 +18,7 @@ def be_key(pod: PodView) -> int:
 
 
 def be_order(pods: Iterable[PodView], size: Callable[[PodView], int] = credit_bytes) -> list[PodView]:
-    """Return the pods in Koordinator's order, the first to go first.
+    """Return the pods in Koordinator's order, the first victim first.
 
     spec.priority ascending, then `size` descending, then name descending; Koordinator's size is what it counts as used,
     which leaves out what the kernel holds for a pod. A missing
@@ -96,7 +96,7 @@ def as_candidates(
 
 
 def with_cpu(candidates: Iterable[Candidate], pods: Iterable[PodView]) -> tuple[Candidate, ...]:
-    """Return candidates with what they would give back of CPU; `pods` are the same ones in the same order."""
+    """Return candidates with what they would release of CPU; `pods` are the same ones in the same order."""
     return tuple(
         replace(
             candidate,

@@ -1,4 +1,4 @@
-"""Who goes first among pods that Koordinator tells apart by size only."""
+"""Tie-break pods of equal priority: the aggressor first, owners spread, then by size as Koordinator does."""
 
 from __future__ import annotations
 
