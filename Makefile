@@ -5,7 +5,7 @@ SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildc
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-kernels lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels lint bench bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -21,7 +21,10 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 	@.ci/setup cluster
 	@$(PYTHON) -m tests.cluster.demo
 
-test: setup ## Run every test this machine can run.
+test: setup ## Run the tests of ten minutes: all but slow ones and other kernels.
+	@$(PYTHON) tests/run.py --quick
+
+test-all: setup ## Run every test this machine can run.
 	@$(PYTHON) tests/run.py
 
 test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests import slow
+
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 _TESTS = Path(__file__).parent
@@ -36,8 +38,11 @@ def _fail_if_required(report: R, path: Path) -> R:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = _fail_if_required((yield), item.path)
-    if report.when == "teardown" and (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
-        report.user_properties.append((TRIES, tries))
+    if report.when == "teardown":
+        if (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
+            report.user_properties.append((TRIES, tries))
+        if item.get_closest_marker(slow.MARK):
+            report.user_properties.append((slow.MARK, "yes"))
     return report
 
 

@@ -5,7 +5,9 @@ need nothing run beside each other, one on each CPU; the others one after the ot
 those that need no kernel, and has ended when those begin that do.
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
-`python tests/run.py unit golden` runs only these; arguments after `--` go to pytest.
+`python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
+machines, the tests that are marked `slow`, and the manifests where what renders them is not compiled yet.
+A test that is not marked and takes longer than 3 s is run once more; if it takes as long again, it fails.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import second_tries  # noqa: E402
+from tests import second_tries, slow  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 
 REPORTS = TESTS.parent / ".make" / "tests"
@@ -99,6 +101,16 @@ def what_deploy_lacks() -> str | None:
         return "needs x86-64 or arm64, for which Go's wheel is made"
     if not shutil.which("apt-get"):
         return "needs a Debian or Ubuntu, whose archive promtool comes from"
+    return None
+
+
+def what_quick_deploy_lacks() -> str | None:
+    """Return why manifests are not rendered by a quick run, or None."""
+    if lacks := what_deploy_lacks():
+        return lacks
+    command = [sys.executable, "-m", "tests.deploy.programs", "--are-here"]
+    if subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
+        return "helm and kustomize are not compiled yet, which takes minutes; run: make test-all"
     return None
 
 
@@ -191,8 +203,9 @@ def run_folder(folder: str, arguments: list[str]) -> Counted:
     return _counted_with_left(folder, report, code, watched)
 
 
-def run_beside(folders: Sequence[str]) -> Counted:
+def run_beside(folders: Sequence[str], arguments: Sequence[str]) -> Counted:
     """Run folders that need nothing beside each other, one on each CPU; print what each printed when it has ended."""
+    color = ["--color=yes"] if sys.stdout.isatty() else []
     waiting = sorted(folders, key=_NEEDS_NOTHING.index)
     running: dict[str, tuple[Path, Watched]] = {}
     total = Counted()
@@ -201,7 +214,7 @@ def run_beside(folders: Sequence[str]) -> Counted:
             while waiting and len(running) < (os.cpu_count() or 1):
                 folder = waiting.pop(0)
                 report, watched = running[folder] = _watched(folder)
-                command = _command(folder, report, ["--color=yes"] if sys.stdout.isatty() else [])
+                command = _command(folder, report, [*color, *arguments])
                 with report.with_suffix(".txt").open("wb") as output:
                     watched.start(command, TESTS.parent, output.fileno())
             for folder in [folder for folder, (_, watched) in running.items() if watched.has_ended]:
@@ -299,12 +312,22 @@ def judge_second_tries(total: Counted, folders: list[str]) -> None:
             print(f"{second_tries.file()}: {error.strerror}: second tries are not written down")
 
 
+def judge_slow(total: Counted, folders: Sequence[str]) -> None:
+    """Add what takes long without the mark `slow`; in a virtual machine everything takes long."""
+    found = slow.unmarked([folder for folder in folders if folder != "vm"], REPORTS, TESTS)
+    names = [f"takes longer than {slow.LIMIT_S:g} s and is not marked {slow.MARK}: {name}" for name in found]
+    total.add(Counted(failed=len(names), names=names))
+
+
 def main(arguments: list[str]) -> int:
     """Run the folders named, or all; print the total; return the exit code."""
     folders, for_pytest = arguments, []
     if "--" in arguments:
         at = arguments.index("--")
         folders, for_pytest = arguments[:at], arguments[at + 1 :]
+    is_quick = "--quick" in folders
+    folders = [folder for folder in folders if folder != "--quick"]
+    marks = ["-m", f"not {slow.MARK}"] if is_quick else []
     if unknown := sorted(set(folders) - set(FOLDERS)):
         print(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}", file=sys.stderr)
         return 2
@@ -313,6 +336,8 @@ def main(arguments: list[str]) -> int:
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
+    if is_quick:
+        lacks |= {"deploy": what_quick_deploy_lacks, "vm": lambda: "other kernels are part of make test-all"}
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")
@@ -329,17 +354,19 @@ def main(arguments: list[str]) -> int:
         beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not for_pytest]
         if len(beside) > 1:
             print(f"\n== {', '.join(beside)} · need nothing, and run beside each other", flush=True)
-            total.add(run_beside(beside))
+            total.add(run_beside(beside, marks))
         for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
             if folder == "vm" and "cluster" in chosen:
                 bring_cluster()  # beside the machine; what fails is told when the cluster's turn comes
             seconds = time.monotonic() - begun
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
-            total.add(machine.counted() if machine and folder == "vm" else run(folder, for_pytest))
+            total.add(machine.counted() if machine and folder == "vm" else run(folder, [*marks, *for_pytest]))
     finally:
         if machine:
             machine.end()
     judge_second_tries(total, chosen)
+    if not for_pytest:
+        judge_slow(total, chosen)
     print(f"\n{time.monotonic() - begun:.0f} s in all")
     print(*left_out, sep="\n", end="\n" if left_out else "")
     print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")

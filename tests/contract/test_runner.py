@@ -26,7 +26,7 @@ def folders(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     for name in ("host", "unit"):
         (tests / name).mkdir(parents=True)
-    for name in ("conftest.py", "run.py", "again.txt", "leftovers.py", "second_tries.py", "sum.py"):
+    for name in ("conftest.py", "run.py", "again.txt", "leftovers.py", "second_tries.py", "slow.py", "sum.py"):
         shutil.copy(TESTS / name, tests)
     again = (TESTS / "again.txt").read_text()
     (tests / "again.txt").write_text(re.sub("--reruns-delay=.*", "--reruns-delay=0", again))
@@ -41,6 +41,19 @@ def run(tests: Path, require: str, *arguments: str) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
+SLEEPS = """
+import time
+import pytest
+class TestOf:
+    @pytest.mark.parametrize("word", ["a.b", "c"])
+    def test_unmarked(self, word):
+        time.sleep(0.2)
+@pytest.mark.slow
+def test_marked():
+    time.sleep(0.2)
+def test_short():
+    pass
+"""
 SKIPS = """
 import pytest
 from pathlib import Path
@@ -144,6 +157,43 @@ def test_what_dies_or_fails_is_counted(folders, body):
     done = run(folders, "", "unit")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+@pytest.fixture
+def short_limit(folders: Path) -> None:
+    text = (folders / "slow.py").read_text()
+    (folders / "slow.py").write_text(text.replace("LIMIT_S = 3.0", "LIMIT_S = 0.1"))
+    (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_what_takes_long_says_so(folders):
+    (folders / "unit" / "test_long.py").write_text(SLEEPS)
+    done = run(folders, "", "unit")
+    assert [line for line in done.stdout.splitlines() if line.startswith("failed: ")] == [
+        f"failed: takes longer than 0.1 s and is not marked slow: tests/unit/test_long.py::TestOf::test_unmarked[{word}]"
+        for word in ("a.b", "c")
+    ]
+    assert done.returncode == 1
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_what_takes_long_once_only_is_no_failure(folders):
+    seen = folders / "seen"
+    (folders / "unit" / "test_long.py").write_text(
+        f"import pathlib, time\ndef test_it(seen=pathlib.Path({str(seen)!r})):\n"
+        "    seen.exists() or time.sleep(0.2)\n    seen.touch()\n"
+    )
+    done = run(folders, "", "unit")
+    assert done.returncode == 0, done.stdout
+    assert "run once more: 1" in done.stdout
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_a_quick_run_leaves_out_what_is_slow(folders):
+    (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.2", "0"))
+    done = run(folders, "", "--quick", "unit")
+    assert "3 passed, 0 failed, 0 skipped" in done.stdout
 
 
 def test_a_test_that_passes_is_counted(folders):

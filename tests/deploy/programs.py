@@ -1,6 +1,7 @@
 """What renders and checks manifests, in a cache: helm and kustomize from Go's modules, promtool from Debian.
 
-`python -m tests.deploy.programs` brings what is missing and says where it is.
+`python -m tests.deploy.programs` brings what is missing and says where it is; with `--are-here` it only tells, by its
+exit code, whether they are compiled.
 """
 
 from __future__ import annotations
@@ -74,10 +75,13 @@ def _home() -> Path:
     return home
 
 
-def _compiled() -> Path:
-    home = _home()
+def _compiled_folder() -> Path:
     inputs = [path.read_bytes() for path in sorted(_BUILD.iterdir())]
-    folder = home / digest_of([*inputs, *(word.encode() for word in (*_FLAGS, *_TOOLS.values()))])
+    return _home() / digest_of([*inputs, *(word.encode() for word in (*_FLAGS, *_TOOLS.values()))])
+
+
+def _compiled() -> Path:
+    home, folder = _home(), _compiled_folder()
     with alone(home / "lock", say_line):
         if folder.exists():
             return folder
@@ -95,6 +99,8 @@ def _compiled() -> Path:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--are-here"]:
+        sys.exit(not _compiled_folder().exists())
     try:
         programs = (helm(), kustomize(), promtool())
     except CannotHave as error:
