@@ -170,10 +170,9 @@ def short_limit(folders: Path) -> None:
 def test_what_takes_long_says_so(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS)
     done = run(folders, "", "unit")
-    assert [line for line in done.stdout.splitlines() if line.startswith("failed: ")] == [
-        f"failed: takes longer than 0.1 s and is not marked slow: tests/unit/test_long.py::TestOf::test_unmarked[{word}]"
-        for word in ("a.b", "c")
-    ]
+    why = "failed: takes longer than 0.1 s and is not marked slow: tests/unit/test_long.py"
+    names = [f"{why}::TestOf::test_unmarked[{word}]" for word in ("a.b", "c")]
+    assert [line for line in done.stdout.splitlines() if line.startswith("failed: ")] == names
     assert done.returncode == 1
 
 
