@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.agent.ended_shortages import BY_CPU, EndedShortages
+from koordebpf.agent.open_plans import OpenPlans
 from koordebpf.agent.problems import ProblemLog
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.records import OomKill
-from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.evict.cpu_features import CPU_FEATURES
-from koordebpf.policy.plan import Plan, Victim
+from koordebpf.policy.plan import Plan
 from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
 from koordebpf.policy.suppress.settings import Policy
-from koordebpf.report.events import EventPoster, eviction_event
+from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
 from koordebpf.report.sentences import RepeatFilter, late_sentence, outcome_sentence, tick_sentence
 from koordebpf.report.trace.record_line import oom_sentence
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
-from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
+from koordebpf.store.audit import AuditRecord, OpenPlan
 from koordebpf.store.audit_trail import AuditTrail
-from koordebpf.store.wal import InFlight
 from koordebpf.store.write_log import AuditedWrite, alike, audited_write, write_sentence
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
 log = logging.getLogger("koordebpf")
-
-_GIVE_UP_NS = 180 * NS_PER_S  # an audit line is written with what is known by then
-_EVENT_AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
-_BY_CPU = frozenset(feature.name for feature in CPU_FEATURES)
-_UNMEASURED = "unmeasured"
-_UNJUDGED = frozenset({_UNMEASURED, "no_window", "no_node"})  # nothing is known of whether the shortage lasts
-_REMEMBERED = 50  # decisions for `explain`; about 10 kB each
-_REMEMBERED_WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
 
 class Reporter:
@@ -54,33 +44,26 @@ class Reporter:
         *,
         node: str,
         dry_run: bool,
-        audit: AuditLog | None,
+        trail: AuditTrail,
         events: EventPoster | None,
         metrics: AgentMetrics,
         health: Health,
-        in_flight: InFlight | None = None,
     ) -> None:
         self._node = node
         self._dry_run = dry_run
-        self._trail = AuditTrail(audit, in_flight)
+        self._trail = trail
         self._events = events
         self._metrics = metrics
         self._health = health
         self._repeats = RepeatFilter()
-        self._events_told = RepeatFilter(_EVENT_AGAIN_NS)
-        self._open: list[tuple[int, OpenPlan]] = []  # since when
-        self._begun: OpenPlan | None = None  # the one that is being carried out
-        self._victims: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid
-        self._short: frozenset[str] = frozenset()  # features that fired when they were judged last
-        self._has_cpu = False  # the node's CPUs were measured once
-        self.recent: deque[AuditRecord] = deque(maxlen=_REMEMBERED)  # decisions whose story is told
-        self._writes: deque[AuditedWrite] = deque(maxlen=_REMEMBERED_WRITES)
+        self._plans = OpenPlans()
+        self._shortages = EndedShortages()
+        self._recent = Recent()
         self._held: list[FileChange] = []  # by suppression, not said yet
         self._problems = ProblemLog()
-        self._quality: SignalQuality | None = None
         metrics.decision.is_dry_run = dry_run
         self._tell_interrupted()
-        self._publish()
+        self._recent.publish(self._plans.records)
 
     def problems(self, by_reason: Mapping[str, Sequence[str]]) -> None:
         """Log what is wrong with the source, its objects or the strategy, each once as long as it lasts."""
@@ -104,24 +87,24 @@ class Reporter:
 
     def begin(self, plan: Plan, *, crossed_ns: int | None, decided_ns: int) -> None:
         """Note a plan before it is carried out: should the agent be killed meanwhile, its successor tells of it."""
-        self._begun = self._open_line(plan, crossed_ns, decided_ns)
-        if not self._trail.begin(self._begun.record()):
+        line = self._plans.carried_out = self._open_line(plan, crossed_ns, decided_ns)
+        if not self._trail.begin(line.record()):
             self._say("in-flight", "what is under way cannot be noted: a kill of the agent now would leave no record")
 
     def plan(self, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int) -> None:
         """Tell of a plan that fired, with the outcomes known at once."""
-        begun, self._begun = self._begun, None
+        begun, self._plans.carried_out = self._plans.carried_out, None
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
         # A guard that opens is news, and so is a kill of who was evicted.
         key = "held:" if guards else f"{plan.sentence.partition(' ')[0]}:"
         # Amounts change with each look and are no news.
         why_none = [each.reason.lstrip("0123456789. ") for each in plan.features if each.verdict.fires]
         key += ",".join(victim.candidate.uid for victim in plan.victims) or "; ".join(why_none)
-        news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._quality))
+        news = self._say(key, tick_sentence(plan, guards, dry_run=self._dry_run, signals=self._metrics.signals.quality))
         is_acting = any(o.result in (Result.SENT, Result.DONE) for o in outcomes)
         if crossed_ns is not None and is_acting:
             self._metrics.decision.seen_to_decided.observe_ns(decided_ns - crossed_ns)
-        self._remember(plan)
+        self._plans.remember(plan)
         for outcome in outcomes:
             if outcome.result is Result.DRY_RUN:  # the others come by `outcome`
                 self._count(outcome)
@@ -135,22 +118,12 @@ class Reporter:
         """Tell of an outcome that came later."""
         self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome))
         self._count(outcome)
-        for _, line in self._open:
+        for line in self._plans:
             self._note(line, outcome)
-        _, victim = self._victims.get(outcome.uid, ("", None))
-        if self._events and victim and (event := eviction_event(victim, outcome)):
-            # An eviction that is refused twenty times is one piece of news.
-            key = f"{outcome.uid}:{outcome.result.value}"
-            if self._events_told.say(key, event.message, time.monotonic_ns()) is not None:
-                self._events.post(event, time.time())
-
-    def _remember(self, plan: Plan) -> None:
-        for feature in plan.features:
-            for victim in feature.victims:
-                self._victims[victim.candidate.uid] = (feature.verdict.feature, victim)
+        if self._events and (victim := self._plans.victim(outcome.uid)):
+            self._events.post_outcome(victim, outcome, time.monotonic_ns(), time.time())
 
     def _open_line(self, plan: Plan, crossed_ns: int | None, decided_ns: int) -> OpenPlan:
-        self._remember(plan)
         line = OpenPlan(
             plan,
             node=self._node,
@@ -158,20 +131,19 @@ class Reporter:
             seen_ns=crossed_ns,
             decided_ns=decided_ns,
             wall_s=time.time(),
-            signals=self._quality,
+            signals=self._metrics.signals.quality,
         )
-        self._open.append((decided_ns, line))
-        self._is_news = True
+        self._plans.add(line, decided_ns)
+        self._recent.changed()
         return line
 
     def _note(self, line: OpenPlan, outcome: Outcome) -> None:
         if line.note(outcome):
-            self._is_news = True
+            self._recent.changed()
             self._trail.progress(line.id, outcome)
 
     def _count(self, outcome: Outcome) -> None:
-        feature, _ = self._victims.get(outcome.uid, ("", None))
-        self._metrics.count_outcome(outcome, feature)
+        self._metrics.count_outcome(outcome, self._plans.feature(outcome.uid))
 
     def suppression(self, plan: SuppressPlan, counts: Mapping[tuple[str, str], int]) -> None:
         """Bring the metrics of suppression up to date, and say where none takes place."""
@@ -211,20 +183,19 @@ class Reporter:
 
     def _note_write(self, change: FileChange) -> None:
         line = audited_write(change, self._node, time.time())
-        self._writes.append(line)
-        self._is_news = True
+        self._recent.add_write(line)
         if change.result is WriteResult.WRITTEN or not self._dry_run:
             self._trail.write(line)
 
     def released(self, entry: PendingRelease, now_ns: int) -> None:
         """Tell that a victim's memory is back. Pods that someone else deleted, or that held none, are no news."""
-        if entry.uid not in self._victims or not entry.credit_bytes:
+        if self._plans.victim(entry.uid) is None or not entry.credit_bytes:
             return
         self._metrics.decision.released_bytes += entry.credit_bytes
-        for _, line in self._open:
+        for line in self._plans:
             line.note_freed(entry.uid, now_ns)
-        self._is_news = True
-        name = self._name(entry.uid)
+        self._recent.changed()
+        name = self._plans.name(entry.uid)
         self._say(
             f"released:{entry.uid}:{entry.since_ns}",
             f"{name} gave {format_bytes(entry.credit_bytes)} back within {format_ns(now_ns - entry.since_ns)}",
@@ -235,9 +206,9 @@ class Reporter:
 
         It is no longer counted on; one whose eviction brought nothing is passed over for `barred_ns`.
         """
-        for _, line in self._open if entry.failed_ns is not None else ():
+        for line in self._plans if entry.failed_ns is not None else ():
             line.note_in_vain(entry.uid, entry.why)
-        self._say(f"late:{entry.uid}", late_sentence(self._name(entry.uid), entry, now_ns, barred_ns))
+        self._say(f"late:{entry.uid}", late_sentence(self._plans.name(entry.uid), entry, now_ns, barred_ns))
 
     def view(
         self,
@@ -260,12 +231,10 @@ class Reporter:
         metrics = self._metrics
         metrics.take(view)
         metrics.decision.closed_guards = tuple(guard.code for guard in guards)
-        self._has_cpu = self._has_cpu or view.cpu is not None
-        # CPU is measured each second, memory in between as often as it takes: that is no word on CPU.
-        judged = [each for each in plan.features if not (self._has_cpu and each.verdict.skipped == _UNMEASURED)]
+        judged = self._shortages.judged(plan.features, has_cpu=view.cpu is not None)
         for feature in judged:
             name = feature.verdict.feature
-            if name in _BY_CPU:
+            if name in BY_CPU:
                 metrics.decision.need_millicpu[name] = feature.cpu.need_millicpu if feature.cpu else 0
             else:
                 metrics.decision.need_bytes[name] = feature.need_bytes
@@ -277,7 +246,6 @@ class Reporter:
         metrics.signals.quality = watch.quality
         metrics.signals.lost = len(watch.lost)
         metrics.signals.other_kubepods = len(watch.index.kubelet.others)
-        self._quality = watch.quality
         self._health.rests_on(watch.quality, tuple(f"{source.signal}: {source.reason}" for source in watch.lost))
         if totals := watch.totals():
             metrics.signals.take_totals(totals)
@@ -288,20 +256,9 @@ class Reporter:
             self._say("audit", problem)
         metrics.sinks.audit_dropped, metrics.sinks.audit_waiting = self._trail.dropped, self._trail.waiting
         metrics.sinks.events_dropped = self._events.dropped if self._events else 0
-        self._tell_over([feature.verdict for feature in judged], view.now_ns)
+        for key, sentence in self._shortages.look([feature.verdict for feature in judged], view.now_ns):
+            self._say(key, sentence)
         self._health.ticked(view.now_ns, tuple(guard.sentence for guard in guards))
-
-    def _tell_over(self, verdicts: Sequence[Verdict], now_ns: int) -> None:
-        judged = [each for each in verdicts if each.skipped not in _UNJUDGED]
-        over = [each for each in judged if each.feature in self._short and not each.fires]
-        memory = dict.fromkeys(each.reason for each in over if each.feature not in _BY_CPU)
-        cpu = dict.fromkeys(each.reason for each in over if each.feature in _BY_CPU)
-        if memory:
-            self._say(f"below:{now_ns}", f"back below the threshold: {'; '.join(memory)}")
-        if cpu:
-            self._say(f"below:cpu:{now_ns}", f"no longer short of CPU: {'; '.join(cpu)}")
-        fires = {each.feature for each in verdicts if each.fires}
-        self._short = (self._short - {each.feature for each in over}) | fires
 
     def exempt(self, held_bytes: Mapping[str, int]) -> None:
         """Bring the metrics up to date with the memory of pods that their owners' own words spare, by reason."""
@@ -312,44 +269,23 @@ class Reporter:
         self._metrics.ticks += 1
         now_ns = time.monotonic_ns()
         self._problems.flush(now_ns)
-        if self._open:
-            self._settle(now_ns)
-        else:
-            self._victims.clear()
+        for line in self._plans.take_settled(now_ns):
+            if line.is_settled and line.decided_to_freed_ns is not None:
+                self._metrics.decision.decided_to_freed.observe_ns(line.decided_to_freed_ns)
+            record = line.record()
+            self._recent.add_decision(record)
+            self._trail.write(record)
+        if not self._plans:
             self._trail.clear()
-        if self._is_news:
-            self._publish()
-
-    def _settle(self, now_ns: int) -> None:
-        still: list[tuple[int, OpenPlan]] = []
-        for since_ns, line in self._open:
-            if line.is_settled or now_ns - since_ns > _GIVE_UP_NS:
-                if line.is_settled and line.decided_to_freed_ns is not None:
-                    self._metrics.decision.decided_to_freed.observe_ns(line.decided_to_freed_ns)
-                record = line.record()
-                self.recent.append(record)
-                self._is_news = True
-                self._trail.write(record)
-            else:
-                still.append((since_ns, line))
-        self._open = still
-        if not still:
-            self._victims.clear()
-            self._trail.clear()
-
-    # A plan changes while it is recorded: only the loop may look at it.
-    def _publish(self) -> None:
-        self._is_news = False
-        self._decisions = (*self.recent, *(line.record() for _, line in self._open))
-        self._last_writes = tuple(self._writes)
+        self._recent.publish(self._plans.records)  # a plan changes while it is recorded: only the loop may look at it
 
     def decisions(self) -> tuple[AuditRecord, ...]:
         """Return the last decisions as of the last tick, also those whose outcome is awaited; from any thread."""
-        return self._decisions
+        return self._recent.decisions()
 
     def writes(self) -> tuple[AuditedWrite, ...]:
         """Return the last changes of files as of the last tick, also those of a dry run; from any thread."""
-        return self._last_writes
+        return self._recent.writes()
 
     def failed_tick(self, error: Exception) -> None:
         """Count a tick that an error ended, and be not ready until a full one succeeds."""
@@ -359,9 +295,8 @@ class Reporter:
     def close(self) -> None:
         """Write every open audit line with what is known, and post the last Events."""
         self._tell_held()
-        for _, line in self._open:
-            self._trail.write(line.record())
-        self._open = []
+        for record in self._plans.close():
+            self._trail.write(record)
         self._trail.close()
         if self._events:
             self._events.close()
@@ -369,7 +304,7 @@ class Reporter:
     def _tell_interrupted(self) -> None:
         for record in self._trail.left:
             log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
-            self.recent.append(record)
+            self._recent.add_decision(record)
             self._trail.write(record)
         self._trail.clear()
 
@@ -378,7 +313,3 @@ class Reporter:
         if said:
             log.info("%s", said)
         return said is not None
-
-    def _name(self, uid: str) -> str:
-        _, victim = self._victims.get(uid, ("", None))
-        return f"{victim.candidate.namespace}/{victim.candidate.name}" if victim else f"pod {uid}"

@@ -57,6 +57,7 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.slo.pods.eviction import may_be_evicted
 from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
 from koordebpf.store.audit import open_audit
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
 from koordebpf.store.pod_list import KeptList, KeptSource
@@ -158,11 +159,10 @@ def _run(
         reporter = Reporter(
             node=node_name,
             dry_run=executor.is_dry_run,
-            audit=open_audit(config.audit),
+            trail=AuditTrail(open_audit(config.audit), in_flight),
             events=EventPoster(actions) if actions else None,
             metrics=metrics,
             health=health,
-            in_flight=in_flight,
         )
         stack.callback(reporter.close)
         serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)

@@ -15,11 +15,14 @@ from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
+from koordebpf.report.sentences import RepeatFilter
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
 _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
+_AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
 _CLOSE_S = 1.0  # Why: as for evictions (act/api.py)
 
@@ -78,6 +81,7 @@ class EventPoster:
     def __init__(self, api: CreatesEvents) -> None:
         self._api = api
         self._queue: Queue[tuple[PodEvent, datetime] | None] = Queue(_QUEUED)
+        self._posted_before = RepeatFilter(_AGAIN_NS)
         self.posted = 0
         self.dropped = 0
         self._is_closing = False
@@ -90,6 +94,13 @@ class EventPoster:
             self._queue.put_nowait((event, datetime.fromtimestamp(wall_s, UTC)))
         except Full:
             self.dropped += 1
+
+    def post_outcome(self, victim: Victim, outcome: Outcome, now_ns: int, wall_s: float) -> None:
+        """Queue the Event of an eviction that was tried; one that is refused twenty times is one piece of news."""
+        event = eviction_event(victim, outcome)
+        key = f"{outcome.uid}:{outcome.result.value}"
+        if event is not None and self._posted_before.say(key, event.message, now_ns) is not None:
+            self.post(event, wall_s)
 
     def close(self) -> None:
         """Post what is queued, but for no longer than a second, then stop the thread; one that hangs is left."""

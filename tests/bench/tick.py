@@ -29,6 +29,7 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.build import build_view
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.units import MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
@@ -64,7 +65,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         reporter = Reporter(
             node="node",
             dry_run=True,
-            audit=None,
+            trail=AuditTrail(None, None),
             events=None,
             metrics=AgentMetrics(SelfUsageReader().read),
             health=Health(),

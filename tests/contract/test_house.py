@@ -16,11 +16,9 @@ MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
 MAX_ARGUMENTS = 6  # of a constructor
 MAX_FILES = 15  # of a folder, without __init__.py
-MAX_ENTRIES = 20
+MAX_ENTRIES = 18
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
-    ("arguments", "agent/reporter.py", "Reporter"): "one argument for each place that it reports to",
-    ("attributes", "agent/reporter.py", "Reporter"): "all that is needed to report each thing once",
     ("lines", "agent/run.py", "_run"): "puts one agent together, in the order in which its parts are closed again",
     ("attributes", "agent/strategies/suppression_wake.py", "SuppressionWake"): "two ways to be woken",
     ("arguments", "agent/tick.py", "Agent"): "most parts are optional, and made in agent/run.py",

@@ -19,6 +19,7 @@ from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.nodes import NodeCgroup
 
@@ -37,7 +38,7 @@ def test_a_look_between_two_rounds_puts_the_next_round_off_no_further(
             reporter = Reporter(
                 node="node",
                 dry_run=True,
-                audit=None,
+                trail=AuditTrail(None, None),
                 events=None,
                 metrics=AgentMetrics(SelfUsageReader().read),
                 health=Health(),

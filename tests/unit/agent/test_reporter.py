@@ -31,6 +31,7 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.audit import AuditLog, AuditRecord
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame, plan_of, pod
@@ -69,11 +70,10 @@ class Agent:
         self.reporter = Reporter(
             node="n1",
             dry_run=False,
-            audit=self.audit,
+            trail=AuditTrail(self.audit, self.in_flight),
             events=self.events,
             metrics=self.metrics,
             health=Health(),
-            in_flight=self.in_flight,
         )
 
     def carry_out(self, plan: Plan) -> int:
