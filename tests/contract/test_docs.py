@@ -117,6 +117,11 @@ class TestPage:
         # Made by a build, a set-up or a person.
         assert [name for name in missing if name not in {".venv/bin"}] == []
 
+    def test_its_modules_exist(self, path):
+        named = re.findall(r"`([\w./]+\.(?:py|bpf\.c|h))`", path.read_text())
+        below = path.parent if path.parent not in (ROOT, DOCS) else ROOT
+        assert [name for name in named if not (ROOT / name).exists() and not [*below.rglob(name)]] == []
+
     def test_its_links_lead_somewhere(self, path):
         assert broken_links(path) == []
 
