@@ -1,0 +1,49 @@
+"""Which tests take long and do not say so by the mark `slow`: with them `make test` would take long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+MARK = "slow"  # also the property of a test in junit.xml that has the mark
+LIMIT_S = 3.0
+
+
+def unmarked(folders: Sequence[str], reports: Path, tests: Path) -> list[str]:
+    """Return the tests of these folders, by their reports, that take longer than the limit without the mark.
+
+    Each is run once more, by itself: only one that takes as long again counts, since a machine may be busy.
+    """
+    found = [node for folder in folders for node in _over(reports / f"{folder}.xml")]
+    if not found:
+        return []
+    report = reports / "slow.xml"
+    report.unlink(missing_ok=True)
+    print(f"\n== run once more: {len(found)} that took longer than {LIMIT_S:g} s without the mark {MARK}", flush=True)
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *found]
+    subprocess.run(command, cwd=tests.parent, check=False)
+    return _over(report)
+
+
+# As pytest takes them: path::class::name.
+def _over(report: Path) -> list[str]:
+    try:
+        cases = list(ET.parse(report).getroot().iter("testcase"))
+    except (OSError, ET.ParseError):
+        return []  # who counts the report says so
+    return [
+        _node(case)
+        for case in cases
+        if float(case.attrib.get("time", 0)) > LIMIT_S
+        and case.find(f"properties/property[@name='{MARK}']") is None
+        and all(case.find(what) is None for what in ("failure", "error", "skipped"))
+    ]
+
+
+def _node(case: ET.Element) -> str:
+    parts = case.attrib["classname"].split(".")
+    module = next((at for at, part in enumerate(parts) if part.startswith("test_")), len(parts) - 1) + 1
+    return "::".join(["/".join(parts[:module]) + ".py", *parts[module:], case.attrib["name"]])
