@@ -41,8 +41,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "teardown":
         if (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
             report.user_properties.append((TRIES, tries))
-        if item.get_closest_marker(slow.MARK):
-            report.user_properties.append((slow.MARK, "yes"))
+        report.user_properties += [(mark, "yes") for mark in slow.MARKS if item.get_closest_marker(mark)]
     return report
 
 

@@ -51,6 +51,9 @@ class TestOf:
 @pytest.mark.slow
 def test_marked():
     time.sleep(0.2)
+@pytest.mark.story
+def test_story():
+    time.sleep(0.2)
 def test_short():
     pass
 """
@@ -163,7 +166,7 @@ def test_what_dies_or_fails_is_counted(folders, body):
 def short_limit(folders: Path) -> None:
     text = (folders / "slow.py").read_text()
     (folders / "slow.py").write_text(text.replace("LIMIT_S = 3.0", "LIMIT_S = 0.1"))
-    (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers =\n slow\n story\n")
 
 
 @pytest.mark.usefixtures("short_limit")
@@ -192,7 +195,7 @@ def test_what_takes_long_once_only_is_no_failure(folders):
 def test_a_quick_run_leaves_out_what_is_slow(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.2", "0"))
     done = run(folders, "", "--quick", "unit")
-    assert "3 passed, 0 failed, 0 skipped" in done.stdout
+    assert "4 passed, 0 failed, 0 skipped" in done.stdout
 
 
 def test_a_test_that_passes_is_counted(folders):
