@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Births, deaths, renames, first and last tasks of cgroups in the memory controller's hierarchy, and moves between them. */
+/* mkdir, rmdir, rename, first and last tasks of cgroups in the memory controller's hierarchy, and moves between them. */
 #include "koord_maps.h"
 
 KEEP_TYPE(koord_cgroup);
 KEEP_TYPE(koord_populated);
 KEEP_TYPE(koord_migration);
 
-/* A v1 machine has a hierarchy for each controller, and each tells of its own cgroups. */
+/* A v1 machine has a hierarchy for each controller, and each reports its own cgroups. */
 static __always_inline bool is_memory_hierarchy(struct koord_settings *set, struct cgroup *cgrp)
 {
 	return READ(cgrp, root, hierarchy_id) == set->hierarchy_id;
@@ -58,7 +58,7 @@ TRACEPOINT(cgroup_rename)
 	return send_cgroup(ctx, KOORD_CGROUP_RENAME, (struct cgroup *)ARG(ctx, 0));
 }
 
-/* It tells of each ancestor that changes with the cgroup. */
+/* It reports each ancestor that changes with the cgroup. */
 TRACEPOINT(cgroup_notify_populated)
 {
 	struct cgroup *cgrp = (struct cgroup *)ARG(ctx, 0);

@@ -4,7 +4,7 @@
 
 KEEP_TYPE(koord_wait);
 
-/* kcompactd does it for others and nobody waits. */
+/* kcompactd does it for others and no task waits. */
 TRACEPOINT(mm_compaction_begin)
 {
 	if (!is_kernel_thread((struct task_struct *)bpf_get_current_task()))

@@ -19,7 +19,7 @@ KEEP_TYPE(koord_memcg);
 KEEP_TYPE(koord_memcg_node);
 
 /*
- * lru_zone_size is exact at once; vmstats lag behind until somebody flushes rstat, and their index changed in v6.10.
+ * lru_zone_size is exact at once; vmstats lag behind until rstat is flushed, and their index changed in v6.10.
  */
 static __always_inline void add_lru(u64 *pages, const struct mem_cgroup_per_node *info)
 {
@@ -85,7 +85,7 @@ static __always_inline void add_generations(u64 *pages, const struct mem_cgroup_
 
 /*
  * One cgroup's reclaimable slab on one node, with its children's. What the kernel added up last: every two seconds, and when
- * somebody reads memory.stat.
+ * * a task reads memory.stat.
  */
 static __always_inline u64 slab_reclaimable(const struct mem_cgroup_per_node *info)
 {
@@ -111,7 +111,7 @@ struct lru_sizes {
 };
 
 /*
- * One cgroup's LRU lists on one node. Global, so that the verifier goes through it once and not for each node: 7.2 counts 640,000
+ * One cgroup's LRU lists on one node. Global, so that the verifier walks it once and not for each node: 7.2 counts 640,000
  * instructions otherwise, of the million that a program may have. So `info` is a number to it.
  */
 __noinline int read_node(u64 info, struct lru_sizes *sizes)

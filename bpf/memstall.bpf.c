@@ -6,7 +6,7 @@
  */
 #include "koord_stalls.h"
 
-/* kswapd and kcompactd mark their own work so as well, though nobody waits for it. */
+/* kswapd and kcompactd mark their own work so as well, though no task waits for it. */
 FUNCTION(psi_memstall_enter)
 {
 	struct koord_settings *set = get_settings();

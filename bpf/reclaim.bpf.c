@@ -51,7 +51,7 @@ static __always_inline int end_reclaim(void *ctx, u64 pages)
 }
 
 /*
- * (order, gfp_flags) up to 6.18, (gfp_flags, order, memcg) in 7.2. Whoever may reclaim has __GFP_DIRECT_RECLAIM, 0x400 or more,
+ * (order, gfp_flags) up to 6.18, (gfp_flags, order, memcg) in 7.2. Who may reclaim has __GFP_DIRECT_RECLAIM, 0x400 or more,
  * in its flags; no order is that large.
  */
 static __always_inline u32 order_of(u32 first, u32 second)

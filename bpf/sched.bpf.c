@@ -21,7 +21,7 @@ RING(sched_waits, 64 * 1024);	/* one record each `quiet_ns`; whole pages, which 
 struct waiting {
 	u64 since_ns;
 	u64 cgroup_id;
-	u32 tid;	/* 0: nobody */
+	u32 tid;	/* 0: none */
 	u32 reserved;
 };
 

@@ -19,7 +19,7 @@
 		__type(value, value_type);                 \
 	} name SEC(".maps")
 
-/* Full: the element that was not looked at for longest goes. */
+/* Full: the least recently used element is dropped. */
 #define MAP_LRU_HASH(name, key_type, value_type, entries)  \
 	struct {                                           \
 		__uint(type, BPF_MAP_TYPE_LRU_HASH);       \
@@ -70,7 +70,7 @@
 	int on_##name(struct bpf_raw_tracepoint_args *ctx)
 #define ARG(ctx, i) ((ctx)->args[i])
 
-/* The head of a program that runs where a kernel function begins. Its arguments are not to be had, so that
+/* The head of a program that runs where a kernel function begins. Its arguments are not available, so that
  * fentry serves as well as a kprobe. */
 #define FUNCTION(name)               \
 	SEC("kprobe/" #name)         \

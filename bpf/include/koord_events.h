@@ -167,7 +167,7 @@ struct koord_totals {
 	__u64 ignored;		/* episodes outside the node's cgroup, and reclaim that was asked for by memory.reclaim */
 	__u64 lost_ends;	/* ends that were never seen, noticed when the same thread went on */
 	__u64 missed_runs;	/* filled in by user space: runs of the programs that the kernel passed over */
-	__u64 missed_births;	/* filled in by user space: those of them that tell of births, deaths and renames */
+	__u64 missed_births;	/* filled in by user space: those of them that report mkdir, rmdir and rename */
 	__u64 node_some_ns;	/* as koord_stall.some_ns, for any task of the node */
 	__u64 node_changed_ts_ns;
 	__u64 node_stalled;	/* as koord_stall.stalled, by node_epoch */
@@ -191,7 +191,7 @@ struct koord_settings {
 	__u32 memcgs_full;	/* written by the scan: cgroups that found `memcgs` full */
 	__u32 memcg_nodes;	/* written by the scan: how many elements of `memcg_nodes` are filled */
 	__u32 memcg_nodes_full;
-	__u32 epoch;		/* raised by user space when ends were lost: who is stalled is counted anew */
+	__u32 epoch;		/* raised by user space when ends were lost: stalled tasks are counted from zero */
 	__u32 reserved;
 };
 
@@ -202,7 +202,7 @@ struct koord_memcg {
 	__u64 usage_pages;	/* with children: page_counter, memory.current / memory.usage_in_bytes */
 	__u64 max_pages;	/* memory.max / memory.limit_in_bytes; PAGE_COUNTER_MAX where there is none */
 	__u64 swap_pages;	/* with children: memory.swap.current / memsw − memory */
-	__u64 slab_reclaimable_bytes;	/* with children, up to seconds old; KOORD_NOT_KNOWN where it is small or not told */
+	__u64 slab_reclaimable_bytes;	/* with children, up to seconds old; KOORD_NOT_KNOWN where it is small or not reported */
 	__u64 events[KOORD_MEMCG_EVENTS];	/* high, max, oom, oom_kill; memory.events, on v1 the cgroup's own */
 	__u64 lru_pages[5];	/* inactive_anon, active_anon, inactive_file, active_file, unevictable; summed over NUMA nodes */
 };

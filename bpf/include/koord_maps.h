@@ -15,7 +15,7 @@
 #define NOT_IN_NODE 0xffffffff
 #define MACHINE_IS_NODE 0xfffffffe	/* as steps: further up than any cgroup */
 #define KERNEL_THREAD 0x00200000	/* include/linux/sched.h: PF_KTHREAD */
-#define LIMIT_MARGIN 1024	/* pages; twice a huge page, whose charge fails further below, and others give back meanwhile */
+#define LIMIT_MARGIN 1024	/* pages; twice a huge page, whose charge fails further below, and others uncharge meanwhile */
 
 RING(events, 256 * 1024);	/* 1,300 cgroup records: more than a node starts before the reader runs */
 MAP_ARRAY(totals, struct koord_totals, 1);
@@ -174,8 +174,8 @@ struct koord_limit {
 
 /*
  * The reclaim tracepoints name no memcg, so the limit that is hit is found from below: the first ancestor whose charge would
- * fail, else the one with the least room if that is little. Where all have room, nobody's limit is hit: somebody writes to
- * memory.reclaim, or lowers a limit. It goes along the counters, whose parent is the one that is charged too.
+ * fail, else the one with the least room if that is little. Where all have room, no limit is hit: a task writes to
+ * memory.reclaim, or lowers a limit. It walks the counters, whose parent is the one that is charged too.
  */
 static __always_inline struct koord_limit find_limit(struct mem_cgroup *memcg, const struct memcg_owner *owner)
 {

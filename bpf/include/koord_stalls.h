@@ -53,7 +53,7 @@ static __always_inline struct koord_stall *make_stall(u64 cgroup_id)
 }
 
 /*
- * The time since `stalled` changed last counts if somebody was stalled in it. No result of an atomic operation is needed, which
+ * The time since `stalled` changed last counts if a task was stalled in it. No result of an atomic operation is needed, which
  * 5.10 has not; two CPUs that come in the same few nanoseconds may count one such span twice.
  */
 static __always_inline void add_some(u64 stalled, u64 *some_ns, u64 *changed_ts_ns, u64 now_ns)

@@ -59,7 +59,7 @@ class Emergency:
         """Return the node as the decision may see it now: for a kill by cgroup, by BEMemoryEvict alone.
 
         The pods are those that are still the ones of the last good list, the same uid in the same cgroup. Who refused
-        an eviction was the API server, so nobody counts as refused.
+        an eviction was the API server, so no pod counts as refused.
         """
         known = {each.uid: each for each in facts}
         pods = [

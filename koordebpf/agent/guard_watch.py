@@ -18,7 +18,7 @@ _LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
 
 
 class GuardWatch:
-    """Counts records and suspends between two looks. After a suspend cgroups and pods are read anew."""
+    """Counts records and suspends between two looks. After a suspend cgroups and pods are read again."""
 
     def __init__(self, config: AgentConfig, watch: NodeWatch, clock: Clock) -> None:
         self._config = config
@@ -61,7 +61,7 @@ class GuardWatch:
     def _clock_jump_ns(self, synced_at_ns: int) -> int:
         jump_ns = self._clock.suspended_ns() - self._suspended_ns
         if abs(jump_ns) > self._config.guards.clock_jump_max_ns and not self._resumed_ns:
-            log.warning("the machine was suspended for %d s: cgroups and pods are read anew", abs(jump_ns) // NS_PER_S)
+            log.warning("the machine was suspended for %d s: cgroups and pods are read again", abs(jump_ns) // NS_PER_S)
             self._watch.rescan()
             self._resumed_ns = self._clock.now_ns()
         elif self._resumed_ns and synced_at_ns > self._resumed_ns:

@@ -47,7 +47,7 @@ class Overdue:
         self._evicted: dict[str, Evicted] = {}
 
     def sent(self, feature: str, victim: Victim, view: NodeView, sent_ns: int) -> None:
-        """Take note of a victim that was handed to the API server; one that goes for something else is never killed."""
+        """Take note of a victim that was handed to the API server; one evicted for something else is never killed."""
         if not victim.for_use:
             return
         uid = victim.candidate.uid
@@ -65,7 +65,7 @@ class Overdue:
             del self._evicted[outcome.uid]
 
     def look(self, view: NodeView, plan: Plan) -> Plan | None:
-        """Return the plan that kills those whose time is over while the node is short of memory; None: nobody's is."""
+        """Return the plan that kills those whose time is over while the node is short of memory; None: no pod's is."""
         pending = {entry.uid: entry for entry in view.pending}
         self._evicted = {uid: each for uid, each in self._evicted.items() if uid in pending}
         if not any(need.resource == USED for feature in plan.features for need in feature.verdict.needs):
@@ -91,7 +91,7 @@ def killing(plan: Plan, over: Sequence[Evicted], view: NodeView) -> Plan:
     """Return the plan with these as its only victims, by what they hold now."""
     held = {pod.uid: credit_bytes(pod) for pod in view.pods}
     victims = [(each, _now(each.victim, held)) for each in over]
-    told = ", ".join(
+    names = ", ".join(
         f"{victim.candidate.namespace}/{victim.candidate.name}, which was evicted"
         f" {format_ns(view.now_ns - each.sent_ns)} ago and still holds {format_bytes(victim.candidate.credit_bytes)}"
         for each, victim in victims
@@ -100,7 +100,7 @@ def killing(plan: Plan, over: Sequence[Evicted], view: NodeView) -> Plan:
         replace(feature, victims=tuple(victim for each, victim in victims if each.feature == feature.verdict.feature))
         for feature in plan.features
     )
-    return replace(plan, sentence=f"killing {told}; nobody else is evicted before that", features=features)
+    return replace(plan, sentence=f"killing {names}; no other pod is evicted before that", features=features)
 
 
 def _now(victim: Victim, held: Mapping[str, int]) -> Victim:

@@ -31,7 +31,7 @@ class ProblemLog:
 
     def __init__(self) -> None:
         self._lasting: dict[str, frozenset[str]] = {}
-        self._repeats = RepeatFilter(_SPAN_NS)  # one that comes and goes is no news each time
+        self._repeats = RepeatFilter(_SPAN_NS)  # one that keeps coming back is no news each time
         self._spans: dict[str, _Span] = {}
 
     def report(self, by_reason: Mapping[str, Iterable[str]], now_ns: int) -> None:

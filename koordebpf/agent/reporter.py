@@ -1,4 +1,4 @@
-"""Tells every listener of `report` what a tick did: the log, the audit file, Kubernetes Events, metrics, health."""
+"""Reports what a tick did: the log, the audit file, Kubernetes Events, metrics, health."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class Reporter:
                 self._metrics.pods.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
 
     def begin(self, plan: Plan, *, crossed_ns: int | None, decided_ns: int) -> None:
-        """Note a plan before it is carried out: should the agent be killed meanwhile, its successor tells of it."""
+        """Note a plan before it is carried out: should the agent be killed meanwhile, its successor reports it."""
         line = self._plans.carried_out = self._open_line(plan, crossed_ns, decided_ns)
         if not self._trail.begin(line.record()):
             self._say("in-flight", "what is under way cannot be noted: a kill of the agent now would leave no record")
 
     def plan(self, plan: Plan, outcomes: Sequence[Outcome], *, crossed_ns: int | None, decided_ns: int) -> None:
         """Tell of a plan that fired, with the outcomes known at once."""
-        begun, self._plans.carried_out = self._plans.carried_out, None
+        current, self._plans.carried_out = self._plans.carried_out, None
         guards = tuple(ClosedGuard("", o.detail) for o in outcomes if o.result is Result.HELD)[:1]
         # A guard that opens is news, and so is a kill of who was evicted.
         key = "held:" if guards else f"{plan.sentence.partition(' ')[0]}:"
@@ -108,9 +108,9 @@ class Reporter:
         for outcome in outcomes:
             if outcome.result is Result.DRY_RUN:  # the others come by `outcome`
                 self._count(outcome)
-        if not (is_acting or news or begun):
+        if not (is_acting or news or current):
             return
-        line = begun or self._open_line(plan, crossed_ns, decided_ns)
+        line = current or self._open_line(plan, crossed_ns, decided_ns)
         for outcome in outcomes:
             self._note(line, outcome)
 
@@ -202,7 +202,7 @@ class Reporter:
         )
 
     def late(self, entry: PendingRelease, now_ns: int, barred_ns: int) -> None:
-        """Tell that a victim, or a pod that someone else deleted, did not give its memory back in time.
+        """Report that a victim, or a pod that someone else deleted, did not release its memory in time.
 
         It is no longer counted on; one whose eviction brought nothing is passed over for `barred_ns`.
         """
@@ -265,7 +265,7 @@ class Reporter:
         self._metrics.decision.exempt_bytes = held_bytes
 
     def flush(self) -> None:
-        """Write the audit lines whose story is told, and publish what other threads read."""
+        """Write the audit lines whose outcomes are final, and publish what other threads read."""
         self._metrics.ticks += 1
         now_ns = time.monotonic_ns()
         self._problems.flush(now_ns)

@@ -73,7 +73,7 @@ log = logging.getLogger("koordebpf")
 _MAX_FAILED_TICKS = 10  # in a row: fail loud, the kubelet starts a fresh one
 _FAILED_PAUSE_S = 0.1
 # Why 10 ms: a tick for each record took 10 % of a core at 1,300 records a second. How often a node that is close to its
-# threshold is looked at does not hang on it.
+# threshold is looked at does not depend on it.
 _RING_REST_NS = 10 * NS_PER_MS
 _MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -213,7 +213,7 @@ def _run(
         _loop(config, loop, agent, reporter, follow_pods, is_over)
 
 
-# While whoever records and tells of it is still there.
+# While audit and log are still open.
 def _finish(executors: contextlib.ExitStack, agent: Agent) -> None:
     executors.close()
     agent.take_outcomes()
@@ -240,7 +240,7 @@ def _loop(
             if isinstance(error, KoordebpfError):
                 log.error("the tick ended: %s", error)
             else:
-                # Unexpected: the next tick may well work, and an agent that ended protects nobody.
+                # Unexpected: the next tick may well work, and an agent that ended protects no pod.
                 log.exception("the tick ended unexpectedly")
             # Whatever woke the loop may wake it again at once: ten failures must not pass within a moment.
             time.sleep(_FAILED_PAUSE_S)
@@ -249,7 +249,7 @@ def _loop(
             reporter.failed_tick(error)
             if failed_in_a_row >= _MAX_FAILED_TICKS:
                 reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
-                raise SupportError("agent", reason, "The log above tells of each.") from error
+                raise SupportError("agent", reason, "The log above has each of them.") from error
         if not is_locked:
             is_locked = True  # after the first tick, which has touched what the next ones need
             if problem := lock_memory():
@@ -299,7 +299,7 @@ def _open_source(config: AgentConfig) -> Source:
 
 
 def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
-    # The others need no API server; one that is there anyway is told of their Events.
+    # The others need no API server; one that is there anyway gets their Events.
     if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
         return None
     from koordebpf.kube.clients.evictions import KubeActions

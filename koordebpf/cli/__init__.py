@@ -23,7 +23,7 @@ _COMMANDS = {
     "config": "Check and show the agent's configuration file.",
     "controller": "Give every Node its NodeSLO, in a cluster without Koordinator.",
     "slo": "Render and check the ConfigMap slo-controller-config.",
-    "restore": "Give back what cgroup files held before the agent wrote them.",
+    "restore": "Restore what cgroup files held before the agent wrote them.",
     "doctor": "Show what works on this host, and what is missing.",
     "demo": "Watch a node cgroup be eaten and saved, on this kernel.",
 }

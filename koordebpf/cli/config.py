@@ -55,7 +55,7 @@ def check(path: str) -> None:
 def show(path: str | None) -> None:
     """Print the configuration in force, every setting under its reason, as a file that says the same.
 
-    Without FILE it is that of the defaults. What options of koordebpf run say goes before any file.
+    Without FILE it is that of the defaults. Options of koordebpf run take precedence over any file.
 
     \b
     Examples:

@@ -42,7 +42,7 @@ def controller(log_format: str, **given: Any) -> None:
     selector matches) and written where the NodeSLO of the Node's name differs. Agents read these; without this they
     read the ConfigMap themselves.
 
-    It writes without being asked twice: a NodeSLO evicts nobody, agents do, and only those that run with --enforce.
+    It writes without being asked twice: a NodeSLO evicts no pod, agents do, and only those that run with --enforce.
     --dry-run tells instead, and needs no more than the right to read.
 
     \b

@@ -23,8 +23,8 @@ def demo(story: str, as_json: bool) -> None:
     \b
     Examples:
       koordebpf demo                      a hog is evicted
-      koordebpf demo --story page-cache   page cache fills the node: nobody goes
-      koordebpf demo --story own-limit    a pod thrashes in its limit: nobody goes
+      koordebpf demo --story page-cache   page cache fills the node: no eviction
+      koordebpf demo --story own-limit    a pod thrashes in its limit: no eviction
       koordebpf demo --json | tail -1     the verdict and every number
     """
     from koordebpf.demo.screen import JsonLines, Screen

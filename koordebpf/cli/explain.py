@@ -74,7 +74,7 @@ def explain(
             echo(f"{explained(record)}\n")
     if not records and not as_json:
         of = f" that speaks of {pod}" if pod else ""
-        echo(f"no decision to evict anybody{of} in {path}; with --writes it tells of files")
+        echo(f"no decision to evict anybody{of} in {path}; with --writes it shows writes of files")
     if problems and not records:
         sys.exit(ConfigError.exit_code)
 

@@ -46,7 +46,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 @click.option(
     "--successor-within-s",
     type=click.FloatRange(min=0),
-    help="First wait so long for an agent that goes on from what was kept for it, and restore nothing if one comes."
+    help="First wait so long for an agent that continues from what was kept for it, and restore nothing if one comes."
     " SIGTERM ends the wait.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
@@ -57,11 +57,11 @@ def restore(
     successor_within_s: float | None,
     dry_run: bool,
 ) -> None:
-    """Give back what cgroup files held before the agent wrote them.
+    """Restore what cgroup files held before the agent wrote them.
 
     For an agent that was killed and gets no successor. Byte for byte, in an order that the kernel takes; cgroups that
     are gone are left out. A pod that it was killing and left frozen is thawed: what had its signal by then ends.
-    The exit code is 1 where something could not be given back; that stays in the journal.
+    The exit code is 1 where something could not be restored; that stays in the journal.
 
     \b
     Examples:

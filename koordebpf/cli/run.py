@@ -14,7 +14,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 
 @click.command()
 @click.option(
-    "--config", "config_file", type=_FILE, help="The agent's configuration file; what is given here goes before it."
+    "--config", "config_file", type=_FILE, help="The agent's configuration file; options given here take precedence."
 )
 @click.option(
     "--source",
@@ -143,8 +143,8 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
     Nothing is evicted, and no cgroup file is written, unless --enforce is given: by default the agent says what it
     would do, and why. A configuration file cannot say it, nor can an environment variable.
 
-    --config takes everything else from a file, and more than there are options for. An option that is given here goes
-    before the file; koordebpf config show prints every setting with its default and its reason.
+    --config takes everything else from a file, and more than there are options for. Options given here take
+    precedence; koordebpf config show prints every setting with its default and its reason.
 
     \b
     Examples:
@@ -172,7 +172,7 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
     set_up_logging(json=config.log_format == "json")
     log = logging.getLogger("koordebpf")
     if both := places(in_file) & places(typed):
-        log.info("the command line goes before %s: %s", config_file, ", ".join(sorted(both)))
+        log.info("the command line takes precedence over %s: %s", config_file, ", ".join(sorted(both)))
     if idle_gates:
         log.warning("feature gates of koordlet that do nothing here: %s", ", ".join(idle_gates))
     run_agent(config)

@@ -36,7 +36,7 @@ included, beyond their requests.
 Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
 have at most, and what the whole node uses.
 
-On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v goes from pods to
+On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v switches from pods to
 containers to cgroups, l to the ledger and back, q ends. Elsewhere each page is printed below the last.
 
 \b

@@ -34,7 +34,7 @@ _KINDS = (
 )
 
 
-_HELP = """Print memory pressure events as the kernel tells of them.
+_HELP = """Print memory pressure events as the kernel reports them.
 
 Each line is one thing that has ended, with the pod that it happened to:
 
@@ -157,11 +157,11 @@ def trace(
         _print_schema()
         return
     if summary and (count or kind or min_ms):
-        raise click.UsageError("--summary counts every stall: it goes with neither --count, --kind nor --min-ms")
+        raise click.UsageError("--summary counts every stall: it excludes --count, --kind and --min-ms")
     if every and not summary:
         raise click.UsageError("--every needs --summary")
     if replay and (record_to or summary or since_boot or seconds is not None or cgroup or node_cgroup or cgroup_root):
-        raise click.UsageError("--replay goes with --pods, --pod, --kind, --min-ms, --count and --json only")
+        raise click.UsageError("--replay allows --pods, --pod, --kind, --min-ms, --count and --json only")
     if record_to and (summary or since_boot or as_json):
         raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
 

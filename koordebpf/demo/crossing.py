@@ -42,7 +42,7 @@ class Crossing:
         """Return the last reading below the threshold before it was first seen above: here, or by another at `seen_ns`.
 
         No latency that is counted from it is shown shorter than it was. The other may see the crossing alone: an agent
-        needs a few milliseconds from there until the memory is back. None: nobody saw one.
+        needs a few milliseconds from there until the memory is back. None: none was seen.
         """
         seen = [ns for ns in (self._above_ns, seen_ns) if ns is not None]
         if not seen:

@@ -28,7 +28,7 @@ from koordebpf.units import NS_PER_S
 
 CgroupVersion = Literal[1, 2]
 
-_REMOVE_NS = 10 * NS_PER_S  # a killed process gives its memory back before its cgroup can go
+_REMOVE_NS = 10 * NS_PER_S  # a killed process releases its memory before its cgroup can be removed
 _DEMO = "koordebpf-demo-"
 _DEMO_NAME = re.compile(rf"{_DEMO}[0-9]+")
 _RUN = Path("/run")  # a tmpfs, where the agent's records cost its evictions no disk
@@ -227,7 +227,7 @@ def demo_node(memory_root: Path, version: CgroupVersion, limit_bytes: int) -> It
             _remove_leftovers(memory_root, version)
             node = stack.enter_context(NodeCgroup(memory_root, version, limit_bytes, name))
             stack.enter_context(_locked(node.path))
-            stack.callback(node.close)  # before the lock goes
+            stack.callback(node.close)  # before the lock is released
         files, run_dir = directories = [folder / name for folder in _folders()]
         for directory in directories:
             try:
@@ -251,7 +251,7 @@ def _remove_leftovers(memory_root: Path, version: CgroupVersion) -> None:
             continue  # a demo that runs, or one that has just ended
     for path in itertools.chain(*(folder.glob(f"{_DEMO}*") for folder in _folders())):
         is_ours = _DEMO_NAME.fullmatch(path.name) and not path.is_symlink() and path.stat().st_uid == os.geteuid()
-        # A demo removes its files before its cgroup: files alone belong to nobody.
+        # A demo removes its files before its cgroup: files alone belong to no demo.
         if is_ours and not (memory_root / path.name).exists():
             shutil.rmtree(path)
 

@@ -62,7 +62,7 @@ class Screen:
         self._print(
             textwrap.fill(
                 f"The node: a cgroup of {format_bytes(limit_bytes)} with one latency-sensitive (LS) and two best-effort"
-                f" (BE) pods. When {THRESHOLD_PERCENT} % of it are used, BE pods have to go, the lowest priority first,"
+                f" (BE) pods. When {THRESHOLD_PERCENT} % of it are used, BE pods are evicted, lowest priority first,"
                 f" until it is below {LOWER_PERCENT} %. The agent is the real one: koordebpf run --enforce.",
                 _COLUMNS,
                 break_on_hyphens=False,
@@ -115,7 +115,7 @@ class Screen:
         if facts.crossed_ns is not None:
             self._rounds("from crossing to memory back", facts.above)
         if facts.kind == "hog":
-            others = "where nobody has to go: koordebpf demo --story page-cache, --story own-limit"
+            others = "without an eviction: koordebpf demo --story page-cache, --story own-limit"
             self._print()
             self._print(self._paint(others, "dim"))
 

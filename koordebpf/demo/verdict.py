@@ -81,7 +81,7 @@ class StoryFacts(msgspec.Struct, frozen=True):
     above: Rounds | None  # from the crossing until the memory was back
     stalls_unseen: str | None = None  # why there are no stalls
     agent_exit_code: int | None = 0
-    problems: tuple[str, ...] = ()  # errors that the agent or a worker told
+    problems: tuple[str, ...] = ()  # errors that the agent or a worker reported
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -105,9 +105,9 @@ def judge(facts: StoryFacts) -> Verdict:
         case "hog":
             lines = [_victim(facts), _others(facts), *_latencies(facts)]
         case "page-cache":
-            lines = [_nobody(facts), _filled(facts)]
+            lines = [_no_eviction(facts), _filled(facts)]
         case "own-limit":
-            lines = [_nobody(facts), _own_stalls(facts)]
+            lines = [_no_eviction(facts), _own_stalls(facts)]
     if facts.began_ns is None:
         lines.append(VerdictLine("trouble", f"{facts.aggressor} never began", ok=False))
     lines += [_oom(facts), _ls_alive(facts), _ls_stalls(facts), *_agent(facts)]
@@ -158,7 +158,7 @@ def _victim(facts: StoryFacts) -> VerdictLine:
     went = [eviction.pod for eviction in facts.evictions if eviction.is_done]
     aggressor = _pod(facts, facts.aggressor)
     if not went:
-        return VerdictLine("evicted", "nobody, though the node was eaten", ok=False)
+        return VerdictLine("evicted", "no pod, though the node was eaten", ok=False)
     if facts.aggressor not in went:
         return VerdictLine("evicted", f"{' and '.join(went)}, not {facts.aggressor}", ok=False)
     return VerdictLine(
@@ -176,7 +176,7 @@ def _others(facts: StoryFacts) -> VerdictLine:
     evictions = "1 eviction" if count == 1 else f"{count} evictions"
     if dead or asked:
         lost = " and ".join(sorted({*dead, *asked}))
-        return VerdictLine("no one else", f"{evictions}; {lost} did not have to go", ok=False)
+        return VerdictLine("no one else", f"{evictions}; {lost} should have stayed", ok=False)
     alive = " and ".join(pod.name for pod in others)
     return VerdictLine("no one else", f"{evictions} was enough; {alive} kept running", ok=count == 1)
 
@@ -197,11 +197,11 @@ def _between(begin_ns: int | None, end_ns: int | None) -> int | None:
     return None if begin_ns is None or end_ns is None else end_ns - begin_ns
 
 
-def _nobody(facts: StoryFacts) -> VerdictLine:
+def _no_eviction(facts: StoryFacts) -> VerdictLine:
     dead = {pod.name for pod in facts.pods if not pod.is_alive} | {eviction.pod for eviction in facts.evictions}
     if dead:
-        return VerdictLine("evicted", f"{' and '.join(sorted(dead))}, though nobody had to go", ok=False)
-    return VerdictLine("evicted", "nobody, as it should be", ok=True)
+        return VerdictLine("evicted", f"{' and '.join(sorted(dead))}, though no pod had to be", ok=False)
+    return VerdictLine("evicted", "no pod, as it should be", ok=True)
 
 
 def _filled(facts: StoryFacts) -> VerdictLine:

@@ -1,8 +1,8 @@
 """The processes of the demo's pods. Started as `python -m koordebpf.demo.workers`; imports nothing of the package.
 
 Each joins its cgroup first, then works, and prints JSON lines: `{"at_ns": …, "event": …}` with CLOCK_MONOTONIC times.
-The trouble that one makes starts with its event `begins`. All end on SIGTERM, and none takes more memory than it was
-told.
+The trouble that one makes starts with its event `begins`. All end on SIGTERM, and none takes more memory than its
+argument says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 1 << 20
 PAGE_BYTES = mmap.PAGESIZE
 _ROUND_MIB = 2  # the LS pod's allocation per round: as a request handler's working set
 _ROUND_S = 0.002
-_TELL_NS = 250_000_000  # rounds are told in lines of this length, between two rounds
+_TELL_NS = 250_000_000  # rounds are printed in lines of this length, between two rounds
 
 
 def _say(event: str, **numbers: object) -> None:
@@ -44,21 +44,21 @@ class _Stopped(Exception):
 
 
 def latency_sensitive(mib: int, seconds: float) -> None:
-    """Hold `mib`, and every 2 ms fault in a few MiB more and give them back; tell how long each round took."""
+    """Hold `mib`, and every 2 ms fault in a few MiB more and free them; print how long each round took."""
     held = _map(mib)
     _touch(held, 0, mib * MIB)
     _say("ready", mib=mib)
     rounds: list[tuple[int, int]] = []
-    told_ns = time.monotonic_ns()
-    end_ns = told_ns + int(seconds * 1e9)
+    printed_ns = time.monotonic_ns()
+    end_ns = printed_ns + int(seconds * 1e9)
     try:
         while (begin_ns := time.monotonic_ns()) < end_ns:
             with _map(_ROUND_MIB) as memory:
                 _touch(memory, 0, _ROUND_MIB * MIB)
             rounds.append((begin_ns, time.monotonic_ns() - begin_ns))
-            if begin_ns - told_ns >= _TELL_NS:
+            if begin_ns - printed_ns >= _TELL_NS:
                 _say("rounds", rounds_ns=rounds)
-                rounds, told_ns = [], begin_ns
+                rounds, printed_ns = [], begin_ns
             time.sleep(_ROUND_S)
     except _Stopped:
         pass
@@ -99,7 +99,7 @@ def _hollow_file(directory: str, mib: int) -> int:
 
 
 def page_cache(directory: str, mib: int, wait_s: float, seconds: float) -> None:
-    """Wait, then read a file of `mib`, over and over: page cache that the kernel gives back when it is needed."""
+    """Wait, then read a file of `mib`, over and over: page cache that the kernel reclaims when it is needed."""
     fd = _hollow_file(directory, mib)
     _say("ready", mib=0)
     done = 0

@@ -32,7 +32,7 @@ def outcome_sentence(outcome: Outcome) -> str:
 def late_sentence(name: str, entry: PendingRelease, now_ns: int, barred_ns: int) -> str:
     """Return what is said of a pod that nothing more is expected of; `barred_ns`: for so long it is passed over."""
     if entry.failed_ns is None:
-        return f"{name} was to go and still holds its memory {format_ns(now_ns - entry.since_ns)} later"
+        return f"{name} was evicted and still holds its memory {format_ns(now_ns - entry.since_ns)} later"
     return f"{name} is passed over for {format_ns(barred_ns)}: its eviction brought nothing: {entry.why}"
 
 

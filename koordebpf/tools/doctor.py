@@ -30,7 +30,7 @@ _PASSED_OVER = "backend "  # how kernel/choose.py begins the signal's name of on
 def examine(
     node_cgroup: Path | None, backend: WantedBackend | None = None, cgroup_root: str | None = None
 ) -> DoctorReport:
-    """Return which backend and how each signal is had here, and what is missing.
+    """Return the backend, how each signal is measured here, and what is missing.
 
     Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, `cgroup_root` none of a kubelet, or
              KOORDEBPF_BACKEND none of the backends.

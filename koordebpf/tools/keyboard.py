@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Keyboard:
-    """Standard input, where it is a terminal; else nobody presses anything.
+    """Standard input, where it is a terminal; else no keys.
 
     A process in the background must not touch its terminal: it would be stopped for it (SIGTTOU).
     """

@@ -40,7 +40,7 @@ class ChargeBook:
         try:
             self._history.measure(now_ns, self._known)
         except CgroupGone:
-            return  # the node's own: the trace goes on until it is ended
+            return  # the node's own: the trace continues until it is ended
         for charge in self._history.news.charges:
             self._add(charge, now_ns)
 

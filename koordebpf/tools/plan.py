@@ -117,7 +117,9 @@ def with_feature_gates(case: Case, given: Sequence[str]) -> Case:
     """
     gates, others = named_gates(given)
     if others:
-        raise ConfigError("--feature-gates", ", ".join(others), "koordlet has this gate, no decision hangs on it here")
+        raise ConfigError(
+            "--feature-gates", ", ".join(others), "koordlet has this gate, it is not used by any decision here"
+        )
     return replace(case, frame=with_gates(case.frame, gates))
 
 

@@ -53,7 +53,7 @@ def replayed(path: Path, files: tuple[Path, ...], wanted: TraceFilter, count: in
 def record_trace(watch: NodeWatch, path: Path, asked: Asked) -> str:
     """Write what is asked for to `path` until SIGTERM, SIGINT, `count` or `seconds`; return what was written.
 
-    Which cgroups are wanted is settled at the begin: nobody looks at births meanwhile.
+    Which cgroups are wanted is decided at the start: new cgroups are not looked at meanwhile.
 
     Raises:  SupportError: numpy is not installed. ConfigError: the file cannot be written.
     """

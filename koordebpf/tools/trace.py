@@ -37,7 +37,7 @@ _TREE_KINDS = ("cgroup_mkdir", "cgroup_rmdir", "cgroup_rename")
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a reader wants to be told, and until when."""
+    """What to trace, and until when."""
 
     wanted: TraceFilter
     records: bool = True  # one by one; False: only the sums
@@ -83,8 +83,8 @@ def _file_source(files: tuple[Path, ...]) -> Source:
 def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
     """Yield what is asked for as it comes, records in batches, until SIGTERM, SIGINT, `count` or `seconds`.
 
-    What nobody asked for is not sent by the kernel: the kinds and, once they are known, the cgroups are set there. A
-    new container of a wanted pod is added within milliseconds of its birth.
+    The kernel filters the rest out: the kinds and, once they are known, the cgroups are set there. A
+    new container of a wanted pod is added within milliseconds of its mkdir.
     """
     trace = _Trace(watch, asked)
     with Loop() as loop:
@@ -110,7 +110,7 @@ def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
 
 
 class _Trace:
-    # One run: what was told already, and when the next thing is due.
+    # One run: what was printed already, and when the next thing is due.
     def __init__(self, watch: NodeWatch, asked: Asked) -> None:
         self._watch, self._asked, self._wanted = watch, asked, asked.wanted
         self._begin_ns = self._span_ns = time.monotonic_ns()
@@ -222,7 +222,7 @@ def _charge_book(watch: NodeWatch) -> ChargeBook:
 
 
 class Narrowing:
-    """Keeps the kernel from sending what nobody asked for: kinds, and records of other cgroups."""
+    """Filter in the kernel: wanted kinds, and records of wanted cgroups only."""
 
     def __init__(self, watch: NodeWatch, asked: Asked) -> None:
         self._watch, self._wanted = watch, asked.wanted
@@ -231,7 +231,7 @@ class Narrowing:
         self.send()
 
     def send(self) -> None:
-        """Tell the kernel which cgroups are wanted, where that has changed; births, deaths and renames come always."""
+        """Tell the kernel which cgroups are wanted, where that has changed; mkdir, rmdir and rename come always."""
         if not self._wanted.names_cgroups:
             return
         index = self._watch.index

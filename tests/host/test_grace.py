@@ -49,7 +49,7 @@ def test_who_was_evicted_and_does_not_end_is_killed_before_another_one_goes(stor
     assert other.process.poll() is None
     assert cluster.asked() == ["hog"]
     said = agent.said("killing default/hog, which was evicted")
-    assert "nobody else is evicted before that" in said
+    assert "no other pod is evicted before that" in said
     until(lambda: len(agent.plans()) == 2, "both plans")
     first, second = agent.plans()
     assert [each["executor"] for each in (*first["outcomes"], *second["outcomes"])] == ["api", "cgroup"]

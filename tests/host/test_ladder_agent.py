@@ -159,7 +159,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: La
             time.sleep(0.05)
         assert seen_mib == sorted(seen_mib, reverse=True)  # what is given back late may make it less
         until(lambda: ladder.usage_mib() > usage_mib, "it grows again")
-        agent.said("thawed, since nobody is frozen for longer")
+        agent.said("thawed, since no pod may be frozen for longer")
         assert agent.stop() == 0
         assert [result for *_, result in changes(agent, ladder.freezer)] == ["written", "written"]
     assert ladder.freezer.read_text() == before

@@ -34,7 +34,7 @@ def test_after_a_suspend_nothing_is_evicted_until_pods_are_known_again(node: Nod
             agent.said("evicting default/hog")
             assert "suspended" not in agent.log
             clock.step(boottime_s=SLEPT_S)
-            agent.said(f"the machine was suspended for {SLEPT_S} s: cgroups and pods are read anew")
+            agent.said(f"the machine was suspended for {SLEPT_S} s: cgroups and pods are read again")
             assert "Traceback" not in agent.log
             assert agent.stop() == 0
     finally:

@@ -256,7 +256,7 @@ class TestAgent:
         latency.close()
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path, scheduler=True, budgetRatio=1e-9)) as agent:
             assert "1e-07 % that it may" in agent.said("it rests for 60 s", 60)
-            assert "one wake-up of 1024 is looked at" in agent.log
+            assert "one wake-up of 1024 is traced" in agent.log
             assert agent.metric("koordebpf_sched_tracing_cost_ratio") > 1e-9
             assert agent.get("/metrics")[1].count("koordebpf_sched_tracing_sampled_ratio 0.0") == 1
             held = held_by(agent.process.pid)

@@ -126,7 +126,7 @@ class TestKillAfter:
         assert [victim.candidate.name for victim in plan.victims] == ["hog"]
         assert plan.victims[0].candidate.credit_bytes == 400 * MIB
         assert plan.sentence == (
-            "killing spark/hog, which was evicted 30 s ago and still holds 400 MiB; nobody else is evicted before that"
+            "killing spark/hog, which was evicted 30 s ago and still holds 400 MiB; no other pod is evicted before that"
         )
 
     def test_it_has_kill_after_at_least(self) -> None:

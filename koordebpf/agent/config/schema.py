@@ -51,7 +51,7 @@ _PLACES: Mapping[str, str] = {
 # Not in the file: enforcement has to be typed, and `compat` sets the other.
 TYPED = "enforce"
 _ELSEWHERE = ((TYPED,), ("eviction", "strict_compat"))
-# Absent, these hang on the source.
+# Absent, these depend on the source.
 _BY_SOURCE = ("executor.type", "guards.podsMaxAge")
 # Suffix of a field → its form in the file.
 _UNITS: Mapping[str, Form] = {"_ns": "duration", "_s": "duration", "_bytes": "quantity"}

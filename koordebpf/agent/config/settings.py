@@ -54,8 +54,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       anywhere.
     `files`           source file: YAML or JSON with Pods, Node, NodeSLO or slo-controller-config, PodDisruptionBudgets
                       with their status, or directories of such. Source kubelet: the NodeSLO, of which kubelets know
-                      nothing, and budgets. Why none: nobody can guess it.
-    `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet tells it by NODE_NAME.
+                      nothing, and budgets. Why none: it cannot be guessed.
+    `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet sets NODE_NAME.
     `kubeconfig`      credentials for the API server. Why none: the pod's ServiceAccount.
     `kubelet_url`     source kubelet: its HTTPS address. Why none: nodes differ in it.
     `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
@@ -68,15 +68,15 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `run_dir`         a folder on a tmpfs: which agent acts on this node, and what it is carrying out. Why /run: it ends
                       with the machine, as every pod does. All agents of a machine have to share it.
     `stand_by`        with --enforce: where another agent acts on this node, watch until it ends and act then. Why
-                      false: whoever types --enforce expects an agent that acts. The DaemonSet types it, whose update
+                      false: with --enforce users expect an agent that acts. The DaemonSet has it, whose update
                       begins the new pod before it ends the old one.
-    `backend`         where signals come from. Why auto: the best that works here, and `koordebpf doctor` tells which.
+    `backend`         where signals come from. Why auto: the best that works here, and `koordebpf doctor` shows which.
     `min_stall_ns`    stalls from this duration on are sent one by one, shorter ones only counted. Why 1 ms: direct
                       reclaim below it is what healthy nodes do all day.
     `sample_floor_ns` between two looks at the node when the threshold is near. Why 4 ms: epoll rounds up to the next,
                       and a scan of 330 cgroups takes 0.3 ms of it.
     `sample_cap_ns`   the same when it is far. Why 1 s: as often as koordlet looks; BPF and PSI wake the agent earlier.
-    `executor`        how a victim goes: api creates an Eviction, cri stops its containers, which the kubelet may start
+    `executor`        way of evicting: api creates an Eviction, cri stops its containers, which the kubelet may start
                       again, cgroup kills all of its processes. Why: cgroup with source file, which knows no API server,
                       else api, which respects PodDisruptionBudgets.
     `cri_socket`      executor cri: the container runtime's socket. Why none: the first that is there of containerd's,
@@ -94,7 +94,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `listen`          HOST:PORT of /metrics, empty for none; it answers /healthz and /readyz too, as far as its clients
                       leave room. Why loopback: who may read it from elsewhere is the operator's decision.
     `probe_listen`    HOST:PORT of /healthz and /readyz alone, empty for none; None: the host of report.listen, its port
-                      + 2. Why a port of its own: whoever may read the metrics cannot keep the kubelet's probes from an
+                      + 2. Why a port of its own: clients of the metrics cannot keep the kubelet's probes from an
                       answer.
     `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
                       64 MiB at most. Lines that cannot be written wait in memory, 4,000 or 4 MiB at most. Why none:
@@ -144,7 +144,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_config(given: Mapping[str, Any]) -> AgentConfig:
-    """Return the configuration with what was given by field, and the defaults that hang on another field.
+    """Return the configuration with what was given by field, and the defaults that depend on another field.
 
     What is given of `eviction`, `guards`, `emergency`, `node_mark` and `feature_gates` are mappings by field or gate.
 

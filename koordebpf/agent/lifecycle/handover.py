@@ -1,4 +1,4 @@
-"""What an agent keeps for its successor: one that stands by, or one that comes in time; else it is given back."""
+"""Hand suppression values over to the next agent: one that stands by or starts in time; else restore them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH
 
 log = logging.getLogger(__name__)
 
-KEPT = "suppression.json"  # a successor takes it away when it goes on from what it says
+KEPT = "suppression.json"  # the successor removes it when it continues from it
 
 _LOOK_EVERY_S = 0.5
 _STDERR = 2
@@ -40,9 +40,9 @@ def can_wait() -> bool:
 
 
 def leave_waiting(folder: Path, keep_s: float) -> int:
-    """Start the process that gives back what is written in the folder's journal where no successor comes in time.
+    """Start a process that restores the files in the folder's journal if no successor comes in time.
 
-    It is `koordebpf restore`, in a session of its own. Told to end (SIGTERM), it gives everything back at once.
+    It is `koordebpf restore`, in a session of its own. On SIGTERM it restores everything at once.
 
     Args:
         folder: of the agent that ends.
@@ -53,21 +53,23 @@ def leave_waiting(folder: Path, keep_s: float) -> int:
     command = [sys.executable, "-m", "koordebpf", "restore", "--successor-within-s", f"{keep_s:g}"]
     command += ["--journal", str(folder / JOURNAL_PATH.name)]
     command += ["--in-flight", str(folder / IN_FLIGHT_PATH.name)]
-    # Whoever reads the agent's log through a pipe waits for the end of its last writer.
+    # A reader of the agent's log through a pipe waits for the end of its last writer.
     is_pipe = stat.S_ISFIFO(os.fstat(_STDERR).st_mode)
-    told = subprocess.DEVNULL if is_pipe else _STDERR
+    output = subprocess.DEVNULL if is_pipe else _STDERR
     # It inherits the mask: a signal that comes before it waits for it is not lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    process.returncode = 0  # nobody here waits for it
+    process.returncode = 0  # it is not waited for
     return process.pid
 
 
 def is_succeeded(folders: Collection[Path], wait_s: float) -> bool:
-    """Wait until an agent goes on from what was kept, at most so long; return whether one did, or acts there now.
+    """Wait until an agent continues from what was kept, at most so long; return whether one did, or acts there now.
 
     SIGTERM ends the wait.
     """
@@ -86,7 +88,7 @@ def is_succeeded(folders: Collection[Path], wait_s: float) -> bool:
 
 
 def settle(folder: Path, *, waits: bool) -> None:
-    """Give back what was kept for an agent that stood by and has ended since; the last deed of one that acts.
+    """Restore what was kept for a standby agent that has ended since; the last action of the agent that acts.
 
     Args:
         folder: of the agent that acts.
@@ -99,13 +101,13 @@ def settle(folder: Path, *, waits: bool) -> None:
     except (KoordebpfError, OSError) as error:
         log.error("what best-effort pods may use stays as it is: %s. Run: koordebpf restore", error)
         return
-    log.info("no agent goes on from what suppression wrote: %d files are given back", len(report.done))
+    log.info("no agent continues from what suppression wrote: %d files are restored", len(report.done))
     tell_left(report.left)
     forget_kept(folder)
 
 
 def tell_left(left: Sequence[FileKey]) -> None:
-    """Say which files could not be given back, if any."""
+    """Log which files could not be restored, if any."""
     if left:
         path, file = left[0]
         log.error("%d files stay as they were written, as %s of %s. Run: koordebpf restore", len(left), file, path)
@@ -117,7 +119,7 @@ def is_kept(folder: Path) -> bool:
 
 
 def forget_kept(folder: Path) -> None:
-    """Leave nothing for a successor to go on from: it is given back."""
+    """Leave nothing for a successor: the files are restored."""
     with contextlib.suppress(OSError):
         (folder / KEPT).unlink()
         folder.rmdir()  # not where something is left in it

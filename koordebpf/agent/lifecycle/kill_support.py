@@ -18,7 +18,7 @@ from koordebpf.policy.ladder_settings import Rung
 
 
 def check_kill_support(config: AgentConfig, scope: NodeScope) -> None:
-    """Refuse to start where a kill would find nobody: cgroup v1 lists the processes of one's own pid namespace only.
+    """Refuse to start where a kill finds no process: cgroup v1 lists those of one's own pid namespace only.
 
     cgroup v2 has cgroup.kill, which asks for no process's number.
 

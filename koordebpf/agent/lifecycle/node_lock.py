@@ -1,4 +1,4 @@
-"""The right to act on a node: one process has it at a time, and however it ends, the kernel gives it back."""
+"""Node lock: the exclusive right to act on a node. flock(2), which the kernel releases however the process ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koordebpf.errors import ConfigError
 
 _LOCK = "lock"
 _NEXT_LOCK = "next.lock"
-_LOOK_EVERY_S = 0.05  # Why: meanwhile nobody acts, and 20 looks a second are 0.1 % of a core
+_LOOK_EVERY_S = 0.05  # Why: meanwhile no agent acts, and 20 looks a second are 0.1 % of a core
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -34,7 +34,7 @@ def is_held(folder: Path) -> bool:
 
 
 def is_awaited(folder: Path) -> bool:
-    """Tell whether an agent stands by there, to go on where the one that acts ends."""
+    """Tell whether an agent stands by there, to take over when the one that acts ends."""
     return _is_locked(folder / _NEXT_LOCK)
 
 
@@ -56,7 +56,7 @@ class NodeLock:
         self._lock = _Lock(self.folder, _LOCK)
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class NodeLock:
 
 
 class StandBy:
-    """Is the next to act: takes the right to it as soon as the agent that has it ends, in whatever way.
+    """Waits for the node lock: takes it as soon as the agent that holds it ends, in whatever way.
 
     Args:
         tell: called from a thread once `sole` is there.

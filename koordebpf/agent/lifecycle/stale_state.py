@@ -1,7 +1,7 @@
-"""What an agent that ended has left in force, for one that only watches: it says so, and ends one thing only.
+"""Report state left by a previous agent (frozen pods, written files), and thaw what it froze.
 
-A pod that was frozen in the middle of a kill neither runs nor dies: it is thawed, by the record that the agent before
-made of its own kills. That evicts nobody. Everything else is left to an agent that may write.
+For an agent that only watches. A pod that was frozen in the middle of a kill neither runs nor dies: it is thawed, by
+the write-ahead log of the previous agent. That evicts no pod. All else is left to an agent that may write.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def left_behind(folder: Path) -> tuple[str, ...]:
         )
     if held:
         sentences.append(
-            f"an agent that ended has left {held} files as suppression wrote them; one with --enforce goes on from"
+            f"an agent that ended has left {held} files as suppression wrote them; one with --enforce continues from"
             f" there, or: koordebpf restore --journal {journal}"
         )
     return tuple(sentences)

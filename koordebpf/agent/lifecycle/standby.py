@@ -1,4 +1,4 @@
-"""The right to act on the node, and what was left by whoever had it: taken at once, or once another agent ends."""
+"""Standby: take the node lock, and the state that its last holder left, at once or when another agent ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Acting(NamedTuple):
 
 
 def acquire_node_lock(config: AgentConfig, scope: NodeScope, stack: contextlib.ExitStack) -> Acting | None:
-    """Take the right to act, given back by the stack; None: this agent only watches, or is to stand by.
+    """Take the node lock, released by the stack; None: this agent only watches, or is to stand by.
 
     Raises:  ConfigError: another agent acts here and this one is not to stand by, or the folder cannot be written.
     """
@@ -59,14 +59,14 @@ def stand_by(
     watch_until: Callable[[Callable[[], bool]], None],
     stack: contextlib.ExitStack,
 ) -> Acting | None:
-    """Watch the node until the agent that acts on it ends, and take its right; None: this agent is told to end first.
+    """Watch the node until the agent that acts on it ends, and take its lock; None: this agent is stopped first.
 
     Args:
         config: of the agent that acts then.
         scope: the node.
-        loop: woken when it is this agent's turn; stopped when it is told to end.
+        loop: woken when it is this agent's turn; stopped when it is to end.
         watch_until: watches until what it is given says so, or the loop is stopped.
-        stack: gives the right back.
+        stack: releases the lock.
     """
     acting = None
     waiting = StandBy(config.run_dir, scope, loop.wake)
@@ -80,14 +80,14 @@ def stand_by(
     if acting is None:
         return None
     if loop.stopping:
-        if not acting.in_flight.left:  # else the next agent tells of it
+        if not acting.in_flight.left:  # else the next agent reports it
             acting.in_flight.close()
         return None
     log.info("the agent before this one has ended: this one acts now")
     return acting
 
 
-# What was kept for this agent is for nobody else: who ends while it stands by has to give it back.
+# What was kept for this agent is for no other: if it ends while it stands by it must restore that.
 def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> NodeLock | None:
     deadline = time.monotonic() + _HAND_OVER_S
     while is_kept(folder) and time.monotonic() < deadline:
@@ -97,7 +97,7 @@ def _handed_over(config: AgentConfig, scope: NodeScope, folder: Path) -> NodeLoc
     return None
 
 
-# Before anything else what is in flight is finished: whoever is frozen waits for it.
+# Kills in flight are finished first: their pods may be frozen.
 def _acting(sole: NodeLock, config: AgentConfig, stack: contextlib.ExitStack) -> Acting:
     stack.enter_context(sole)
     if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:

@@ -1,4 +1,4 @@
-"""The ladder in the agent: what milder rungs hold a victim back, how far up it is, and nobody left frozen."""
+"""Run the escalation ladder (brake, reclaim, freeze, evict, kill) and guarantee thaw."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ladder:
         self._kill = kill
         self._own_pod_uid = own_pod_uid
         self._state = LadderState()
-        self._told: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid, of those told to go
+        self._evicted: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid, of evicted pods
         self._impossible: frozenset[Rung] = frozenset()  # found in this shortage
         self._said = ""
         self.last_rung_ns: int | None = None  # now_ns of the view on which the last rung was started
@@ -72,7 +72,7 @@ class Ladder:
             in_force = tuple(each for each in self._state.in_force if each.plan.rung is not Rung.FREEZE)
             self._state = replace(self._state, in_force=in_force)
             self._executor.undo(Rung.FREEZE, now_ns)
-            log.info("ladder: thawed, since nobody is frozen for longer")
+            log.info("ladder: thawed, since no pod may be frozen for longer")
 
     def climb(
         self, view: NodeView, plan: Plan, guards: tuple[ClosedGuard, ...], executor: Actuator
@@ -80,7 +80,7 @@ class Ladder:
         """Take the next step; return what is to be carried out now, what keeps it from being, and by whom.
 
         The victims of the plan are held back while a milder rung is tried, as by a guard. With a guard closed no rung
-        is begun, and what is in force stays.
+        is started, and what is in force stays.
         """
         now_ns = view.now_ns
         self._executor.hold(now_ns)
@@ -92,23 +92,25 @@ class Ladder:
             self._say(step.sentence, is_news=step.kind not in ("ground", "wait"))
             for each in step.undo:
                 self._executor.undo(each.plan.rung, now_ns)
-            begun = step.begin
-            if begun is not None:
+            started = step.begin
+            if started is not None:
                 self._executor.call_off()
-            if begun is not None and begun.rung not in _ENDS and not self._executor.begin(begun, now_ns):
-                self._impossible |= {begun.rung}
-                self._say(f"{begun.rung.value} is not possible here", is_news=True)
+            if started is not None and started.rung not in _ENDS and not self._executor.begin(started, now_ns):
+                self._impossible |= {started.rung}
+                self._say(f"{started.rung.value} is not possible here", is_news=True)
                 continue
             self._state = step.state
-            if begun is not None:
+            if started is not None:
                 self.last_rung_ns = now_ns
             if not is_short and self._state == LadderState():
                 self._impossible = frozenset()
-            if begun is not None and begun.rung is Rung.KILL:
-                return self._killing(plan, begun, step.sentence), guards, self._kill
-            if begun is not None and begun.rung is Rung.EVICT:
+            if started is not None and started.rung is Rung.KILL:
+                return self._killing(plan, started, step.sentence), guards, self._kill
+            if started is not None and started.rung is Rung.EVICT:
                 evicted = self._state.evicted
-                self._told = {uid: told for uid, told in self._told.items() if uid in evicted} | _victims(plan)
+                self._evicted = {uid: victim for uid, victim in self._evicted.items() if uid in evicted} | _victims(
+                    plan
+                )
                 return plan, guards, executor
             break
         return plan, (*guards, *self._held(step.sentence)), executor
@@ -141,9 +143,9 @@ class Ladder:
             ),
         )
 
-    # The plan, with those that are to be killed as its victims: some of them went out of it when they were told to go.
+    # The plan, with those that are to be killed as its victims: some of them left it when they were evicted.
     def _killing(self, plan: Plan, rung: RungPlan, sentence: str) -> Plan:
-        known = self._told | _victims(plan)
+        known = self._evicted | _victims(plan)
         wanted = {action.uid: known[action.uid] for action in rung.actions if action.uid in known}
         return replace(
             plan,

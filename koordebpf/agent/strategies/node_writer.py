@@ -24,7 +24,7 @@ def open_node_writer(
 ) -> CgroupWriter:
     """Return the writer, after what the ladder of an agent that was killed has left in force is restored.
 
-    What suppression wrote stays: this agent goes on from it.
+    What suppression wrote stays: this agent continues from it.
 
     Args:
         settings: how it writes.

@@ -37,7 +37,7 @@ class SchedTracing:
         loop: is woken by records.
         seen: gets them.
         metrics: what is shown of it.
-    Raises:  SupportError: they cannot be had here.
+    Raises:  SupportError: they are not supported here.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SchedTracing:
                 "%s, of %.2g %% that it may: it rests for %s", took, 100 * self._budget_ratio, format_ns(_REST_NS)
             )
         elif before is None:
-            log.info("scheduler tracing goes on: one wake-up of %d is looked at", 1 << shift)
+            log.info("scheduler tracing continues: one wake-up of %d is traced", 1 << shift)
         elif shift > before:
             log.warning(
                 "%s, of %.2g %% that it may: one wake-up of %d is looked at", took, 100 * self._budget_ratio, 1 << shift

@@ -40,8 +40,8 @@ class Suppression:
 
     Args:
         writer: of the node.
-        folder: of the one agent that acts on the node: what a successor goes on from. None: dry run.
-        burst_window_ns: over which bursts of others are told; None: they are not.
+        folder: of the one agent that acts on the node: what a successor continues from. None: dry run.
+        burst_window_ns: over which bursts of others are measured; None: they are not.
     Raises:  SupportError: no sysfs or procfs.
     """
 
@@ -67,7 +67,7 @@ class Suppression:
         self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
         self._problems = ProblemLog()
-        self.amount: BeAmount | None = None  # of the last round; None: it held nobody
+        self.amount: BeAmount | None = None  # of the last round; None: it suppressed no pod
 
     def look(self, now_ns: int) -> BurstLook | None:
         """Return who uses the CPUs now; None where none is measured."""
@@ -115,7 +115,7 @@ class Suppression:
 
         Args:
             view: the node.
-            woken_by: in words, where a burst has begun this round before its time.
+            woken_by: in words, where a burst has started this round before its time.
         """
         problems = view.cpu.placement.problems if view.cpu else ()
         sentences = [f"what cannot be read binds no CPU: {problem}" for problem in problems]
@@ -138,7 +138,7 @@ class Suppression:
         return {(file, result.value): count for (file, result), count in self._writer.counts_of(SUPPRESS).items()}
 
     def close(self) -> None:
-        """Leave the files to an agent that stands by; else as configured: given back, or to a successor."""
+        """Leave the files to an agent that stands by; else as configured: restored, or left to a successor."""
         try:
             waits = self._settings.at_exit == "keep" and can_wait()
             if self._kept and (waits or is_awaited(self._kept.parent)):
@@ -155,7 +155,7 @@ class Suppression:
         try:
             left = self._writer.restore(time.monotonic_ns(), owner=SUPPRESS).left
         except OSError as error:
-            log.warning("what suppression wrote is given back, and still on record: %s", error)
+            log.warning("suppression values restored, but the journal could not be updated: %s", error)
             return
         tell_left(left)
 
@@ -169,7 +169,7 @@ class Suppression:
 
 
 def _read(path: Path | None) -> KeptSuppression | None:
-    # What cannot be read is as nothing: the first decision then writes everything anew.
+    # What cannot be read is as nothing: the first decision then rewrites everything.
     if path is None:
         return None
     kept = None

@@ -49,7 +49,7 @@ def open_wake(
 class SuppressionWake:
     """Looks at what others than best-effort pods use as soon as they wait, and says when a round is worth it.
 
-    What cannot be had here is told once; the regular rounds go on without it.
+    What is not supported here is logged once; the regular rounds go on without it.
 
     Args:
         mount: of the cpu controller.
@@ -114,7 +114,7 @@ class SuppressionWake:
         if self._tracing:
             self._tracing.look(now_ns)
         seen, self._seen = self._seen, None
-        if seen and self._suppression.amount is not None:  # else nobody is held, and nothing is worth a round
+        if seen and self._suppression.amount is not None:  # else no pod is suppressed, and nothing is worth a round
             self._state = restarted(self._state, seen, now_ns, self._settings)
         if self._state.since_ns is None:
             return None
@@ -146,7 +146,7 @@ class SuppressionWake:
         self._metrics.wakes[key] = self._metrics.wakes.get(key, 0) + 1
         return why
 
-    # While it rests nobody has to wake it.
+    # While it rests nothing has to wake it.
     def _listen_each(self, quiet_ns: int) -> None:
         if self._tracing:
             self._tracing.listen_each(quiet_ns)
@@ -170,7 +170,7 @@ class SuppressionWake:
         self._version, self._followed_ns = self._index.version, now_ns
         has_triggers = self._settings.pressure and self._mount.version == 2
         if not (self._tracing or has_triggers):
-            return  # the machine's own trigger follows nobody
+            return  # the machine's own trigger follows no pod
         owned = {owner.path.strip("/"): owner for each in self._index if (owner := self._index.owner(each))}
         if self._tracing:
             self._trace(owned, self._tracing)
@@ -205,7 +205,7 @@ class SuppressionWake:
             log.info("CPU pressure does not wake suppression: %s", self._triggers.refused)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release programs and triggers."""
         for fd in self._pressure_fds:
             self._loop.unwatch(fd)
         self._triggers.close()

@@ -1,4 +1,4 @@
-"""Marks the node while it evicts for want of memory: what of a round speaks for the mark, and who is told of it."""
+"""Taint the node (or set a condition) while memory evictions are in progress."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class NodeMarking:
     def look(self, plan: Plan, pending: Iterable[PendingRelease], late: Collection[str], began_ns: int) -> None:
         """Take in a round that began at `began_ns`. Of `late` ones, by UID, nothing is expected any more."""
         awaited = {entry.uid: entry.since_ns for entry in pending if entry.uid not in late}
-        told = {uid for uid, since_ns in awaited.items() if since_ns > began_ns}
+        evicted = {uid for uid, since_ns in awaited.items() if since_ns > began_ns}
         by_memory = [feature for feature in plan.features if is_for_memory(feature.verdict)]
         self._timing = self._timing.after(
-            evicted=any(victim.candidate.uid in told for feature in by_memory for victim in feature.victims),
+            evicted=any(victim.candidate.uid in evicted for feature in by_memory for victim in feature.victims),
             is_short=is_memory_short(feature.verdict for feature in plan.features),
             awaits=bool(awaited),
             now_ns=began_ns,
@@ -39,7 +39,7 @@ class NodeMarking:
 
 
 def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | None:
-    """Return what marks the node; None where nobody wants that, or nothing is done at all."""
+    """Return what taints the node; None where that is not configured, or in a dry run."""
     if config.node_mark.type == "nothing" or not config.enforce:
         return None
     from koordebpf.act.taint.worker import NodeMarker

@@ -202,7 +202,7 @@ class HttpListener:
             except Exception:  # probes that are not answered any more would end the agent
                 if not self._has_failed:  # once: it may fail with every request
                     self._has_failed = True
-                    log.exception("a request could not be answered; the server goes on")
+                    log.exception("a request could not be answered; the server continues")
                 time.sleep(_FAILED_S)
 
     def _timeout_s(self) -> float | None:

@@ -2,7 +2,7 @@
 
 `RUN_DIR/NODE/acting.sock` is the one of the agent that acts, which the node's lock makes the only one; agents that
 watch have `watching-….sock` beside it. The files are 0600 in a folder of 0700, the agent's own. A name appears only
-once the socket is listened on: where nobody answers, an agent that was killed left it, and it is replaced.
+once the socket is listened on: where nothing answers, an agent that was killed left it, and it is replaced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_ANSWER: Final = (ConnectionRefusedError, FileNotFoundError)
 class LocalSocket:
     """Binds a socket in `folder`, which is made where it is missing.
 
-    Raises:  OSError: the folder cannot be written, or belongs to somebody else.
+    Raises:  OSError: the folder cannot be written, or belongs to another user.
     """
 
     def __init__(self, folder: Path, *, acts: bool) -> None:
@@ -89,7 +89,7 @@ def agent_socket(run_dir: Path) -> Path:
 def asked(path: Path, what: str) -> bytes:
     """Return what the agent behind the socket answers.
 
-    Raises:  OSError, http.client.HTTPException: nobody answers.
+    Raises:  OSError, http.client.HTTPException: nothing answers.
     """
     connection = _UnixConnection(path)
     try:
@@ -140,7 +140,7 @@ def _remove_dead(folder: Path) -> None:
                 path.unlink()
 
 
-# Whoever made the folder before us could read along, or put another socket in place of ours.
+# A user who made the folder before us could read along, or put another socket in place of ours.
 def _bound(sock: socket.socket, folder: Path, name: str) -> int:
     for is_last in (*[False] * _TRIES, True):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def _bound(sock: socket.socket, folder: Path, name: str) -> int:
             fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             found = os.fstat(fd)
             if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise PermissionError(errno.EPERM, "it belongs to somebody else, or others may write to it")
+                raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it")
             sock.bind(_short(fd, name))
         except OSError as error:
             if fd >= 0:

@@ -1,7 +1,7 @@
 """What is answered over HTTP: metrics, probes, and on a Unix socket what the agent decided and wrote.
 
 Three listeners, because they are for three kinds of clients. The kubelet's probes have one of their own: a scraper, or
-whoever else reaches the metrics, cannot keep them from an answer. Decisions name pods and their UIDs: only who may
+other clients of the metrics, cannot keep them from an answer. Decisions name pods and their UIDs: only who may
 open the socket's file reads them.
 """
 

@@ -17,7 +17,7 @@ from koordebpf.store.line_sink import LineSink, write_whole
 _log = logging.getLogger("koordebpf")
 
 _STDERR = 2
-_EXIT_S = 0.5  # Why: with the audit's half a second a second, whoever reads or does not
+_EXIT_S = 0.5  # Why: with the audit's half a second a second, with or without a reader
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -66,7 +66,7 @@ class QueuedHandler(logging.Handler):
 def set_up_logging(*, json: bool, verbose: bool = False) -> None:
     """Send every log line to standard error, as JSON or for people, by a thread of its own.
 
-    Also what Python would print there itself, from whichever thread: warnings, and tracebacks of errors that nobody
+    Also what Python would print there itself, from whichever thread: warnings, and tracebacks of errors that no code
     catches.
     """
     sink = LineSink(partial(write_whole, _STDERR), "log", recovered=_say_lost)
@@ -79,7 +79,7 @@ def set_up_logging(*, json: bool, verbose: bool = False) -> None:
         hooked.exc_type, hooked.exc_value, hooked.exc_traceback, f"thread {hooked.thread and hooked.thread.name}"
     )
     sys.unraisablehook = lambda hooked: _log_uncaught(
-        hooked.exc_type, hooked.exc_value, hooked.exc_traceback, hooked.err_msg or "an error nobody can catch"
+        hooked.exc_type, hooked.exc_value, hooked.exc_traceback, hooked.err_msg or "an error that cannot be caught"
     )
     sink.start()
 

@@ -43,7 +43,7 @@ def amounts_of(feature: FeaturePlan | AuditedFeature) -> Amounts:
 
 
 def released_text(candidate: Candidate, verdict: Verdict) -> str:
-    """Return what a candidate's going gives back of what is short, for people."""
+    """Return what the eviction of a candidate releases of what is short, for people."""
     texts = []
     for resource in verdict.amounts:
         amount = candidate_credit(candidate, resource)

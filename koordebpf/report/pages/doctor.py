@@ -76,14 +76,14 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
         if each.remedy and not each.taken:
             lines += _wrapped(" " * (_SIGNAL + 4), each.remedy, _SIGNAL + 4)
     lines += ["", f"   {'SIGNAL':<{_SIGNAL}} HOW"]
-    told = ("", "")
+    shown = ("", "")
     for source in report.sources:
         lines += _wrapped(
             f"{_MARKS[source.works]} {source.signal:<{_SIGNAL}} ", source.how or source.reason, _SIGNAL + 4
         )
         if source.reason:
             # One cause may take many signals: it is explained at the first of them.
-            is_same, told = told == (source.reason, source.remedy), (source.reason, source.remedy)
+            is_same, shown = shown == (source.reason, source.remedy), (source.reason, source.remedy)
             why = ("the same",) if is_same else (source.reason if source.how else "", source.remedy)
             notes = (*why, source.cost and f"costs: {source.cost}")
             lines += [line for note in notes if note for line in _wrapped(" " * (_SIGNAL + 4), note, _SIGNAL + 4)]

@@ -38,7 +38,7 @@ def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be audit lines: {error}"),)
     for number, line in enumerate(raw.splitlines(), start=1):
-        if not line.strip() or WRITE_LINE in line:  # of a file: nobody was evicted
+        if not line.strip() or WRITE_LINE in line:  # of a file: no eviction
             continue
         try:
             records.append(msgspec.json.decode(line, type=AuditRecord))
@@ -62,7 +62,7 @@ def explained(record: AuditRecord) -> str:
     outcomes = {outcome.uid: outcome for outcome in record.outcomes}
     lines = [head, *filled(record.sentence, "  ")]
     for feature in record.features:
-        lines += _feature(feature, outcomes, "was to go" if record.interrupted else "goes")
+        lines += _feature(feature, outcomes, "was to be evicted" if record.interrupted else "evicted")
     if record.interrupted:
         lines += filled("The agent ended before it knew what became of this; its successor says so.", "  ")
     if steps := _steps(record.latencies):
@@ -72,7 +72,7 @@ def explained(record: AuditRecord) -> str:
     return page(lines)
 
 
-def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -> Iterator[str]:
+def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -> Iterator[str]:
     verdict = feature.verdict
     if not verdict.fires:
         yield from filled(f"{verdict.feature}: {verdict.reason}.", "  ")
@@ -93,14 +93,14 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], goes: str) -
         parts.append(f"{sums.text(sums.missing)} stay missing")
     yield from filled(", ".join(parts) + ("." if given else f": {feature.reason}."), "  ")
     for candidate in feature.ranking:
-        yield from filled(_ranked(candidate, feature, outcomes.get(candidate.uid), goes), "    ")
+        yield from filled(_ranked(candidate, feature, outcomes.get(candidate.uid), fate), "    ")
     if feature.candidates > len(feature.ranking):
         yield f"    … and {feature.candidates - len(feature.ranking)} more candidates"
     for pod in feature.excluded:
         yield from filled(f"not {pod.namespace}/{pod.name}: {pod.why}", "    ")
 
 
-def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | None, goes: str) -> str:
+def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | None, fate: str) -> str:
     priority = "no priority" if candidate.priority is None else f"priority {candidate.priority}"
     name = f"{candidate.namespace}/{candidate.name}"
     who = f"{candidate.rank}. {name} ({priority}, {released_text(candidate, feature.verdict)})"
@@ -111,7 +111,7 @@ def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | No
     if candidate.uid not in feature.victims:
         return f"{who} stays"
     if outcome is None:
-        return f"{who} {goes}"
+        return f"{who} {fate}"
     tasks = f", {outcome.killed_tasks} tasks" if outcome.killed_tasks else ""
     return f"{who} {_WORDS[outcome.result]} by {outcome.executor}{tasks}: {outcome.detail}"
 

@@ -18,10 +18,10 @@ def ledger_lines(ledger: LedgerView, most: int = 20) -> list[str]:
     """
     lines = [LEDGER_HEADER]
     if not ledger.rows:
-        return [*lines, f"nobody, in {format_ns(ledger.window_ns)}"]
-    told = [row for row in ledger.rows[:most] if row.ns * _LEAST_SHARE >= ledger.window_ns]
-    lines += [ledger_line(row, ledger.window_ns) for row in told]
-    if rest := ledger.rows[len(told) :]:
+        return [*lines, f"no pod, in {format_ns(ledger.window_ns)}"]
+    shown = [row for row in ledger.rows[:most] if row.ns * _LEAST_SHARE >= ledger.window_ns]
+    lines += [ledger_line(row, ledger.window_ns) for row in shown]
+    if rest := ledger.rows[len(shown) :]:
         rest_ns = sum(row.ns for row in rest)
         lines.append(f"{f'{len(rest)} more':<{2 * _NAME + 3}} {_rate(rest_ns, ledger.window_ns):>8}")
     return lines
@@ -39,7 +39,7 @@ def party_text(party: Party, columns: int) -> str:
         case "own limit":
             return "its own limit"
         case "unattributed":
-            return "nobody seen to grow"
+            return "no pod seen to grow"
         case "others":
             return "others"
     return shortened(party.label, columns)

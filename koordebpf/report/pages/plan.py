@@ -1,4 +1,4 @@
-"""A plan for people: what each feature needed, who goes by which rank, and why not the others. 80 columns."""
+"""A plan for people: each feature's need, the victims with their rank, and why not the others. 80 columns."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
         [f"{'*' if each.uid in going else ' '}{each.rank:>3}", *(cell(each) for _, cell in columns)] for each in shown
     ]
     lines = table_lines(["rank", *(heading for heading, _ in columns)], rows, left=1)
-    notes = ["* goes"] if going else []
+    notes = ["* evicted"] if going else []
     if len(feature.candidates) > count:
         notes.append(f"{len(feature.candidates) - count} more candidates")
     if any(each.caused_ns for each in shown):
@@ -177,7 +177,7 @@ def _shared(shown: Sequence[Candidate]) -> dict[str, list[int]]:
     return {workload: found for workload, found in ranks.items() if len(found) > 1}
 
 
-# What every ranking shows, and of the rest what tells these candidates apart.
+# What every ranking shows, and of the rest where these candidates differ.
 def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     columns: list[_Column] = [("pod", lambda each: f"{each.namespace}/{each.name}")]
     by_priority = feature.verdict.feature != be_memory_evict.FEATURE
@@ -264,7 +264,7 @@ def _ladder(plan: Plan) -> list[str]:
     for each in plan.ladder:
         undo = f"; undone by: {each.undo}" if each.undo else ""
         lines += filled(f"{'*' if each.is_on else ' '} {each.rung.value:<8} {each.text}{undo}", "  ")
-    return lines if plan.ladder else [*lines, "  nobody is to go"]
+    return lines if plan.ladder else [*lines, "  no victim"]
 
 
 def _victims(count: int) -> str:

@@ -34,7 +34,7 @@ _CPU_MARKS = ("threshold", "lower", "upper")  # of `CpuEvidence`
 
 
 class PodChange(msgspec.Struct, frozen=True):
-    """What becomes of one pod under either settings; `candidate` is it as ranked where it goes."""
+    """What becomes of one pod under either settings; `candidate` is it as ranked where it is evicted."""
 
     candidate: Candidate
     gives: str  # of what is short there
@@ -124,7 +124,7 @@ def _fate(plan: Plan, uid: str) -> str:
     for feature in plan.features:
         name = feature.verdict.feature
         if any(victim.candidate.uid == uid for victim in feature.victims):
-            return f"goes for {name}"
+            return f"evicted for {name}"
         ranked = next((each for each in feature.candidates if each.uid == uid), None)
         excluded = next((each for each in feature.excluded if each.uid == uid), None)
         if ranked is not None:
@@ -160,7 +160,7 @@ def _side_of(feature: FeaturePlan) -> FeatureSide:
 
 
 def diff_page(diff: PlanDiff) -> str:
-    """Return the settings that differ, both sentences, who goes on one side only, and each number that changes."""
+    """Return the settings that differ, both sentences, the victims of one side only, and each number that changes."""
     blocks = [_settings(diff), [*_sentences(diff)], [*_pods(diff)]]
     blocks += [[*_feature(each)] for each in diff.features if each.before != each.after]
     blocks.append(suppression_diff(diff.before.suppression, diff.after.suppression))
@@ -192,9 +192,9 @@ def _pods(diff: PlanDiff) -> Iterator[str]:
     changes += [("~", each) for each in diff.moved]
     if not changes:
         both = len(diff.after.victims)
-        yield "nobody goes, before and after" if both == 0 else "the same pods go"
+        yield "no eviction, before and after" if both == 0 else "the same pods are evicted"
         return
-    yield "+ goes only after, - only before" + (", ~ for another feature" if diff.moved else "")
+    yield "+ evicted only after, - only before" + (", ~ for another feature" if diff.moved else "")
     for sign, each in changes:
         pod = each.candidate
         priority = "no priority" if pod.priority is None else f"priority {pod.priority}"

@@ -47,7 +47,7 @@ def fix_lines(fixes: Sequence[SignalFixes], wrap: Callable[[str, str], list[str]
         wrap: breaks a head and its text into lines.
     """
     if not fixes:
-        return ["Nothing to mend: every signal is had in the best way."]
+        return ["Nothing to fix: all signals are available by the preferred method."]
     alike: dict[tuple[str, tuple[Fix, ...], str], list[str]] = {}
     for each in fixes:
         alike.setdefault((each.problem, each.fixes, each.otherwise), []).append(each.signal)
@@ -65,10 +65,10 @@ def fix_lines(fixes: Sequence[SignalFixes], wrap: Callable[[str, str], list[str]
 
 
 def _fixes(source: SignalSource, host: HostFacts) -> tuple[Fix, ...]:
-    told = f"{source.signal} {source.reason} {source.remedy}".lower()
+    text = f"{source.signal} {source.reason} {source.remedy}".lower()
     found: list[Fix] = []
     for words, changes in _RULES:
-        if any(word in told for word in words):
+        if any(word in text for word in words):
             found += [fix for fix in changes(host) if fix not in found]
     return tuple(found)
 
@@ -177,7 +177,7 @@ def _boot(parameter: str, host: HostFacts) -> Fix:
     else:
         edit = f"""sed -i 's/^GRUB_CMDLINE_LINUX="/&{parameter} /'"""
         command = f"{edit} \\\n  /etc/default/grub && update-grub"
-    return Fix("boot parameter", f"{parameter}, then boot anew", command)
+    return Fix("boot parameter", f"{parameter}, then reboot", command)
 
 
 # Words of a source, lower case → what may be missing. All that fit are asked; one that is there already gives nothing.

@@ -17,9 +17,9 @@ _NAME, _CELL = 24, 12  # of a comparison, as those of the features
 _UNMEASURED = "unmeasured"
 
 
-def suppression_blocks(told: ExplainedSuppression) -> list[list[str]]:
+def suppression_blocks(explained: ExplainedSuppression) -> list[list[str]]:
     """Return the decision with its numbers, and what it would write; nothing where no CPU was measured."""
-    decision = told.decision
+    decision = explained.decision
     if decision.skipped == _UNMEASURED:
         return []
     numbers = [f"{SUPPRESS_GATE}: skipped ({decision.skipped})" if decision.skipped else SUPPRESS_GATE]
@@ -31,7 +31,7 @@ def suppression_blocks(told: ExplainedSuppression) -> list[list[str]]:
         numbers.append(_said("held to", decision.held_millicpu))
     if decision.policy is not None:
         how = f"by {decision.policy}: {how}"
-    return [[*numbers, *filled(how, "  ")], [*_files(told), *_withheld(told)]]
+    return [[*numbers, *filled(how, "  ")], [*_files(explained), *_withheld(explained)]]
 
 
 def suppression_diff(before: ExplainedSuppression, after: ExplainedSuppression) -> list[str]:
@@ -51,8 +51,8 @@ def suppression_diff(before: ExplainedSuppression, after: ExplainedSuppression) 
     return lines
 
 
-def _cells(told: ExplainedSuppression) -> Iterator[tuple[str, str]]:
-    decision = told.decision
+def _cells(explained: ExplainedSuppression) -> Iterator[tuple[str, str]]:
+    decision = explained.decision
     left = decision.be_millicpu
     yield "left for best-effort", "-" if left is None else format_millicpu(left)
     held = decision.held_millicpu
@@ -60,7 +60,7 @@ def _cells(told: ExplainedSuppression) -> Iterator[tuple[str, str]]:
     yield "held to", "-" if held is None else format_millicpu(held)
     yield "CPUs", "-" if decision.cpus is None else str(len(decision.cpus))
     yield "quota", "-" if decision.quota_us is None else f"{decision.quota_us} µs"
-    yield "files to write", str(len(told.differences))
+    yield "files to write", str(len(explained.differences))
 
 
 # The sum as it is worked out, from above.
@@ -81,11 +81,11 @@ def _said(name: str, millicpu: int, note: str = "") -> str:
 
 
 # Files that change alike are one line: a node has hundreds of containers.
-def _files(told: ExplainedSuppression) -> list[str]:
-    if not told.differences:
-        return [] if told.decision.skipped else ["nothing would be written: every file holds what it is to hold"]
+def _files(explained: ExplainedSuppression) -> list[str]:
+    if not explained.differences:
+        return [] if explained.decision.skipped else ["nothing would be written: every file holds what it is to hold"]
     alike: dict[str, list[FileDifference]] = {}
-    for each in told.differences:
+    for each in explained.differences:
         now = "not known" if isinstance(each.now, msgspec.UnsetType) else _value(each.file, each.now)
         alike.setdefault(f"{each.file.value} {now} → {_value(each.file, each.wanted)}", []).append(each)
     lines = ["would be written:"]
@@ -105,10 +105,10 @@ def _value(file: CgroupFile, value: Value) -> str:
             return f"{value} µs" if file is CgroupFile.CPU_QUOTA else str(value)
 
 
-def _withheld(told: ExplainedSuppression) -> list[str]:
-    lines = ["not for best-effort pods:"] if told.withheld else []
-    for each in told.withheld:
+def _withheld(explained: ExplainedSuppression) -> list[str]:
+    lines = ["not for best-effort pods:"] if explained.withheld else []
+    for each in explained.withheld:
         lines += filled(f"CPUs {format_cpu_list(each.cpus)}: {each.why}", "  ")
-    for problem in told.problems:
+    for problem in explained.problems:
         lines += filled(f"left out, because it cannot be read: {problem}")
     return lines

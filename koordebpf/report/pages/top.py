@@ -53,7 +53,7 @@ class Choice(msgspec.Struct, frozen=True):
 class TopRow(msgspec.Struct, frozen=True):
     """One pod, container or cgroup. None: not measured, or there is none.
 
-    `used_bytes` is what an eviction gives back: anon and unevictable memory, and `kernel_bytes`, what the kernel holds
+    `used_bytes` is what an eviction releases: anon and unevictable memory, and `kernel_bytes`, what the kernel holds
     for it; `usage_bytes` all that is charged, page cache included; `global_stall_ns` and `limit_stall_ns` are of the
     last 10 s, all tasks added up; `shares` as memory.pressure shows them; `full_in` until it is killed for its own
     limit.
@@ -198,8 +198,8 @@ def _head(page: TopPage) -> list[str]:
         stalls.append(f"PSI some {node.psi_some.avg10:.1f}{full} %")
     elif node.shares:
         stalls.append(f"PSI some ~{node.shares.some.avg10:.1f} %")
-    told = page.quality.short + (", ~ worked out from them" if any(_is_derived(row) for row in page.rows) else "")
-    told += (
+    footer = page.quality.short + (", ~ worked out from them" if any(_is_derived(row) for row in page.rows) else "")
+    footer += (
         ", K: mostly kernel memory"
         if any(is_mostly_kernel(row.kernel_bytes, row.used_bytes) for row in page.rows)
         else ""
@@ -210,7 +210,7 @@ def _head(page: TopPage) -> list[str]:
             f"{each / 1000:.2f}" for each in (cpu.be_used_millicpu, cpu.be_limit_millicpu, cpu.used_millicpu)
         )
         lines.append(f"CPUs: best-effort {be} of at most {limit}, node {used} of {cpu.online}")
-    return [*lines, told]
+    return [*lines, footer]
 
 
 def _in(left: TimeTo) -> str:

@@ -14,7 +14,7 @@ from koordebpf.units import NS_PER_S
 
 MAX_PAIRS = 200  # Why: as for pods; a stall has a few causes, and few pods stall at a time
 OVERFLOW = "_other"
-# Whoever knows a pod's UID can name it to the API server; the path of a cgroup may have one.
+# A client that knows a pod's UID can name it to the API server; the path of a cgroup may have one.
 _UID = re.compile(r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}", re.ASCII)
 UNKNOWN_POD = "_unknown"  # pods that no source knows share a series: their uids would never end
 _SOONEST_PODS = 10
@@ -29,7 +29,7 @@ class LedgerMetrics:
         self._pods: dict[tuple[str, str], frozenset[str]] = {}  # which known pods a pair is about
 
     def add(self, charges: Iterable[Charge]) -> None:
-        """Add what was charged; a pair for which there is no room goes to the overflow series."""
+        """Add what was charged; a pair for which there is no room counts in the overflow series."""
         for charge in charges:
             pair = (_label(charge.victim), _label(charge.cause))
             if pair not in self._ns:

@@ -98,7 +98,7 @@ def kind_of(record: Record) -> str:
 
 
 def pod_key(owner: Owner) -> str | None:
-    """Return `namespace/name`, or None where no source told of the pod."""
+    """Return `namespace/name`, or None where no source has reported the pod."""
     return f"{owner.namespace}/{owner.pod_name}" if owner.pod_name else None
 
 
@@ -162,7 +162,7 @@ def trace_json(record: Record, owner: Owner | None, wall: datetime) -> bytes:
 
 
 def losses(totals: Totals | None, undecodable: int = 0) -> list[str]:
-    """Return a sentence for everything that was not told, or not counted; none: all was."""
+    """Return a sentence for all that was lost, or not counted; none: nothing was."""
     sentences = [f"{undecodable} records were of an unknown layout"] if undecodable else []
     if totals is None:
         return sentences
@@ -170,7 +170,7 @@ def losses(totals: Totals | None, undecodable: int = 0) -> list[str]:
         "records were lost: the ring was full": totals.ring_lost,
         "stalls were not timed: too many at once": totals.begun_full,
         "stalls were not counted: the table of cgroups was full": totals.stalls_full,
-        "runs of programs were passed over by the kernel: what they would have told is missing": totals.missed_runs,
+        "runs of programs were passed over by the kernel: their records are missing": totals.missed_runs,
         "stalls ended unseen: they were not timed": totals.lost_ends,
     }
     return sentences + [f"{count} {what}" for what, count in counted.items() if count]

@@ -15,7 +15,7 @@ from koordebpf.report.trace.record_line import WIDTH, shortened
 from koordebpf.state.view import LedgerView
 from koordebpf.units import format_ns
 
-# Member of CgroupStall → what a reader is told. `throttled` is a part of the reclaim rows, and no part of the total.
+# Member of CgroupStall → its name for people. `throttled` is a part of the reclaim rows, and no part of the total.
 CAUSES = {
     "global_": "reclaim, the node is short",
     "limit": "reclaim at a limit below the node",
@@ -62,19 +62,19 @@ class Summary(msgspec.Struct, frozen=True, tag="summary", tag_field="kind"):
     seconds: float
     total_ns: int
     pods: tuple[PodStalls, ...]
-    ledger: LedgerView | None = None  # who caused it; None: nobody was measured
+    ledger: LedgerView | None = None  # who caused it; None: not measured
     losses: tuple[str, ...] = ()  # what is not in it
 
 
 class StallBook:
-    """Adds up what each cgroup's sums grew by; a cgroup that goes keeps what it had been told of."""
+    """Adds up what each cgroup's sums grew by; a removed cgroup keeps its sum."""
 
     def __init__(self) -> None:
         self._last: dict[int, CgroupStall] = {}
         self._sums: dict[str, dict[str, CauseSum]] = {}
 
     def push(self, stalls: Iterable[CgroupStall], name_of: Callable[[int], str | None]) -> None:
-        """Take the sums as they are now; `name_of` tells whose a cgroup is. None: nobody asked for it."""
+        """Take the sums as they are now; `name_of` names a cgroup's pod. None: not needed."""
         last: dict[int, CgroupStall] = {}
         for stall in stalls:
             last[stall.cgroup_id] = stall

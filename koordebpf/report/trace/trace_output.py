@@ -1,4 +1,4 @@
-"""Everything that `koordebpf trace` may tell, as text or as lines of JSON, and the one schema of those lines."""
+"""Everything that `koordebpf trace` prints, as text or as lines of JSON, and the one schema of those lines."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from koordebpf.report.trace.summary import Summary, summary_lines
 TraceOutput = list[Seen] | Summary | Counters
 
 
-def render_text(told: TraceOutput) -> str:
+def render_text(item: TraceOutput) -> str:
     """Return it for people, at most 80 columns wide."""
-    match told:
+    match item:
         case Summary():
-            return page(["", f"until {told.time[11:19]}", *summary_lines(told)])
+            return page(["", f"until {item.time[11:19]}", *summary_lines(item)])
         case Counters():
-            return page(["", *counters_lines(told)])
-    return page(trace_line(seen.record, seen.owner, seen.wall) for seen in told)
+            return page(["", *counters_lines(item)])
+    return page(trace_line(seen.record, seen.owner, seen.wall) for seen in item)
 
 
-def render_json(told: TraceOutput) -> bytes:
+def render_json(item: TraceOutput) -> bytes:
     """Return it as JSON objects, one a line."""
-    if isinstance(told, Summary | Counters):
-        return json_bytes(told)
-    return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in told)
+    if isinstance(item, Summary | Counters):
+        return json_bytes(item)
+    return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in item)
 
 
 def trace_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a line of `trace --json`; `kind` tells which of the objects it is."""
+    """Return the JSON Schema of a line of `trace --json`; `kind` says which of the objects it is."""
     whole_lines = (Summary, Counters)
     ways, found = msgspec.json.schema_components([*RECORD_TYPES, *whole_lines, Owner], ref_template="#/$defs/{name}")
     definitions: dict[str, Any] = {name: dict(each) for name, each in found.items()}

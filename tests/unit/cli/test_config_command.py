@@ -139,7 +139,7 @@ def test_the_command_line_goes_before_the_file_and_says_so(runs: Runs, good: str
     assert (found.guards.pods_max_age_ns, found.guards.lost_max_ratio) == (20 * NS_PER_S, 0.5)
     assert found.feature_gates["MemoryEvict"] is False
     places = "featureGates.MemoryEvict, guards.evictionsPerMinute, source.nodeName"
-    assert runs.said == [f"the command line goes before {good}: {places}"]
+    assert runs.said == [f"the command line takes precedence over {good}: {places}"]
 
 
 def test_the_environment_counts_as_typed_but_for_enforcement(runs: Runs, good: str) -> None:

@@ -41,7 +41,7 @@ def test_the_text_says_who_goes_by_which_numbers_and_who_does_not():
         "*  1  spark/exec-2      5000  3.7 GiB  3.7 GiB   2.1 GiB\n"
         "   2  spark/exec-1      5000  900 MiB  900 MiB       0 B\n"
         "   3  ml/train-0        5500  5.0 GiB  5.0 GiB         -\n"
-        "* goes\n"
+        "* evicted\n"
         "\n"
         "no candidates:\n"
         "  spark/driver-old: its phase is Succeeded: no process is left\n"

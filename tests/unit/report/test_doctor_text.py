@@ -136,7 +136,7 @@ GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && updat
         (
             REFUSED,
             with_host(lockdown="confidentiality"),
-            {"boot parameter lockdown=integrity, then boot anew": GRUB.format("lockdown=integrity")},
+            {"boot parameter lockdown=integrity, then reboot": GRUB.format("lockdown=integrity")},
         ),
         (
             POORER,
@@ -151,19 +151,19 @@ GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && updat
         (
             NO_PSI,
             with_host(options={"CONFIG_PSI": "y", "CONFIG_PSI_DEFAULT_DISABLED": "y"}),
-            {"boot parameter psi=1, then boot anew": GRUB.format("psi=1")},
+            {"boot parameter psi=1, then reboot": GRUB.format("psi=1")},
         ),
         (
             NO_PSI,
             with_host(command_line="psi=0", distribution=("fedora",)),
-            {"boot parameter psi=1, then boot anew": "grubby --update-kernel=ALL --args=psi=1"},
+            {"boot parameter psi=1, then reboot": "grubby --update-kernel=ALL --args=psi=1"},
         ),
         (NO_PSI, with_host(options={}), {"kernel option CONFIG_PSI=y; it is not in /boot/config-6.12.1-amd64": ""}),
         (
             V1,
             HOST,
             {
-                "boot parameter systemd.unified_cgroup_hierarchy=1, then boot anew": GRUB.format(
+                "boot parameter systemd.unified_cgroup_hierarchy=1, then reboot": GRUB.format(
                     "systemd.unified_cgroup_hierarchy=1"
                 )
             },
@@ -181,7 +181,7 @@ GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && updat
         (
             NO_MEMCG,
             with_host(command_line="cgroup_disable=memory"),
-            {"boot parameter cgroup_enable=memory, then boot anew": GRUB.format("cgroup_enable=memory")},
+            {"boot parameter cgroup_enable=memory, then reboot": GRUB.format("cgroup_enable=memory")},
         ),
         (
             NO_LOCK,
@@ -241,7 +241,7 @@ def test_what_is_there_already_is_not_asked_for() -> None:
 
 def test_what_works_needs_nothing() -> None:
     assert fixes_of([WORKS], HOST) == []
-    assert "Nothing to mend" in doctor_text(report(WORKS), with_fixes=True)
+    assert "Nothing to fix" in doctor_text(report(WORKS), with_fixes=True)
 
 
 def test_a_command_may_be_copied() -> None:

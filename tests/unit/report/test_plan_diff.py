@@ -43,10 +43,10 @@ def test_a_lower_mark_further_down_takes_one_more() -> None:
         "after:  evicting spark/hog (priority 5000, 200 MiB), spark/train (priority 5500,",
         "  300 MiB): node at 90 % ≥ 80 %, need 350 MiB to reach 55 %",
         "",
-        "+ goes only after, - only before",
+        "+ evicted only after, - only before",
         "+ spark/train (priority 5500, 300 MiB)",
         "    before: stays, rank 2 of 2",
-        "    after:  goes for BEMemoryEvict",
+        "    after:  evicted for BEMemoryEvict",
         "",
         "BEMemoryEvict                   before       after",
         "  lower                        780 MiB     550 MiB",
@@ -88,7 +88,7 @@ def test_a_pod_that_goes_for_another_feature_is_neither_gained_nor_lost() -> Non
     after = with_gates(before, {"BEMemoryEvict": False, "MemoryEvict": True})
     diff = diff_of(before, after)
     assert (names(diff.gained), names(diff.lost), names(diff.moved)) == ([], [], ["job"])
-    assert (diff.moved[0].before, diff.moved[0].after) == ("goes for BEMemoryEvict", "goes for MemoryEvict")
+    assert (diff.moved[0].before, diff.moved[0].after) == ("evicted for BEMemoryEvict", "evicted for MemoryEvict")
     assert [(each.feature, each.before is None) for each in diff.features] == [
         ("BEMemoryEvict", False),
         ("MemoryEvict", True),
@@ -106,8 +106,8 @@ def test_the_same_settings_change_nothing() -> None:
     diff = diff_of(node(), node())
     assert (diff.settings, diff.gained, diff.lost, diff.moved) == ((), (), (), ())
     assert diff_page(diff).splitlines()[0] == "no setting differs"
-    assert diff_page(diff).endswith("the same pods go")
-    assert diff_page(diff_of(node(10), node(10))).endswith("nobody goes, before and after")
+    assert diff_page(diff).endswith("the same pods are evicted")
+    assert diff_page(diff_of(node(10), node(10))).endswith("no eviction, before and after")
 
 
 def test_it_reads_back_and_the_schema_names_its_fields() -> None:

@@ -55,7 +55,7 @@ def test_requests_against_what_is_allocatable() -> None:
         "rank  pod        own  priority  sub     used     asks            of\n"
         "*  1  spark/sub    0      5000   77  100 MiB  400 MiB  batch-memory\n"
         "   2  spark/own    3      5000    -  300 MiB  400 MiB  batch-memory\n"
-        "* goes\n"
+        "* evicted\n"
         "\n"
         "no candidates:\n"
         "  spark/none: it has no label koordinator.sh/eviction-enabled=true\n"
@@ -96,12 +96,12 @@ def test_what_tells_candidates_of_one_priority_apart() -> None:
         "   2  spark/calm       5000  10.0 MiB  10.0 MiB        -       -\n"
     ).replace(" ", "") in plan_page(plan, 10).replace(" ", "")
     assert (
-        "* goes; caused: stalls of latency-sensitive pods on its account\n"
+        "* evicted; caused: stalls of latency-sensitive pods on its account\n"
         "  rank 2: blocked by spark/etl\n"
         "  ranks 1, 2 are of spark/Job/etl"
     ) in plan_page(plan, 10)
     text = " ".join(told(plan).split())
-    assert "1. spark/hog (priority 5000, 300 MiB), on whose account others stalled 1.25 s, goes" in text
+    assert "1. spark/hog (priority 5000, 300 MiB), on whose account others stalled 1.25 s, evicted" in text
     assert "2. spark/calm (priority 5000, 10.0 MiB), blocked by spark/etl, stays" in text
 
 
@@ -130,12 +130,12 @@ def test_a_feature_that_judges_cpu_has_its_own_unit() -> None:
         "rank  pod         priority      used    asks  share\n"
         "   1  spark/low       5000  3.9 CPUs  4 CPUs   97 %\n"
         "*  2  spark/busy      5500  4.5 CPUs  6 CPUs   75 %\n"
-        "* goes; 2 more candidates"
+        "* evicted; 2 more candidates"
     ) in page
     text = " ".join(told(starving()).split())
     assert "BECPUEvict: 6 CPUs were needed, one pod of 4 candidates would give 6 CPUs." in text
-    assert "2. spark/busy (priority 5500, 6 CPUs of kubernetes.io/batch-cpu) goes" in text
-    assert "1. spark/large (priority 5000, 2.5 CPUs) goes" in " ".join(told(full()).split())
+    assert "2. spark/busy (priority 5500, 6 CPUs of kubernetes.io/batch-cpu) evicted" in text
+    assert "1. spark/large (priority 5000, 2.5 CPUs) evicted" in " ".join(told(full()).split())
 
 
 def full(now: int = 82_000) -> NodePlan:
@@ -162,7 +162,7 @@ def test_a_node_without_cpu_has_the_same_lines_as_one_without_memory() -> None:
         "\n"
         "rank  pod          priority      used    credit\n"
         "*  1  spark/large      5000  2.5 CPUs  2.5 CPUs\n"
-        "* goes; 1 more candidates"
+        "* evicted; 1 more candidates"
     ) in page
     assert "used now" not in plan_page(full(now=81_000), 1)
 
@@ -188,7 +188,7 @@ def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
     used = node_plan_of(recorded, EvictSettings(ladder=LadderSettings(rungs=frozenset({Rung.BRAKE, Rung.EVICT}))))
     assert "  * brake    memory.high holds spark/hog at 285 MiB" in plan_page(used, 10)
     calm = plan_page(node_plan_of(frame([], used=1)), 10, with_ladder=True)
-    assert calm.endswith("(* is used):\n  nobody is to go")
+    assert calm.endswith("(* is used):\n  no victim")
 
 
 def test_every_line_fits() -> None:

@@ -114,7 +114,7 @@ def test_the_ledger_says_who_on_whose_account() -> None:
     assert lines[2].split("←")[1].split() == ["its", "own", "limit", "100.0", "1", "s"]
     assert lines[3].split() == ["1", "more", "100.0"]
     assert max(map(len, lines)) <= 80
-    assert ledger_lines(LedgerView(10 * S, 0, 0))[1] == "nobody, in 10 s"
+    assert ledger_lines(LedgerView(10 * S, 0, 0))[1] == "no pod, in 10 s"
     assert any(
         "← shop" not in line for line in summary_lines(summary((PodStalls("a", 1, ()),), LedgerView(S, 1, 0, rows)))
     )

@@ -232,5 +232,5 @@ def test_losses_are_said_and_nothing_else() -> None:
         "5 records were lost: the ring was full",
         "2 stalls were not timed: too many at once",
         "1 stalls were not counted: the table of cgroups was full",
-        "7 runs of programs were passed over by the kernel: what they would have told is missing",
+        "7 runs of programs were passed over by the kernel: their records are missing",
     ]

@@ -41,7 +41,7 @@ def test_a_decision_that_was_begun_is_left_as_interrupted(path: Path) -> None:
     assert InFlight(path).begin(record)
     (left,) = InFlight(path).left
     assert left.interrupted and not left.outcomes
-    assert "1. spark/hog (priority 5000, 300 MiB) was to go" in explained(left)
+    assert "1. spark/hog (priority 5000, 300 MiB) was to be evicted" in explained(left)
     assert (left.id, left.sentence, left.features) == (record.id, record.sentence, record.features)
 
 
