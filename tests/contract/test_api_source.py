@@ -246,6 +246,7 @@ def test_events_in_pieces_and_many_in_one_piece(open_source: Open, cluster: Clus
     until(lambda: names(source) == ["a", "b", "p0", "p1", "p2", "p3", "p4"], "all events")
 
 
+@pytest.mark.slow
 def test_silent_watch_is_cut_and_resumed(open_source: Open, cluster: Cluster) -> None:
     source = open_source(msgspec.structs.replace(PACE, watch_s=1, grace_s=0.05))
     until(lambda: len(cluster.pods.seen_watches) >= 2, "the watch after the silent one")

@@ -266,6 +266,7 @@ class TestProcess:
         assert not [line for line in log if line["level"] not in ("info",)]
         assert store.denied == []
 
+    @pytest.mark.slow
     def test_another_takes_over_when_it_is_killed(self, store: Store, run: Run) -> None:
         store.put(NODES, node("n1"))
         first = run("--listen", "")

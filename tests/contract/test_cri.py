@@ -113,6 +113,7 @@ def test_a_pod_without_a_running_container_is_gone(evict: Callable[[str], Outcom
     assert (outcome.result, outcome.detail, outcome.sent_ns) == (Result.GONE, "no container of it runs", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout_s", [2.0])
 def test_a_runtime_that_hangs_fails_the_victim_and_not_the_executor(
     evict: Callable[[str], Outcome], runtime: Runtime

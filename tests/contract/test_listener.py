@@ -61,6 +61,7 @@ def is_answered_throughout(port: int, seconds: float, within_s: float = WITHIN_S
     assert max(took) < within_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [8, 200])
 @pytest.mark.parametrize("attacked", ["metrics", "probes"])
 def test_clients_that_send_a_byte_now_and_then(server: ReportServer, clients: int, attacked: str) -> None:
@@ -70,6 +71,7 @@ def test_clients_that_send_a_byte_now_and_then(server: ReportServer, clients: in
         assert probe(server.port, "/metrics")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacked", ["metrics", "probes"])
 def test_a_thousand_connections_that_say_nothing(server: ReportServer, attacked: str) -> None:
     before = descriptors()
@@ -81,6 +83,7 @@ def test_a_thousand_connections_that_say_nothing(server: ReportServer, attacked:
         assert process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacked", ["metrics", "probes"])
 def test_ten_thousand_short_connections(server: ReportServer, attacked: str) -> None:
     port = server.port if attacked == "metrics" else server.probe_port

@@ -392,6 +392,7 @@ class TestLeftBehind:
         assert found == [f"mount {place} (tmpfs)"]
         assert Path("/proc/self/mountinfo").read_text() == before
 
+    @pytest.mark.slow
     def test_a_bpf_program(self, folders, name, tmp_path):
         mount = next((path for path, kind in cgroup_mounts().items() if kind == "cgroup2"), None)
         if mount is None:

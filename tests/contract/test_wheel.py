@@ -44,6 +44,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert licences == {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt"}
 
 
+@pytest.mark.slow
 def test_its_user_finds_the_programs(wheel, tmp_path):
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"

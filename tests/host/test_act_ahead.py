@@ -29,6 +29,7 @@ def node(hierarchy: MemoryHierarchy) -> Iterator[NodeCgroup]:
         yield node
 
 
+@pytest.mark.slow
 def test_a_steady_growth_is_met_before_the_line(node: NodeCgroup, tmp_path: Path) -> None:
     (container,) = node.add_pod("hog", priority=5000)
     manifest = node.write_manifest(tmp_path / "pods.json")

@@ -128,6 +128,7 @@ def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
     assert agent.stop() == 0
 
 
+@pytest.mark.story
 def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_time(story: Story) -> None:
     cluster = story.cluster()
     cluster.answers["hog"].append(busy(3))
@@ -148,6 +149,7 @@ def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_
     assert agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="refused"}') == 2
 
 
+@pytest.mark.slow
 def test_a_missing_permission_is_named_and_not_tried_again_soon(story: Story) -> None:
     cluster = story.cluster()
     cluster.answers["hog"] += [denied()] * 100
@@ -213,6 +215,7 @@ def test_a_pod_made_again_under_its_name_is_not_touched_nor_is_another_one_in_it
     assert cluster.events == []
 
 
+@pytest.mark.slow
 def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
     cluster = story.cluster()
     cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes go on for a while
@@ -229,6 +232,7 @@ def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
     assert other.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_gate_that_is_off_costs_nothing_above_the_threshold(story: Story) -> None:
     cluster = story.cluster()
     agent = story.agent(cluster.server.url, "--feature-gates", "BEMemoryEvict=false").becomes_ready()
@@ -273,6 +277,7 @@ def test_a_node_whose_capacity_is_no_quantity_does_not_end_the_agent(story: Stor
     assert cluster.asked() == ["hog"]
 
 
+@pytest.mark.slow
 def test_nothing_is_evicted_on_an_old_list_of_pods(story: Story) -> None:
     cluster = story.cluster()
     agent = story.agent(cluster.server.url, "--pods-max-age-s", 2).becomes_ready()
@@ -290,6 +295,7 @@ def test_nothing_is_evicted_on_an_old_list_of_pods(story: Story) -> None:
     agent.becomes_ready()
 
 
+@pytest.mark.slow
 def test_a_dry_run_asks_for_nothing(story: Story) -> None:
     cluster = story.cluster()
     agent = story.agent(cluster.server.url, enforce=False).becomes_ready()
@@ -307,6 +313,7 @@ def test_a_dry_run_asks_for_nothing(story: Story) -> None:
     assert {request.method for request in cluster.server.requests} == {"GET"}
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_later_is_found(story: Story) -> None:
     port = free_port()
     agent = story.agent(f"http://127.0.0.1:{port}").started()
@@ -332,6 +339,7 @@ def trickle(exchange: Exchange) -> None:
         exchange.raw(b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [busy, lambda: hold, lambda: trickle], ids=["refuses", "hangs", "trickles"])
 def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails: Callable[[], object]) -> None:
     cluster = story.cluster()
@@ -349,6 +357,7 @@ def test_the_last_resort_when_the_server_fails_for_too_long(story: Story, fails:
     assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_request_that_hangs_does_not_hold_the_agent(story: Story) -> None:
     cluster = story.cluster()
     cluster.answers["hog"].extend([hold] * 50)

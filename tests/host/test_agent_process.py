@@ -107,6 +107,7 @@ def test_a_second_signal_changes_nothing(start: Start) -> None:
     assert "Traceback" not in agent.log
 
 
+@pytest.mark.slow
 def test_a_file_that_is_half_written_leaves_the_last_good_one_in_force(
     start: Start, node: NodeCgroup, manifest: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_file_that_is_half_written_leaves_the_last_good_one_in_force(
     agent.becomes_ready()
 
 
+@pytest.mark.slow
 def test_a_changed_list_of_pods_is_taken(start: Start, node: NodeCgroup, manifest: Path) -> None:
     agent = start().becomes_ready()
     until(lambda: attributed(agent) == 1, "the first pod")
@@ -190,6 +192,7 @@ def test_without_privileges_the_start_ends_with_what_to_do(node: NodeCgroup, tmp
         _refused(agent, 3, "BPF", "EPERM", "Run as root or give CAP_BPF")
 
 
+@pytest.mark.slow
 def test_a_node_cgroup_that_is_removed_ends_the_agent(start: Start, node: NodeCgroup) -> None:
     agent = start().becomes_ready()
     node.close()
@@ -208,6 +211,7 @@ def test_a_node_cgroup_that_loses_its_limit_ends_the_agent(start: Start, node: N
     assert "lost its memory limit" in agent.log.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_lost_records_are_made_good_by_a_rescan(
     start: Start, node: NodeCgroup, manifest: Path, memory_cgroup: Path
 ) -> None:
@@ -250,6 +254,7 @@ def test_births_that_no_program_tells_of_are_found_within_a_second(
         assert watch.rescans == 0  # of lost records
 
 
+@pytest.mark.slow
 def test_a_pod_that_someone_else_deleted_is_no_victim_of_ours(start: Start, node: NodeCgroup, manifest: Path) -> None:
     (container,) = node.add_pod("leaving")
     node.pods[-1]["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
@@ -367,6 +372,7 @@ def test_a_pods_first_stall_has_its_name(single_stalls: None, follow: Follow, no
     assert not stalls[0]["is_global"]
 
 
+@pytest.mark.slow
 def test_trace_shows_what_is_asked_for(single_stalls: None, follow: Follow, node: NodeCgroup, manifest: Path) -> None:
     (one,) = node.add_pod("one", limit_bytes=8 * MIB)
     (two,) = node.add_pod("two", limit_bytes=8 * MIB)

@@ -98,6 +98,7 @@ def protects_and_ends(agent: LiveAgent, container: Path) -> None:
     print(f"ended within {time.monotonic() - since:.2f} s")
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("what", ["stdout", "full disk", "fifo", "full fifo", "hung disk", "disk that hangs later"])
 def test_a_hog_is_evicted_where_nobody_takes_log_and_audit(
     node: NodeCgroup, start: Start, pipe: FullPipe, stack: ExitStack, tmp_path: Path, what: str

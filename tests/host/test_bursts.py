@@ -30,6 +30,7 @@ def node(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> NodeCgroup:
     return NodeCgroup(memory_cgroup, hierarchy.version, NODE_MIB * MIB)
 
 
+@pytest.mark.slow
 def test_only_the_hog_goes(node: NodeCgroup, tmp_path: Path) -> None:
     chance = random.Random(23)
     with node:

@@ -114,6 +114,7 @@ def fired(line: dict[str, Any]) -> list[str]:
     return [each["verdict"]["feature"] for each in line["features"] if each["victims"]]
 
 
+@pytest.mark.slow
 def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode, tmp_path: Path) -> None:
     # GIVEN two best-effort pods that ask for 2 CPUs, and suppression that leaves them the least there is
     busy.add("ls", be=False)
@@ -170,6 +171,7 @@ def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_node_without_cpu_loses_its_hog_and_nobody_for_what_its_window_remembers(
     busy: BusyNode, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_shortage_of_memory_does_not_wait_for_one_of_cpu(busy: BusyNode, tmp_p
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_through_the_api_server_a_refusal_is_no_eviction_and_the_next_goes_at_once(
     busy: BusyNode, tmp_path: Path
 ) -> None:

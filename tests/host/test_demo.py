@@ -128,6 +128,7 @@ def verdict(out: str) -> dict[str, Any]:
     return lines(out)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enough_for_two")
 def test_two_at_once_do_not_disturb_each_other() -> None:
     with demo("--json") as hog, demo("--json", "--story", "own-limit") as own_limit:
@@ -159,6 +160,7 @@ def test_two_at_once_do_not_disturb_each_other() -> None:
     assert hog.left() == own_limit.left() == []
 
 
+@pytest.mark.story
 def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
     with demo() as running:
         code, out, err = running.end()
@@ -184,6 +186,7 @@ def after_the_threshold(printed: Transcript) -> set[str]:
     return set(sentences[[sentence.split()[1] for sentence in sentences].index("evicting") :])
 
 
+@pytest.mark.slow
 def test_nobody_goes_for_page_cache() -> None:
     with demo("--story", "page-cache", "--json") as running:
         code, out, err = running.end()
@@ -207,6 +210,7 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
     assert err == f"koordebpf: interrupted by {number.name}: the demo's pods and cgroups are removed\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("enough_for_two")
 def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
     with demo("--json") as killed, demo("--json", "--story", "own-limit") as bystander:

@@ -59,6 +59,7 @@ eviction: {exemptions: {budgets: [{matchLabels: {tier: gold}}]}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tier", "goes"), [("gold", "other"), ("tin", "hog"), (None, "other")])
 def test_whose_budget_counts_is_said_by_a_label_of_the_namespace(story: Story, tier: str | None, goes: str) -> None:
     config = story.folder / "config.yaml"

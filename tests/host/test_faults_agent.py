@@ -91,6 +91,7 @@ def open_fds(pid: int) -> Counter[str]:
     return links
 
 
+@pytest.mark.slow
 def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start: Start, node: NodeCgroup) -> None:
     if not can_count():
         pytest.skip(NO_TRACEFS)
@@ -131,6 +132,7 @@ def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start
         storm.stop()
 
 
+@pytest.mark.slow
 def test_an_agent_that_was_stopped_catches_up_and_decides_on_what_is_now(start: Start, node: NodeCgroup) -> None:
     (container,) = node.add_pod("hog", priority=5000)
     node.add_pod("other")

@@ -174,6 +174,7 @@ def test_an_eviction_does_not_wait_for_a_full_disk(node: NodeCgroup, start: Star
     assert agent.stop() == 0
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_killed_agent_loses_no_record_and_its_successor_evicts_nobody_twice(
     node: NodeCgroup, start: Start, tmp_path: Path, moment: str
@@ -213,6 +214,7 @@ def test_a_killed_agent_loses_no_record_and_its_successor_evicts_nobody_twice(
     assert evicted == (["hog"] * N if moment == "before" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_agent_that_is_killed_amid_an_api_eviction_has_nobody_evicted_twice(
     hierarchy: MemoryHierarchy, tmp_path: Path, moment: str
@@ -270,6 +272,7 @@ def test_an_agent_that_is_killed_amid_an_api_eviction_has_nobody_evicted_twice(
     print(f"killed amid an API eviction, {moment} the server acted: tried {N_API}, evicted twice 0, others evicted 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_the_minutes_budget_outlives_its_agent(node: NodeCgroup, start: Start, by: signal.Signals) -> None:
     paths = {name: node.add_pod(name, priority=5000)[0] for name in ("first", "second")}
@@ -292,6 +295,7 @@ def test_the_minutes_budget_outlives_its_agent(node: NodeCgroup, start: Start, b
     print(f"a start after {by.name} with a budget that is spent: tried 1, held 1, evicted 0")
 
 
+@pytest.mark.slow
 def test_of_two_agents_that_act_on_a_node_the_second_refuses(node: NodeCgroup, start: Start, tmp_path: Path) -> None:
     first = start("--enforce").becomes_ready()
     for _ in range(N):

@@ -64,6 +64,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
+@pytest.mark.slow
 def test_an_agent_evicts_whatever_the_wall_clock_says(
     cluster: LiveCluster, clock: SteppedClock, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def controller(config: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | environ, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_a_controller_keeps_its_lease_whatever_the_wall_clock_says(
     server: Server, clock: SteppedClock, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def interrupted(agent: LiveAgent) -> AuditRecord:
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["frozen", "signalled"])
 def test_its_successor_finishes_the_kill_and_puts_it_on_record(frozen: Frozen, moment: str) -> None:
     finished = 0
@@ -92,6 +93,7 @@ def test_its_successor_finishes_the_kill_and_puts_it_on_record(frozen: Frozen, m
     print(f"killed amid a kill, {moment}: tried {N}, finished {finished}, left frozen {N - finished}")
 
 
+@pytest.mark.slow
 def test_another_cgroup_in_its_place_is_thawed_and_nobody_in_it_dies(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("frozen")
@@ -108,6 +110,7 @@ def test_another_cgroup_in_its_place_is_thawed_and_nobody_in_it_dies(frozen: Fro
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_agent_that_only_watches_thaws_it_and_nobody_dies(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("frozen")
@@ -120,6 +123,7 @@ def test_an_agent_that_only_watches_thaws_it_and_nobody_dies(frozen: Frozen) -> 
     assert hog.process.poll() is None  # it had no signal, and gets none
 
 
+@pytest.mark.slow
 def test_the_command_thaws_it_where_no_agent_follows(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("signalled")

@@ -116,6 +116,7 @@ def storm(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Storm]:
     storm.close()
 
 
+@pytest.mark.slow
 def test_everything_goes_wrong_at_once(storm: Storm) -> None:
     cluster, agent = storm.cluster, storm.agent.started()
     process = psutil.Process(agent.process.pid)

@@ -355,6 +355,7 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["co-re", "files"])
 def test_the_index_is_right_after_a_thousand_births_a_second(
     memory_cgroup: Path, hierarchy: MemoryHierarchy, backend: str

@@ -210,6 +210,7 @@ class TestTrace:
             process.communicate(timeout=TIMEOUT_S)
         assert ids == {tight.stat().st_ino, later.stat().st_ino}
 
+    @pytest.mark.slow
     @only_programs
     @pytest.mark.parametrize("of", ["duration", "kind", "cgroup", "pod"])
     def test_what_is_not_asked_for_stays_in_the_kernel(
@@ -227,6 +228,7 @@ class TestTrace:
         assert counters["programs"]["episodes"] > 0
         assert counters["programs"]["ring_sent"] < counters["programs"]["episodes"]
 
+    @pytest.mark.story
     @only_programs
     def test_the_summary_counts_every_stall_and_names_the_cause(
         self, tight: Path, node: NodeCgroup, manifest: Path, trace_schema: Draft202012Validator
@@ -361,6 +363,7 @@ def provoke(node: NodeCgroup, victim: Path, hierarchy: MemoryHierarchy) -> None:
 
 
 class TestTop:
+    @pytest.mark.slow
     def test_it_shows_what_a_pod_holds(self, node: NodeCgroup, tmp_path: Path) -> None:
         (container,) = node.add_pod("hog")
         node.add_pod("idle", be=False)
@@ -398,6 +401,7 @@ class TestTop:
         assert by_cgroup["kubepods/besteffort"]["used_bytes"] >= 64 * MIB
         assert by_cgroup["kubepods/burstable"]["used_bytes"] < MIB
 
+    @pytest.mark.slow
     def test_its_json_is_what_its_schema_says(self, tight: Path, node: NodeCgroup) -> None:
         validator = Draft202012Validator(json.loads(koordebpf("top", "--schema").stdout))
         for level in ("pod", "container", "cgroup"):
@@ -405,6 +409,7 @@ class TestTop:
             (shown,) = lines_of(koordebpf("top", "--once", "--json", "--sort", "stall", *arguments))
             validator.validate(shown)
 
+    @pytest.mark.slow
     @only_programs
     def test_a_pod_that_thrashes_stalls_at_its_limit_on_its_own_account(
         self, tight: Path, node: NodeCgroup, manifest: Path

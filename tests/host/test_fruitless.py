@@ -91,6 +91,7 @@ def seconds_pass(agent: LiveAgent) -> None:
     assert agent.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_runtime_that_knows_no_container_of_the_victim(shortage: Shortage, tmp_path: Path) -> None:
     runtime = Runtime(tmp_path / "cri.sock")
     try:
@@ -119,6 +120,7 @@ def test_a_runtime_that_knows_no_container_of_the_victim(shortage: Shortage, tmp
         runtime.close()
 
 
+@pytest.mark.slow
 def test_alone_it_is_not_evicted_again_and_again(shortage: Shortage, tmp_path: Path) -> None:
     runtime = Runtime(tmp_path / "cri.sock")
     try:
@@ -135,6 +137,7 @@ def test_alone_it_is_not_evicted_again_and_again(shortage: Shortage, tmp_path: P
         runtime.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lives", [True, False])
 def test_memory_that_outlives_every_process_of_the_victim(shortage: Shortage, lives: bool) -> None:
     process = shortage.fill_tmpfs(shortage.hog_path, HOG_MIB, then="sleep 300" if lives else "true")
@@ -156,6 +159,7 @@ def test_memory_that_outlives_every_process_of_the_victim(shortage: Shortage, li
     assert (shortage.uid("hog") in kept) is lives
 
 
+@pytest.mark.slow
 def test_a_victim_that_cannot_die(shortage: Shortage, hierarchy: MemoryHierarchy) -> None:
     if hierarchy.version == 2 or hierarchy.freezer_mount_point is None:
         pytest.skip(f"{OTHER_MACHINE}nothing that may be made here resists SIGKILL but a cgroup v1 freezer")
@@ -188,6 +192,7 @@ def test_a_victim_that_cannot_die(shortage: Shortage, hierarchy: MemoryHierarchy
         freezer.rmdir()
 
 
+@pytest.mark.slow
 def test_an_api_server_that_knows_it_no_more_while_the_list_still_does(shortage: Shortage) -> None:
     cluster = LiveCluster(shortage.node, THRESHOLD_PERCENT)
     try:

@@ -77,6 +77,7 @@ def test_a_process_that_is_killed_at_its_limit_writes_to_nobodys_terminal(node: 
     assert obeyed(agent.log.encode()) == obeyed(out) == obeyed(errors) == []
 
 
+@pytest.mark.slow
 def test_cgroups_that_are_no_text_keep_no_agent_from_its_work(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN a container that makes cgroups of its own, in every hierarchy
     names = [b"\xff\xfe", b"\x1b[2J", "\u202e".encode()]

@@ -56,6 +56,7 @@ def descriptors(agent: LiveAgent) -> int:
     return sum(1 for _ in Path(f"/proc/{agent.process.pid}/fd").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [8, 200])
 def test_clients_that_send_a_byte_now_and_then_starve_no_probe(agent: LiveAgent, clients: int) -> None:
     before = agent.metric(_TICKS)
@@ -65,6 +66,7 @@ def test_clients_that_send_a_byte_now_and_then_starve_no_probe(agent: LiveAgent,
     assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_idle_and_short_connections_starve_no_probe(agent: LiveAgent) -> None:
     before, open_before = agent.metric(_TICKS), descriptors(agent)
     with holds(agent.port, 1000), holds(agent.probe_port, 1000, "127.0.0.3"):

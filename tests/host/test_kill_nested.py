@@ -42,6 +42,7 @@ def remove_all(site: Site) -> None:
             remove_nest(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", DEEP)
 def test_a_process_at_the_end_of_a_chain_dies(site: Site, sleeper: subprocess.Popen[bytes], levels: int) -> None:
     try:

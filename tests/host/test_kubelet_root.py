@@ -54,6 +54,7 @@ def arguments(node: NodeCgroup, folder: Path, backend: str) -> list[object]:
     return ["--pods", manifest, "--node-cgroup", node.path, *enforce]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_first", [True, False], ids=["made before the agent starts", "made while it runs"])
 def test_a_service_that_names_its_cgroup_after_a_pod_is_not_that_pod(
@@ -119,6 +120,7 @@ def test_a_root_that_is_not_the_nodes_is_learned_and_kept_or_given(node: NodeCgr
             hog.stop()
 
 
+@pytest.mark.slow
 def test_a_given_root_without_kubepods_is_said_and_nobody_is_evicted(node: NodeCgroup, tmp_path: Path) -> None:
     (container,) = node.add_pod("hog", be=True, priority=5000)
     hog = Hog(container, 160, hold_s=120)

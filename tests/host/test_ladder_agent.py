@@ -119,6 +119,7 @@ def changes(agent: LiveAgent, file: Path) -> list[tuple[str | None, str, str]]:
     return [(each["old"], each["new"], each["result"]) for each in told if each["path"] == str(file)]
 
 
+@pytest.mark.slow
 def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder, tmp_path: Path) -> None:
     before = ladder.brake.read_text()
     with start(ladder, tmp_path, Rung.BRAKE, settle="60s") as agent:
@@ -143,6 +144,7 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
     assert not list(tmp_path.glob("run/*/writes.journal"))
 
 
+@pytest.mark.slow
 def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: Ladder, tmp_path: Path) -> None:
     before = ladder.freezer.read_text()
     with start(ladder, tmp_path, Rung.FREEZE, settle="60s", freezeMax="3s") as agent:
@@ -165,6 +167,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: La
     assert ladder.freezer.read_text() == before
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("last", [Rung.EVICT, Rung.KILL])
 def test_what_was_not_enough_leads_to_the_end_and_nobody_stays_frozen(
     ladder: Ladder, tmp_path: Path, last: Rung
@@ -187,6 +190,7 @@ def test_what_was_not_enough_leads_to_the_end_and_nobody_stays_frozen(
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["its successor", "the command"])
 def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_path: Path, by: str) -> None:
     brake, freezer = ladder.brake.read_text(), ladder.freezer.read_text()
@@ -217,6 +221,7 @@ def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_
     hog.process.kill()
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_do(ladder: Ladder, tmp_path: Path) -> None:
     before = ladder.brake.read_text(), ladder.freezer.read_text()
     with start(ladder, tmp_path, Rung.BRAKE, Rung.FREEZE, Rung.EVICT, enforce=False, settle="300ms") as agent:

@@ -111,6 +111,7 @@ def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
 KILL_BE = {"action": "kill-be", "after": "4s", "maxAge": "600s"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["api", "cgroup"])
 def test_best_effort_pods_are_killed_by_cgroup_and_the_audit_says_why(story: Story, executor: str) -> None:
     agent = story.watched(KILL_BE, "--enforce", executor=executor)
@@ -152,6 +153,7 @@ def test_while_the_list_of_pods_is_fresh_decisions_go_on_from_it(story: Story) -
     assert HELD not in agent.log
 
 
+@pytest.mark.slow
 def test_nothing_is_the_default(story: Story) -> None:
     agent = story.watched({}, "--enforce", executor="cgroup")
     story.lose()
@@ -164,6 +166,7 @@ def test_nothing_is_the_default(story: Story) -> None:
     assert {outcome["result"] for line in agent.plans() for outcome in line["outcomes"]} == {"held"}
 
 
+@pytest.mark.slow
 def test_without_enforcement_it_is_said_and_not_done(story: Story) -> None:
     agent = story.watched(KILL_BE)
     story.lose()
@@ -175,6 +178,7 @@ def test_without_enforcement_it_is_said_and_not_done(story: Story) -> None:
     assert {outcome["result"] for line in agent.plans() for outcome in line["outcomes"]} <= {"held", "dry_run"}
 
 
+@pytest.mark.slow
 def test_after_its_time_the_guard_closes_for_good(story: Story) -> None:
     agent = story.watched({"action": "kill-be", "after": "2s", "maxAge": "4s"}, "--enforce", executor="cgroup")
     story.lose()
@@ -187,6 +191,7 @@ def test_after_its_time_the_guard_closes_for_good(story: Story) -> None:
     assert LOST not in agent.log
 
 
+@pytest.mark.slow
 def test_a_pod_whose_cgroup_is_another_one_by_now_is_left_alone(story: Story) -> None:
     agent = story.watched(KILL_BE, "--enforce")
     story.lose()
@@ -205,6 +210,7 @@ def test_a_pod_whose_cgroup_is_another_one_by_now_is_left_alone(story: Story) ->
     assert story.alive() == {"web", "hog"}
 
 
+@pytest.mark.slow
 def test_latency_sensitive_pods_stay_whatever_the_shortage(story: Story) -> None:
     agent = story.watched(KILL_BE, "--enforce", "--feature-gates", "MemoryEvict=true")
     story.lose()
@@ -222,6 +228,7 @@ class TestAnAgentThatStartsWhileTheApiServerIsAway:
     def kept(self, agent: LiveAgent) -> Path:
         return until(lambda: next(iter(agent.run_dir.glob("*/pods.json")), None), "the list is kept")  # type: ignore[no-any-return]
 
+    @pytest.mark.slow
     def test_it_kills_by_the_kept_list_until_it_hears_from_the_server(self, story: Story) -> None:
         first = story.watched(KILL_BE, "--enforce")
         assert self.kept(first).stat().st_mode & 0o777 == 0o600
@@ -237,6 +244,7 @@ class TestAnAgentThatStartsWhileTheApiServerIsAway:
         agent.becomes_ready()
         agent.said("its list of pods replaces the one that was kept")
 
+    @pytest.mark.slow
     def test_a_pod_whose_cgroup_is_another_one_by_now_is_left_alone(self, story: Story) -> None:
         first = story.watched(KILL_BE, "--enforce")
         self.kept(first)
@@ -255,6 +263,7 @@ class TestAnAgentThatStartsWhileTheApiServerIsAway:
         time.sleep(1)
         assert story.alive() == {"web", "hog"}
 
+    @pytest.mark.slow
     def test_a_list_of_another_boot_is_none(self, story: Story) -> None:
         first = story.watched(KILL_BE, "--enforce")
         path = self.kept(first)

@@ -47,6 +47,7 @@ nodeMark: {{type: {mark}, calm: {calm}}}
     return story.agent(cluster.server.url, "--config", config, enforce=enforce).becomes_ready()
 
 
+@pytest.mark.slow
 def test_the_taint_comes_with_the_eviction_and_goes_when_it_was_calm(
     story: Story, cluster: LiveCluster, node: NodeStore
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_dry_run_and_one_without_marks_never_touch_the_node(
     assert not [request for request in cluster.server.requests if request.path.startswith("/api/v1/nodes/")]
 
 
+@pytest.mark.slow
 def test_an_api_server_that_hangs_delays_no_eviction(story: Story, cluster: LiveCluster, node: NodeStore) -> None:
     cluster.server.on("/api/v1/nodes/n1", lambda exchange: exchange.hold())
     agent = marking_agent(story, cluster, "taint", "1s")

@@ -26,6 +26,7 @@ def node(hierarchy: MemoryHierarchy) -> Iterator[NodeCgroup]:
         yield node
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [1_100, 2_300])
 @pytest.mark.parametrize("backend", ["auto", "files"])
 def test_the_agent_starts_beside_a_chain_of_cgroups_and_kills_the_pod(

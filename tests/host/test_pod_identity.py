@@ -44,6 +44,7 @@ def claim(node: NodeCgroup, name: str, uid: str, *, forged: bool) -> None:
         pod["spec"]["nodeName"] = "node-1"
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("forged", [False, True], ids=["annotated", "forged mirror pod"])
 def test_a_pod_that_claims_another_ones_uid_does_not_have_it_killed(
     node: NodeCgroup, tmp_path: Path, forged: bool

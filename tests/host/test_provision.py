@@ -42,6 +42,7 @@ def apt() -> None:
         pytest.skip(f"{OTHER_MACHINE}it has no apt-get")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("apt")
 def test_packages_are_installed_once(root_copy: RootCopy) -> None:
     run_twice(root_copy, "packages.sh")
@@ -61,6 +62,7 @@ def test_koordebpf_is_a_service_that_evicts_nobody(root_copy: RootCopy) -> None:
     assert root_copy.read("/etc/default/koordebpf").splitlines()[-1] == "MODE=--enforce"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("apt")
 def test_vagrant_takes_the_vagrantfile(root_copy: RootCopy) -> None:
     install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "-o", "Dpkg::Options::=--force-unsafe-io")

@@ -51,6 +51,7 @@ def left_of(pid: int) -> list[str]:
     return left
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("name", [name for name in names() if not load(name).needs_swap])
 def test_it_is_told_as_expected(name: str) -> None:
     code, out = played(name)
@@ -78,6 +79,7 @@ class TestWhatIsNotAsExpected:
         lines: list[str] = []
         return play.play("limit-thrash", scenario, lines.append), [line.strip() for line in lines]
 
+    @pytest.mark.slow
     def test_a_sentence_that_is_not_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expects = (Expected("run", "evicting default/tight"), Expected("plan", "evicting default/web"))
         is_well, lines = self.told(msgspec.structs.replace(load("limit-thrash"), expects=expects), monkeypatch)

@@ -131,6 +131,7 @@ def some_us(table: ShareTable, cgroup: Path) -> int:
     return shares.some.total_us if shares else 0
 
 
+@pytest.mark.slow
 def test_a_derived_share_is_the_union_of_the_recorded_stalls(
     memory_cgroup: Path, signals: Backend, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def node_cgroup() -> Iterator[NodeCgroup]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("require_root")
 def test_who_thrashes_in_its_limit_is_charged_itself_and_who_eats_the_node_is_charged_with_others_stalls(
     node_cgroup: NodeCgroup, tmp_path: Path
@@ -333,6 +335,7 @@ def test_who_thrashes_in_its_limit_is_charged_itself_and_who_eats_the_node_is_ch
         assert any(forecast is not None and forecast.point_ns < 60 * NS_PER_S for forecast in forecasts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("require_root")
 def test_when_a_pod_will_be_full_is_told_before_it_is(node_cgroup: NodeCgroup, tmp_path: Path) -> None:
     (hog,) = node_cgroup.add_pod("hog", limit_bytes=128 * MIB)

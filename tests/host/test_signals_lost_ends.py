@@ -72,6 +72,7 @@ def test_after_five_at_once_nobody_is_stalled_and_what_was_lost_is_counted(
     assert after.lost_ends - before.lost_ends <= missed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "co-re", reason=f"{OTHER_MACHINE}the programs that are changed are co-re's")
 def test_ends_that_are_passed_over_leave_nobody_stalled(node: NodeCgroup, watch_node: WatchNode) -> None:
     pods = [node.add_pod(f"pod-{number}")[0] for number in range(2)]

@@ -88,6 +88,7 @@ def start(thrashing: Thrashing, folder: Path, *rungs: Rung, gate: bool = True, e
     return agent
 
 
+@pytest.mark.slow
 def test_who_makes_another_stand_still_goes_though_the_node_is_far_below_its_threshold(
     thrashing: Thrashing, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_who_makes_another_stand_still_goes_though_the_node_is_far_below_its_thr
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_milder_rung_has_the_whole_window_to_help_before_it_goes(thrashing: Thrashing, tmp_path: Path) -> None:
     mounts = find_controllers()
     wanted = ("cpu", "cpuset") if thrashing.node.version == 2 else ("cpu", "cpuset", "freezer")
@@ -138,6 +140,7 @@ def test_a_milder_rung_has_the_whole_window_to_help_before_it_goes(thrashing: Th
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["the gate is off", "a dry run"])
 def test_nobody_goes_unless_somebody_asked_for_it(thrashing: Thrashing, tmp_path: Path, how: str) -> None:
     with start(thrashing, tmp_path, gate=how == "a dry run", enforce=how == "the gate is off") as agent:
@@ -150,6 +153,7 @@ def test_nobody_goes_unless_somebody_asked_for_it(thrashing: Thrashing, tmp_path
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["memory.max", "memory.high"])
 def test_a_pod_that_thrashes_at_its_own_limit_costs_nobody_else(
     thrashing: Thrashing, tmp_path: Path, limit: str

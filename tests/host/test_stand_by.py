@@ -39,6 +39,7 @@ def waiting(held: HeldNode, folder: Path) -> LiveAgent:
     return agent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
     before = held.quota_file.read_bytes()
@@ -58,6 +59,7 @@ def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, b
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.story
 def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
@@ -74,6 +76,7 @@ def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Pa
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, tmp_path: Path, number: int) -> None:
     before = held.quota_file.read_bytes()
@@ -89,6 +92,7 @@ def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, t
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN one that stands by and is told to end before it sees that its turn has come
     before = held.quota_file.read_bytes()
@@ -103,6 +107,7 @@ def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, t
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_in_a_container_nothing_is_kept_for_one_that_may_never_come(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     config = tmp_path / "config.yaml"

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import until
 from tests.host.held_node import HeldNode, burner
@@ -21,6 +23,7 @@ def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
     return [line for line in agent.lines() if line["schema"] == "koordebpf.write/v1"]
 
 
+@pytest.mark.slow
 def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
@@ -41,6 +44,7 @@ def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -
     assert not list(tmp_path.glob("run/*/writes.journal"))
 
 
+@pytest.mark.slow
 def test_a_nodeslo_that_is_deleted_holds_nobody_any_more(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
@@ -55,6 +59,7 @@ def test_a_nodeslo_that_is_deleted_holds_nobody_any_more(held: HeldNode, tmp_pat
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN a latency-sensitive pod that works, too, on a machine whose other load is not the same for two seconds
     (container,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())
@@ -74,6 +79,7 @@ def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path)
     print(f"{len(changes)} writes in {elapsed_ns / NS_PER_S:.1f} s, {len(woken)} of them at a burst")
 
 
+@pytest.mark.slow
 def test_what_a_killed_agent_wrote_is_given_back_by_the_command(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     command = [sys.executable, "-m", "koordebpf", "restore", "--run-dir", str(tmp_path / "run")]
@@ -121,6 +127,7 @@ def is_over(pid: int) -> bool:
         return True
 
 
+@pytest.mark.story
 def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at_first(
     held: HeldNode, tmp_path: Path
 ) -> None:
@@ -145,6 +152,7 @@ def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at
     assert held.quota_file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     waiting = leave_for_a_successor(held, tmp_path, keep="1s")
@@ -153,6 +161,7 @@ def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: Held
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_successor_and_is_told_to_end_gives_it_back_at_once(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     waiting = leave_for_a_successor(held, tmp_path)
@@ -166,6 +175,7 @@ def test_who_waits_for_a_successor_and_is_told_to_end_gives_it_back_at_once(held
     assert held.quota_file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_was_kept_too_long_ago_is_not_gone_on_from(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN a quota that a predecessor left WHEN its successor suppresses no more THEN it goes, whoever set it
     before = held.quota_file.read_bytes()

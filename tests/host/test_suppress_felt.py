@@ -48,6 +48,7 @@ def said(name: str, seen: Felt) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["cpuset", "cfsQuota", "cpuIdle"])
 def test_best_effort_pods_get_less_and_the_others_more(busy: CpuNode, tmp_path: Path, policy: str) -> None:
     if policy == "cpuIdle" and not busy.file(BE_ROOT, CgroupFile.CPU_IDLE).exists():

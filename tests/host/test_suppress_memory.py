@@ -43,6 +43,7 @@ def held_by_quota(agent: LiveAgent, file: Path) -> list[dict[str, str]]:
     return [each for each in changes if each["path"] == str(file) and "made others stall" in each["reason"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
 def test_who_makes_others_stall_loses_cpu_until_nobody_stalls(held: HeldNode, tmp_path: Path, policy: str) -> None:
     config = tmp_path / "config.yaml"

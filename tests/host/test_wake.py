@@ -230,6 +230,7 @@ def scheduler_programs(pid: int) -> set[str]:
 
 
 class TestAgent:
+    @pytest.mark.story
     def test_a_burst_wakes_it_by_the_scheduler_and_the_quota_is_cut(self, bursting, tmp_path, latency):
         latency.close()  # it was only asked for as what this kernel must have
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path, pressure=False, scheduler=True)) as agent:
@@ -269,6 +270,7 @@ class TestAgent:
             assert scheduler_programs(agent.process.pid) == set()
             assert "koordebpf_sched_tracing" not in agent.get("/metrics")[1]
 
+    @pytest.mark.slow
     def test_pressure_wakes_it(self, bursting, tmp_path):
         if not NODE_CPU_PRESSURE.exists():
             pytest.skip(f"{OTHER_MACHINE}its kernel accounts no pressure")
@@ -283,6 +285,7 @@ class TestAgent:
 
             until(is_woken, lambda: f"a wake by pressure, but: {agent.log}")
 
+    @pytest.mark.slow
     def test_while_nothing_changes_a_file_is_written_no_more_than_once_a_second(self, bursting, tmp_path, latency):
         latency.close()
         # GIVEN latency-sensitive pods that use all they get, all the time, beside best-effort ones that do as well

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.events.layout import NOT_KNOWN
 from koordebpf.kube.cache.objects import ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
-from koordebpf.state.stalls.sums import Row, ScanSums
+from koordebpf.state.stalls.sums import Row, ScanSums, packed
 from koordebpf.state.stalls.windows import StallGrowth, StallWindow
 from koordebpf.state.view import PodMeasure
 from tests.support.values.builders import DEFAULTS, PodAndMeasure, frame, plan_of
@@ -95,7 +95,7 @@ def seen(driver: str, levels: list[int], known: list[Pod], of: list[int]) -> dic
     rows: list[Row] = [
         (each, each - 1, each * 256, 1 << 60, 0, NOT_KNOWN, 0, 0, 0, 0, each, each, 0, 0, 0) for each in ids
     ]
-    sums = ScanSums(rows, index.subtree_pod, 4096)
+    sums = ScanSums(packed(rows), index.subtree_pod, 4096)
     measures = [PodMeasure(uid, cgroup_id, sums.pod(uid, cgroup_id)) for uid, cgroup_id in index.pod_cgroups().items()]
     by_uid = {each.uid: each for each in measures}
     recorded = frame([PodAndMeasure(pod, by_uid.get(pod.uid)) for pod in known], used=900)
