@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
-from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
-from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
+from koordebpf.agent.executors import open_actions, open_executor, open_kill
+from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.overdue import open_overdue
 from koordebpf.agent.reporter import Reporter
@@ -48,7 +47,6 @@ from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
-from koordebpf.policy.ladder_settings import Rung
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.log.json_log import log_sink
@@ -64,7 +62,6 @@ from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from koordebpf.attribution.index import CgroupIndex
     from koordebpf.kube.cache.objects import Pod
     from koordebpf.kube.clients.evictions import KubeActions
 
@@ -75,7 +72,6 @@ _FAILED_PAUSE_S = 0.1
 # Why 10 ms: a tick for each record took 10 % of a core at 1,300 records a second. How often a node that is close to its
 # threshold is looked at does not depend on it.
 _RING_REST_NS = 10 * NS_PER_MS
-_MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -120,89 +116,14 @@ def _run(
     kept_list: KeptList | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    folder, in_flight = (acting.folder, acting.in_flight) if acting else (None, None)
     with contextlib.ExitStack() as stack:
-        actions = _open_actions(config, stack)
+        actions = open_actions(config, stack)
         watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
-        own_pod_uid = os.environ.get("KOORDEBPF_POD_UID")
-        kept_root = KeptRoot(watch.index.kubelet, folder / "cgroup-root" if folder else None, own_pod_uid)
+        kept_root = KeptRoot(watch.index.kubelet, acting.folder / "cgroup-root" if acting else None, _own_pod_uid())
         _tell_signals(watch)
-        if (fd := watch.signals.fileno()) is not None:
-            loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
-            stack.callback(loop.unwatch, fd)
-        _watch_pressure(scope, loop, stack)
-        pressure = PodPressure(scope, watch.index, loop)
-        stack.callback(pressure.close)
-        collector = Collector(scope, watch.signals, watch.index)
-        stack.callback(collector.close)
-        outcomes = OutcomeQueue(loop.wake)
-        locate = pod_targets(scope, watch)
-
-        def by_cgroup() -> CgroupExecutor:
-            note = in_flight.kill if in_flight else None
-            return CgroupExecutor(locate, outcomes, enforce=config.enforce, note=note)
-
-        executor = _open_executor(config, by_cgroup, outcomes, actions, watch.index)
-        executors = stack.enter_context(contextlib.ExitStack())
-        executors.callback(executor.close)
-        emergency = open_emergency(config, by_cgroup, kept_list, executors)
-        node_name = config.node_name or socket.gethostname()
-        koordlet = KoordletMetrics(node_name, time.time()) if config.koordinator_metrics else None
-        kept = KeptBudget(
-            folder / "evictions.json" if folder else None,
-            in_flight.left if in_flight else (),
-            time.monotonic_ns(),
-        )
-        stack.callback(lambda: kept.close(time.monotonic_ns()))
-        metrics, health = AgentMetrics(SelfUsageReader().read, koordlet), Health()
-        metrics.sinks.log_sink = log_sink()
-        reporter = Reporter(
-            node=node_name,
-            dry_run=executor.is_dry_run,
-            trail=AuditTrail(open_audit(config.audit), in_flight),
-            events=EventPoster(actions) if actions else None,
-            metrics=metrics,
-            health=health,
-        )
-        stack.callback(reporter.close)
-        serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)
-        writer = open_node_writer(config.writer, folder, reporter.written, stack)
-        suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
-        stack.callback(suppression.close)
-        ladder = open_ladder(
-            config,
-            scope,
-            watch.index,
-            writer,
-            stack,
-            kill=_open_kill(config, executor, by_cgroup, executors),
-            own_pod_uid=own_pod_uid,
-            tell=reporter.change,
-            wake=loop.wake,
-        )
-        agent = Agent(
-            config,
-            watch,
-            collector,
-            executor,
-            outcomes,
-            reporter,
-            own_pod_uid,
-            kept=kept,
-            emergency=emergency,
-            suppression=suppression,
-            wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
-            ladder=ladder,
-            marking=open_node_marking(config, stack),
-            overdue=open_overdue(config, executor),
-        )
-        stack.callback(_finish, executors, agent)
-        # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision
-        # left 5 ms after the crossing (p99 12 ms), with the highest 3 ms.
-        open_all_files()
-        for problem in (set_oom_score_adj(), raise_thread_priority()) if config.lock_memory else ():
-            if problem:
-                log.warning("%s", problem)
+        pressure = _wake_on_signals(scope, watch, loop, stack)
+        agent, reporter, executor = _open_agent(config, scope, loop, watch, acting, actions, kept_list, stack)
+        _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
 
@@ -211,6 +132,139 @@ def _run(
             pressure.follow(source.state().pods)
 
         _loop(config, loop, agent, reporter, follow_pods, is_over)
+
+
+# Everything that measures, decides and acts; what is opened last is closed first.
+def _open_agent(
+    config: AgentConfig,
+    scope: NodeScope,
+    loop: Loop,
+    watch: NodeWatch,
+    acting: Acting | None,
+    actions: KubeActions | None,
+    kept_list: KeptList | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Agent, Reporter, Actuator]:
+    folder = acting.folder if acting else None
+    collector = Collector(scope, watch.signals, watch.index)
+    stack.callback(collector.close)
+    outcomes = OutcomeQueue(loop.wake)
+    by_cgroup = functools.partial(
+        CgroupExecutor,
+        pod_targets(scope, watch),
+        outcomes,
+        enforce=config.enforce,
+        note=acting.in_flight.kill if acting else None,
+    )
+    executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
+    executors = stack.enter_context(contextlib.ExitStack())
+    executors.callback(executor.close)
+    emergency = open_emergency(config, by_cgroup, kept_list, executors)
+    kept = _open_budget(acting, stack)
+    metrics = _open_metrics(config)
+    reporter = _open_reporter(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
+    writer = open_node_writer(config.writer, folder, reporter.written, stack)
+    suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
+    stack.callback(suppression.close)
+    ladder = open_ladder(
+        config,
+        scope,
+        watch.index,
+        writer,
+        stack,
+        kill=open_kill(config, executor, by_cgroup, executors),
+        own_pod_uid=_own_pod_uid(),
+        tell=reporter.change,
+        wake=loop.wake,
+    )
+    agent = Agent(
+        config,
+        watch,
+        collector,
+        executor,
+        outcomes,
+        reporter,
+        _own_pod_uid(),
+        kept=kept,
+        emergency=emergency,
+        suppression=suppression,
+        wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
+        ladder=ladder,
+        marking=open_node_marking(config, stack),
+        overdue=open_overdue(config, executor),
+    )
+    stack.callback(_finish, executors, agent)
+    return agent, reporter, executor
+
+
+def _own_pod_uid() -> str | None:
+    return os.environ.get("KOORDEBPF_POD_UID")
+
+
+# The ring and pressure files wake the loop. Returns what follows the pods' own pressure.
+def _wake_on_signals(scope: NodeScope, watch: NodeWatch, loop: Loop, stack: contextlib.ExitStack) -> PodPressure:
+    if (fd := watch.signals.fileno()) is not None:
+        loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
+        stack.callback(loop.unwatch, fd)
+    _watch_pressure(scope, loop, stack)
+    pressure = PodPressure(scope, watch.index, loop)
+    stack.callback(pressure.close)
+    return pressure
+
+
+def _open_budget(acting: Acting | None, stack: contextlib.ExitStack) -> KeptBudget:
+    kept = KeptBudget(
+        acting.folder / "evictions.json" if acting else None,
+        acting.in_flight.left if acting else (),
+        time.monotonic_ns(),
+    )
+    stack.callback(lambda: kept.close(time.monotonic_ns()))
+    return kept
+
+
+def _open_metrics(config: AgentConfig) -> AgentMetrics:
+    koordlet = KoordletMetrics(_node_name(config), time.time()) if config.koordinator_metrics else None
+    metrics = AgentMetrics(SelfUsageReader().read, koordlet)
+    metrics.sinks.log_sink = log_sink()
+    return metrics
+
+
+def _open_reporter(
+    config: AgentConfig,
+    scope: NodeScope,
+    acting: Acting | None,
+    actions: KubeActions | None,
+    metrics: AgentMetrics,
+    stack: contextlib.ExitStack,
+    *,
+    dry_run: bool,
+) -> Reporter:
+    health = Health()
+    reporter = Reporter(
+        node=_node_name(config),
+        dry_run=dry_run,
+        trail=AuditTrail(open_audit(config.audit), acting.in_flight if acting else None),
+        events=EventPoster(actions) if actions else None,
+        metrics=metrics,
+        health=health,
+    )
+    stack.callback(reporter.close)
+    serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)
+    return reporter
+
+
+def _node_name(config: AgentConfig) -> str:
+    return config.node_name or socket.gethostname()
+
+
+# What the agent needs while memory and CPUs are short.
+def _prepare_for_shortage(config: AgentConfig) -> None:
+    # A hog competes for the processor too: with the default nice level and both of two CPUs busy the decision
+    # left 5 ms after the crossing (p99 12 ms), with the highest 3 ms.
+    open_all_files()
+    for problem in (set_oom_score_adj(), raise_thread_priority()) if config.lock_memory else ():
+        if problem:
+            log.warning("%s", problem)
 
 
 # While audit and log are still open.
@@ -296,56 +350,6 @@ def _open_source(config: AgentConfig) -> Source:
         insecure=config.kubelet_insecure,
     )
     return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
-
-
-def _open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
-    # The others need no API server; one that is there anyway gets their Events.
-    if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
-        return None
-    from koordebpf.kube.clients.evictions import KubeActions
-    from koordebpf.kube.http.transport import open_cluster
-
-    actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
-    stack.callback(actions.close)
-    return actions
-
-
-def _open_executor(
-    config: AgentConfig,
-    by_cgroup: Callable[[], CgroupExecutor],
-    outcomes: OutcomeQueue,
-    actions: KubeActions | None,
-    index: CgroupIndex,
-) -> Actuator:
-    if config.executor == "cri":
-        from koordebpf.act.evict.cri import CriExecutor
-        from koordebpf.kube.clients.cri import Cri
-
-        known = functools.partial(known_containers, index)
-        return CriExecutor(Cri(config.cri_socket), outcomes, known=known, enforce=config.enforce)
-    if actions is None:
-        return by_cgroup()
-    limits = ApiLimits()
-    if config.kill_after_s is None:
-        return LastResort(ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce), None)
-    # An API server that hangs must have failed by the time at which the cgroup is to be killed.
-    limits = ApiLimits(timeout_s=max(min(limits.timeout_s, config.kill_after_s), _MIN_TIMEOUT_S), unknown_tries=1)
-    return LastResort(
-        ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce),
-        by_cgroup(),
-        kill_after_s=config.kill_after_s,
-    )
-
-
-# Of the ladder's last rung.
-def _open_kill(
-    config: AgentConfig, executor: Actuator, by_cgroup: Callable[[], CgroupExecutor], stack: contextlib.ExitStack
-) -> Actuator:
-    if config.executor == "cgroup" or Rung.KILL not in config.eviction.ladder.rungs:
-        return executor
-    kill = by_cgroup()
-    stack.callback(kill.close)
-    return kill
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:

@@ -16,10 +16,9 @@ MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
 MAX_ARGUMENTS = 6  # of a constructor
 MAX_FILES = 15  # of a folder, without __init__.py
-MAX_ENTRIES = 18
+MAX_ENTRIES = 17
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
-    ("lines", "agent/run.py", "_run"): "puts one agent together, in the order in which its parts are closed again",
     ("attributes", "agent/strategies/suppression_wake.py", "SuppressionWake"): "two ways to be woken",
     ("arguments", "agent/tick.py", "Agent"): "most parts are optional, and made in agent/run.py",
     ("attributes", "agent/tick.py", "Agent"): "owns everything that one node's agent consists of",

@@ -1,0 +1,77 @@
+"""Opens what evicts: the API server, the container runtime or the cgroup itself, as configured.
+
+urllib3, and with a kubeconfig the kubernetes package, is imported only where something talks to an API server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.evict.api import ApiExecutor, ApiLimits
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.evict.fallback import LastResort
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.kill_support import known_containers
+from koordebpf.policy.ladder_settings import Rung
+
+if TYPE_CHECKING:
+    from koordebpf.attribution.index import CgroupIndex
+    from koordebpf.kube.clients.evictions import KubeActions
+
+_MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
+
+
+def open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
+    """Return what evicts by the API server and posts Events there; None: it is not asked."""
+    # The others need no API server; Events of theirs are posted where one is read anyway.
+    if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
+        return None
+    from koordebpf.kube.clients.evictions import KubeActions
+    from koordebpf.kube.http.transport import open_cluster
+
+    actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
+    stack.callback(actions.close)
+    return actions
+
+
+def open_executor(
+    config: AgentConfig,
+    by_cgroup: Callable[[], CgroupExecutor],
+    outcomes: OutcomeQueue,
+    actions: KubeActions | None,
+    index: CgroupIndex,
+) -> Actuator:
+    """Return what evicts. `by_cgroup` makes one that kills by the cgroup itself."""
+    if config.executor == "cri":
+        from koordebpf.act.evict.cri import CriExecutor
+        from koordebpf.kube.clients.cri import Cri
+
+        known = functools.partial(known_containers, index)
+        return CriExecutor(Cri(config.cri_socket), outcomes, known=known, enforce=config.enforce)
+    if actions is None:
+        return by_cgroup()
+    limits = ApiLimits()
+    if config.kill_after_s is None:
+        return LastResort(ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce), None)
+    # An API server that hangs must have failed by the time at which the cgroup is to be killed.
+    limits = ApiLimits(timeout_s=max(min(limits.timeout_s, config.kill_after_s), _MIN_TIMEOUT_S), unknown_tries=1)
+    return LastResort(
+        ApiExecutor(actions, outcomes, limits=limits, enforce=config.enforce),
+        by_cgroup(),
+        kill_after_s=config.kill_after_s,
+    )
+
+
+def open_kill(
+    config: AgentConfig, executor: Actuator, by_cgroup: Callable[[], CgroupExecutor], stack: contextlib.ExitStack
+) -> Actuator:
+    """Return what carries out the ladder's last rung."""
+    if config.executor == "cgroup" or Rung.KILL not in config.eviction.ladder.rungs:
+        return executor
+    kill = by_cgroup()
+    stack.callback(kill.close)
+    return kill
