@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf.attribution.kubelet_root import KubeletRoot
-from koordebpf.collect.cpu import best_effort_root
+from koordebpf.collect.cpu_owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import SupportError

@@ -16,7 +16,7 @@ MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
 MAX_ARGUMENTS = 6  # of a constructor
 MAX_FILES = 15  # of a folder, without __init__.py
-MAX_ENTRIES = 17
+MAX_ENTRIES = 15
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
     ("attributes", "agent/strategies/suppression_wake.py", "SuppressionWake"): "two ways to be woken",
@@ -24,8 +24,6 @@ EXCEEDS = {
     ("attributes", "agent/tick.py", "Agent"): "owns everything that one node's agent consists of",
     ("attributes", "attribution/index.py", "CgroupIndex"): "the tree, the pods, and lookups in both",
     ("attributes", "collect/cluster_view.py", "Known"): "what is in force of each part of the cluster's state",
-    ("arguments", "collect/cpu.py", "CpuCollector"): "paths and windows that tests replace",
-    ("attributes", "collect/cpu.py", "CpuCollector"): "kept files and what was read of them",
     ("attributes", "collect/history.py", "NodeHistory"): "one window or table for each thing that is remembered",
     ("attributes", "collect/memory.py", "Collector"): "one kept file or table for each thing that is measured",
     ("attributes", "collect/node_watch.py", "NodeWatch"): "signals, index and source, and how far each was read",

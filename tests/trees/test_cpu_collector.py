@@ -13,7 +13,8 @@ import pytest
 from koordebpf.agent.strategies.suppression_wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
-from koordebpf.collect.cpu import BurstLook, CpuCollector, best_effort_root
+from koordebpf.collect.cpu import BurstLook, CpuCollector, CpuPaths
+from koordebpf.collect.cpu_owners import best_effort_root
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
 from koordebpf.units import NS_PER_S
@@ -82,9 +83,8 @@ class Node:
         (self.root / "stat").write_text(f"cpu  {ticks} 0 0 9 9 0 0 0 0 0\n")
 
     def collector(self, **more: object) -> CpuCollector:
-        collector = CpuCollector(
-            self.mounts, sysfs=self.root / "sys", stat=self.root / "stat", manager=self.root / "manager", **more
-        )  # type: ignore[arg-type]
+        paths = CpuPaths(self.root / "sys", self.root / "stat", self.root / "manager")
+        collector = CpuCollector(self.mounts, paths=paths, **more)  # type: ignore[arg-type]
         collector.watch(owners(self.paths))
         return collector
 

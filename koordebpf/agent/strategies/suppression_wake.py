@@ -11,7 +11,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import BURSTABLE, GUARANTEED
-from koordebpf.collect.cpu import best_effort_root, is_application
+from koordebpf.collect.cpu_owners import best_effort_root, is_application
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers
