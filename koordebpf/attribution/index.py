@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordebpf.attribution.known_pods import KnownPods, owner_at
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import NO_PODS, TREE_ROOT, Place, child_place, host_application_place, place_of_path
-from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
-from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
+from koordebpf.attribution.tree_nodes import NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import Pod
 
@@ -72,8 +72,7 @@ class CgroupIndex:
         self._orphans: set[int] = set()  # the topmost ones
         self._unread: set[int] = set()
         self._nested = NestedBound(self._nodes)
-        self._pods: dict[str, KnownPod] = {}  # by metadata.uid
-        self._names = CgroupNames({}, {}, ())
+        self._pods = KnownPods()
         self._levels = PodLevels()
         self._subtree_pod: dict[int, str] = {}
         self._owners: dict[int, Owner] = {}  # what `owner` worked out
@@ -190,14 +189,10 @@ class CgroupIndex:
 
         Cost:    an unchanged object 1 µs, a new one 7 µs.
         """
-        old = self._pods
-        # By identity: a source hands out the same object until something in it changes.
-        self._pods = {
-            pod.uid: known if (known := old.get(pod.uid)) and known.pod is pod else KnownPod(pod) for pod in pods
-        }
-        before, self._names = self._names, cgroup_names(known.pod for known in self._pods.values())
+        before = self._pods.names
+        self._pods.replace_all(pods)
         for path_uid, _ in self._levels.items():
-            uid = self._names.uids.get(path_uid)
+            uid = self._pods.names.uids.get(path_uid)
             if before.uids.get(path_uid) != uid:
                 for cgroup_id in [each for top in self._levels.of(path_uid) for each in self._subtree(top)]:
                     self._subtree_pod[cgroup_id] = uid or path_uid
@@ -209,7 +204,7 @@ class CgroupIndex:
     @property
     def problems(self) -> tuple[str, ...]:
         """Sentences on pods that claim the cgroup of another one, and on cgroups that only look like pods'; some."""
-        return self._names.problems + self.kubelet.problems
+        return self._pods.names.problems + self.kubelet.problems
 
     def names_to_act_on(self, uid: str) -> tuple[str, ...]:
         """Return the names that the directory must bear before anything is done to this pod: its UID, or its own hash.
@@ -217,8 +212,7 @@ class CgroupIndex:
         A hash of the form of an API server's UID is not one of them: whatever is believed of a pod's annotations, it
         never leads to a directory that bears another pod's UID.
         """
-        name = self._names.hashes.get(uid)
-        return (uid,) if name is None or is_api_uid(name) else (uid, name)
+        return self._pods.names_to_act_on(uid)
 
     def set_host_applications(self, host_applications: Mapping[str, str]) -> None:
         """Know these host applications, path → name, and no others.
@@ -247,12 +241,12 @@ class CgroupIndex:
 
     def pod_cgroup(self, uid: str) -> int | None:
         """Return the cgroup of the pod's own level, by metadata.uid or by what the path says."""
-        return self._levels.chosen(self._names.hashes.get(uid, uid))
+        return self._levels.chosen(self._pods.names.hashes.get(uid, uid))
 
     def pod_cgroups(self) -> Mapping[str, int]:
         """Return metadata.uid → cgroup of the pod's own level, for the known pods that have one."""
         if self._pod_cgroups is None:
-            found = ((uid, self.pod_cgroup(uid)) for uid in self._pods)
+            found = ((uid, self.pod_cgroup(uid)) for uid in self._pods.by_uid)
             self._pod_cgroups = {uid: cgroup_id for uid, cgroup_id in found if cgroup_id is not None}
         return self._pod_cgroups
 
@@ -262,7 +256,7 @@ class CgroupIndex:
 
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
-        strays = (cgroup_id for path_uid, cgroup_id in self._levels.items() if path_uid not in self._names.uids)
+        strays = (cgroup_id for path_uid, cgroup_id in self._levels.items() if path_uid not in self._pods.names.uids)
         return tuple(owner for each in strays if (owner := self.owner(each)) is not None)
 
     def path(self, cgroup_id: int) -> str | None:
@@ -282,10 +276,10 @@ class CgroupIndex:
 
     # Once, as soon as a pod of the list is found: what is below other directories is judged again.
     def _learn_root(self) -> None:
-        if self.kubelet.is_known or not self._pods:
+        if self.kubelet.is_known or not self._pods.by_uid:
             return
         found: dict[int, set[str]] = {}
-        for path_uid, uid in self._names.uids.items():
+        for path_uid, uid in self._pods.names.uids.items():
             for each in self._levels.of(path_uid):
                 found.setdefault(kubepods_above(self._nodes, each), set()).add(uid)
         for each in self.kubelet.learn(found):
@@ -317,7 +311,7 @@ class CgroupIndex:
                     self._orphans.add(cgroup_id)
                 continue
             if place.pod_uid is not None:
-                self._subtree_pod[cgroup_id] = self._names.uids.get(place.pod_uid, place.pod_uid)
+                self._subtree_pod[cgroup_id] = self._pods.names.uids.get(place.pod_uid, place.pod_uid)
                 if place.kind is OwnerKind.POD:
                     self._levels_changed(self._levels.add(place.pod_uid, cgroup_id))
         self._forget_siblings(self._nodes[top].parent_id)
@@ -378,23 +372,11 @@ class CgroupIndex:
     def _owner(self, cgroup_id: int, node: TreeNode, place: Place) -> Owner:
         if self._levels.is_twin(node.pod_id):
             return Owner(cgroup_id, OwnerKind.SYSTEM, self.path(cgroup_id) or "")
-        known = self._pods.get(self._names.uids.get(place.pod_uid, "")) if place.pod_uid is not None else None
+        known = self._pods.named(place.pod_uid)
         kind, container_name = place.kind, None
         if known and place.container_id is not None:
             container_name = known.container_names.get(place.container_id)
             if kind is OwnerKind.CONTAINER and container_name is None:
                 beside = {each: self._nodes[each].place for each in self._children[node.parent_id]}
                 kind = OwnerKind.SANDBOX if is_sandbox(cgroup_id, beside, known) else kind
-        return Owner(
-            cgroup_id=cgroup_id,
-            kind=kind,
-            path=self.path(cgroup_id) or "",
-            pod_uid=known.pod.uid if known else place.pod_uid,
-            pod_known=known is not None,
-            namespace=known.pod.metadata.namespace if known else None,
-            pod_name=known.pod.metadata.name if known else None,
-            container_id=place.container_id,
-            container_name=container_name,
-            kube_qos=place.kube_qos,
-            host_application=place.host_application,
-        )
+        return owner_at(cgroup_id, kind, self.path(cgroup_id) or "", place, known, container_name)
