@@ -69,9 +69,10 @@ def record() -> None:
 
 
 def _sample(demo: subprocess.Popen[bytes], hierarchy: MemoryHierarchy) -> list[list[int]]:
-    # Rows of CLOCK_MONOTONIC ns and used bytes, from when all pods are there until the demo ends.
+    # Rows of CLOCK_MONOTONIC ns and used bytes, from when all pods exist until their cgroups are removed.
     node = hierarchy.mount_point / f"koordebpf-demo-{demo.pid}"
     samples: list[list[int]] = []
+    pods: list[Path] = []
     readers: list[CgroupMemory] = []
     while demo.poll() is None:
         if not readers and len(pods := [*node.glob("kubepods/b*/pod*")]) == len(PODS):
@@ -79,15 +80,13 @@ def _sample(demo: subprocess.Popen[bytes], hierarchy: MemoryHierarchy) -> list[l
         try:
             samples += [[time.monotonic_ns(), *(cgroup_used_bytes(each.read()) for each in readers)]] if readers else []
         except CgroupGone:
-            readers.clear()
             break
         time.sleep(_EVERY_S)
     demo.wait()
-    # web is the burstable pod; of the best-effort ones the hog is the one that grew most.
-    order = {path.name: path.parent.name for path in pods}
-    peaks = [max(row[2 + i] for row in samples) for i in range(len(PODS))]
-    by_name = sorted(range(len(PODS)), key=lambda i: ([*order.values()][i] == "besteffort", peaks[i]))
-    return [[row[0], row[1], *(row[2 + i] for i in by_name)] for row in samples]
+    # web is the burstable pod; of the two best-effort ones the hog is the one that grew more.
+    peaks = [max((row[2 + i] for row in samples), default=0) for i in range(len(pods))]
+    order = sorted(range(len(pods)), key=lambda i: (pods[i].parent.name == "besteffort", peaks[i]))
+    return [[*row[:2], *(row[2 + i] for i in order)] for row in samples]
 
 
 def _thin(rows: Rows) -> Rows:
