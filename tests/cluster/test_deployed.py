@@ -205,7 +205,7 @@ def test_prometheus_finds_the_agent_and_both_controllers(deployment: Deployment,
     assert firing(deployment) == {}
 
 
-def test_who_observes_tells_and_evicts_nobody(deployment: Deployment, prometheus: ServerProcess) -> None:
+def test_an_observer_reports_and_evicts_no_pod(deployment: Deployment, prometheus: ServerProcess) -> None:
     agent = deployment.rolled_out("observe")
     low = user_pod(deployment, "low", 500)
     deployment.follow("Read what it would have done", agent)
@@ -219,7 +219,7 @@ def test_who_observes_tells_and_evicts_nobody(deployment: Deployment, prometheus
     wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
 
 
-def test_who_is_gone_and_what_is_unusable_is_told(deployment: Deployment, prometheus: ServerProcess) -> None:
+def test_who_is_gone_and_what_is_unusable_is_reported(deployment: Deployment, prometheus: ServerProcess) -> None:
     deployment.follow("Act, on one pool of nodes")
     deployment.rolled_out("enforce")
     deployment.edit_config_map("{")
@@ -260,7 +260,7 @@ def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
     assert NO_QUOTA not in quota.values
 
 
-def test_an_upgrade_lets_nobody_loose(deployment: Deployment) -> None:
+def test_an_upgrade_releases_no_pod(deployment: Deployment) -> None:
     deployment.configure(**HELD)
     held_by_quota(deployment)
     deployment.node.tag_image(IMAGE, IMAGE + ".next")
@@ -281,7 +281,7 @@ def test_and_neither_does_its_roll_back(deployment: Deployment) -> None:
     replace_while_held(deployment, "0.1.0.next", "0.1.0")
 
 
-def test_without_the_label_everything_is_given_back(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
+def test_without_the_label_everything_is_restored(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
     deployment.follow("Back")
     deployment.rolled_out("observe")
     assert files_of(deployment) == untouched

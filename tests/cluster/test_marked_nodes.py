@@ -97,7 +97,7 @@ def surely(write: Callable[[], bool]) -> None:
     until(is_done, "written without a conflict")
 
 
-def test_the_taint_comes_beside_another_and_goes(cluster: ControlPlane, marks: NodeMarks, a_node: Object) -> None:
+def test_the_taint_comes_beside_another_and_is_removed(cluster: ControlPlane, marks: NodeMarks, a_node: Object) -> None:
     surely(lambda: marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S))
     assert tainted_by(cluster, a_node) == {("team", "NoSchedule"), (TAINT_KEY, "NoSchedule")}
     surely(lambda: marks.remove(timeout_s=TIMEOUT_S))
@@ -111,7 +111,7 @@ def test_the_last_taint_leaves_an_empty_list(cluster: ControlPlane, marks: NodeM
     assert tainted_by(cluster, a_node) == set()
 
 
-def test_the_condition_comes_beside_the_kubelets_and_goes(
+def test_the_condition_comes_beside_the_kubelets_and_is_removed(
     cluster: ControlPlane, marks: NodeMarks, a_node: Object
 ) -> None:
     before = conditions(cluster, a_node)
@@ -155,7 +155,7 @@ def test_without_the_component_the_agent_may_not(cluster: ControlPlane, namespac
     marks.close()
 
 
-def test_the_scheduler_sends_nobody_to_a_tainted_node(
+def test_the_scheduler_sends_no_pod_to_a_tainted_node(
     cluster: ControlPlane, marks: NodeMarks, a_node: Object, namespace: str, scheduler: ServerProcess
 ) -> None:
     cluster.api.patch(a_node, {"metadata": {"labels": {"here": namespace}}, "spec": {"taints": None}})

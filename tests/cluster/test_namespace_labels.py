@@ -99,7 +99,7 @@ def goes(source: ApiSource) -> list[str]:
     return [victim.candidate.name for victim in plan_of(source).victims]
 
 
-def test_a_label_of_the_namespace_changes_who_goes(
+def test_a_label_of_the_namespace_changes_the_victim(
     cluster: ControlPlane, allowed: Path, opened: Opens, namespace: str
 ) -> None:
     source = opened(allowed)

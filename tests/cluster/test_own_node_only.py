@@ -245,7 +245,7 @@ class TestEvictions:
             tenant.cluster.api.patch(whole, labelled(dict.fromkeys(ALLOWED)))
         assert tenant.is_there(one)
 
-    def test_a_namespace_that_nobody_opened_stays_closed(self, tenant: Tenant, forged: Api) -> None:
+    def test_a_namespace_that_was_not_opened_stays_closed(self, tenant: Tenant, forged: Api) -> None:
         one = tenant.pod(tenant.here, "default")
         with pytest.raises(Refused, match=r"namespace default has no label koordebpf\.io/eviction=own-node"):
             send(forged, one, exactly(one))
@@ -266,7 +266,7 @@ class TestEvictions:
             send(forged, one, exactly(one))
         assert tenant.is_there(one)
 
-    def test_nobody_else_is_asked_for_any_of_it(self, tenant: Tenant) -> None:
+    def test_no_other_is_asked_for_any_of_it(self, tenant: Tenant) -> None:
         one = tenant.pod(tenant.elsewhere)
         send(tenant.cluster.api, one, None)
         assert not tenant.is_there(one)

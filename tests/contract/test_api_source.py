@@ -407,7 +407,7 @@ def test_five_thousand_pods_come_in_pages(open_source: Open, cluster: Cluster) -
     assert until(lambda: cluster.pods.seen_watches, "a watch")[0].query["resourceVersion"] == "9000"
 
 
-def test_expired_continue_token_begins_the_list_anew(open_source: Open, cluster: Cluster) -> None:
+def test_expired_continue_token_restarts_the_list(open_source: Open, cluster: Cluster) -> None:
     cluster.pods.lists += [gives(200, listing([pod("old", 1)], 50, "token")), gives(410, EXPIRED)]
     source = open_source()
     until(lambda: names(source) == ["a", "b"], "the whole list")

@@ -28,7 +28,7 @@ def test_bcc_has_every_word_of_co_re() -> None:
     assert not [path.name for path in (*shared, INCLUDE / "koord_maps.h") if "HAS_FIELD" in path.read_text()]
 
 
-def test_bcc_tells_the_layout_of_every_structure() -> None:
+def test_bcc_reports_the_layout_of_every_structure() -> None:
     text = (INCLUDE / "koord_bcc.h").read_text()
     told = set(re.findall(r"struct (koord_\w+) \1;", text))
     assert told == set(LAYOUTS) - OF_THE_SCAN

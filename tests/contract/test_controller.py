@@ -232,7 +232,7 @@ class TestOthers:
 
 
 class TestEdits:
-    def test_a_key_that_is_wrong_stays_as_it_was_and_is_told_once(
+    def test_a_key_that_is_wrong_stays_as_it_was_and_is_reported_once(
         self, store: Store, start: Start, caplog: pytest.LogCaptureFixture
     ) -> None:
         rig = start()
@@ -424,7 +424,7 @@ class TestFaults:
 
 
 class TestDryRun:
-    def test_it_tells_and_writes_nothing(self, store: Store, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    def test_it_reports_and_writes_nothing(self, store: Store, start: Start, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         store.put(CONFIGMAPS, config_map(resource_threshold_config=BE_AT_70, cpu_burst_config="{"))
         rig = start(dry_run=True)

@@ -119,7 +119,7 @@ class TestElection:
         assert lease(store)["holderIdentity"] == "b"
 
     @pytest.mark.parametrize("is_touched", [False, True])
-    def test_a_lease_that_is_given_back_is_taken_at_once(self, is_touched: bool, store: Store, stand: Stand) -> None:
+    def test_a_lease_that_is_released_is_taken_at_once(self, is_touched: bool, store: Store, stand: Stand) -> None:
         # So long that only its return can let another in.
         terms = Terms(lease_s=3600, renew_s=600.0, retry_s=0.1)
 
@@ -247,7 +247,7 @@ def port() -> int:
 
 
 class TestProcess:
-    def test_it_writes_tells_and_gives_its_lease_back(self, store: Store, run: Run, port: int) -> None:
+    def test_it_writes_reports_and_releases_its_lease(self, store: Store, run: Run, port: int) -> None:
         store.rules = Rules("koordebpf-controller")
         store.put(NODES, node("n1"))
         store.put(CONFIGMAPS, config_map(resource_threshold_config={"clusterStrategy": {"enable": True}}))

@@ -132,7 +132,7 @@ def test_a_server_that_is_away_is_said(calls: GrpcSocket, echo: Echo) -> None:
     assert problem(calls).code == "UNAVAILABLE"
 
 
-def test_nobody_is_asked_without_a_socket(calls: GrpcSocket, path: Path) -> None:
+def test_no_server_is_asked_without_a_socket(calls: GrpcSocket, path: Path) -> None:
     assert str(problem(calls)) == f"UNAVAILABLE: {path}: No such file or directory"
 
 

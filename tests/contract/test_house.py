@@ -156,7 +156,7 @@ class TestModule:
         ("decode_frame", "Decode one frame; unknown fields are refused.", False),
     ],
 )
-def test_a_docstring_that_repeats_is_told_from_one_that_does_not(name, docstring, repeats):
+def test_a_docstring_that_repeats_is_distinguished_from_one_that_does_not(name, docstring, repeats):
     assert only_repeats(name, docstring) is repeats
 
 
@@ -243,22 +243,22 @@ def test_every_bpf_source_is_under_the_licences_that_the_kernel_accepts():
 # Our own turns of phrase, which no kernel or Kubernetes engineer would search for: as a pattern, and how often each is
 # still there in code and tests. A figure never grows. Write evict, restore, report, create, lock, taint, no pod.
 PRIVATE_WORDS = {
-    "told": 404,
-    "tells of": 7,
-    "nobody": 193,
-    "somebody": 36,
-    "whoever": 44,
+    "told": 334,
+    "tells of": 6,
+    "nobody": 100,
+    "somebody": 25,
+    "whoever": 31,
     "for want of": 0,
     "(?:hang|hangs|hanging) on": 4,
-    "begun": 144,
-    "(?:give|gives|given|gave|giving)(?: it| them| its memory| what)? back": 61,
-    "births?": 174,
+    "begun": 140,
+    "(?:give|gives|given|gave|giving)(?: it| them| its memory| what)? back": 33,
+    "births?": 165,
     "foretold|foretell": 0,
     "(?:is|are|be|was) had": 9,
-    "anew": 39,
-    "amid": 9,
-    "goes": 223,
-    "to go": 23,
+    "anew": 22,
+    "amid": 7,
+    "goes": 149,
+    "to go": 19,
 }
 _SPOKEN = {".py", ".c", ".h", ".sh"}
 

@@ -156,7 +156,7 @@ TWO_TRIES = """<testsuites><testsuite tests="1">
     ("end", "of_it", "told_as"),
     [("", (1, 0, 0), ["test_a::test_unsteady"]), ('<failure message="again">why</failure>', (0, 1, 0), [])],
 )
-def test_of_two_tries_the_last_counts_and_the_first_is_told(results, end, of_it, reported_as):
+def test_of_two_tries_the_last_counts_and_the_first_is_reported(results, end, of_it, reported_as):
     (results / "junit.xml").write_text(TWO_TRIES.format(end=end))
     verdict = judge(results)
     assert tuple(verdict.count(state) for state in ("passed", "failed", "skipped")) == of_it

@@ -177,7 +177,7 @@ def test_a_peer_that_connects_too_often_is_refused_and_others_are_not() -> None:
         assert probe(port)[0] == 200
 
 
-def test_a_listener_without_descriptors_goes_on_afterwards(listener: tuple[HttpListener, int]) -> None:
+def test_a_listener_without_descriptors_continues_afterwards(listener: tuple[HttpListener, int]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with connected(listener[1]) as waiting:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() - 1, hard))

@@ -28,7 +28,7 @@ def labels_of(source: ApiSource) -> dict[str, dict[str, str] | None] | None:
     return None if found is None else {each.metadata.name: each.metadata.labels for each in found}
 
 
-def test_nobody_reads_them_unless_asked(open_source: Open, cluster: Cluster) -> None:
+def test_they_are_not_read_unless_asked_for(open_source: Open, cluster: Cluster) -> None:
     cluster.namespaces.items = [namespace("be", 10, tier="gold")]
     source = open_source()
     until(lambda: source.state().synced_at_ns and source.state().nodeslo, "a picture")
@@ -67,7 +67,7 @@ def test_of_this_nodes_namespaces_the_labels_asked_for_are_known_and_follow(
 
 
 @pytest.mark.parametrize("answer", [403, 500])
-def test_without_them_all_else_goes_on_and_every_exemption_counts(
+def test_without_them_all_else_continues_and_every_exemption_counts(
     open_source: Open, cluster: Cluster, answer: int
 ) -> None:
     cluster.namespaces.lists += [gives(answer, status(answer, "no", "namespaces"))] * 1000

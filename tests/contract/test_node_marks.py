@@ -38,7 +38,7 @@ def remove(marks: NodeMarks) -> bool:
     return marks.remove(timeout_s=20.0)
 
 
-def test_the_taint_comes_beside_those_of_others_and_goes_again(store: NodeStore, marks: NodeMarks) -> None:
+def test_the_taint_comes_beside_those_of_others_and_is_removed_again(store: NodeStore, marks: NodeMarks) -> None:
     assert put(marks, "taint")
     assert store.taints == [*OTHERS, OURS]
     assert not put(marks, "taint")
@@ -73,7 +73,7 @@ def test_a_taint_that_another_adds_meanwhile_is_not_lost(store: NodeStore, marks
     assert store.taints == [*OTHERS, cordon, OURS]
 
 
-def test_the_condition_comes_beside_the_kubelets_and_goes_again(store: NodeStore, marks: NodeMarks) -> None:
+def test_the_condition_comes_beside_the_kubelets_and_is_removed_again(store: NodeStore, marks: NodeMarks) -> None:
     assert put(marks, "condition")
     ready, ours = store.conditions
     assert ready == READY

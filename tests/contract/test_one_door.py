@@ -45,7 +45,7 @@ def opens_to_write(path: Path) -> bool:
     )
 
 
-def test_whoever_opens_files_to_write_is_known():
+def test_processes_that_open_files_to_write_are_known():
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if opens_to_write(path)}
     assert found == {THE_DOOR, *_KERNEL, *_OWN, *_DEMO}
 

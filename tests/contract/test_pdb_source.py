@@ -71,7 +71,7 @@ def test_a_change_here_is_news_and_one_elsewhere_is_none(open_source: Open, clus
     assert source.state().version == version + 1
 
 
-def test_without_the_right_nothing_is_known_of_them_and_all_else_goes_on(open_source: Open, cluster: Cluster) -> None:
+def test_without_the_right_nothing_is_known_of_them_and_all_else_continues(open_source: Open, cluster: Cluster) -> None:
     forbidden = status(403, "Forbidden", 'User "agent" cannot list resource "poddisruptionbudgets"')
     cluster.pdbs.lists += [gives(403, forbidden)] * 1000
     source = open_source()
@@ -81,7 +81,7 @@ def test_without_the_right_nothing_is_known_of_them_and_all_else_goes_on(open_so
     assert source.state().pdbs is None
 
 
-def test_a_server_without_policy_v1_is_told_to_be_too_old(open_source: Open, cluster: Cluster) -> None:
+def test_a_server_without_policy_v1_is_reported_as_too_old(open_source: Open, cluster: Cluster) -> None:
     cluster.pdbs.lists += [gives(404, status(404, "NotFound", "no such resource"))] * 1000
     source = open_source()
     until(lambda: source.state().synced_at_ns and source.state().nodeslo, "the rest")
@@ -169,7 +169,7 @@ class TestWhatIsAskedFor:
         assert sorted(known(source) or ()) == ["be/late", "be/web", "default/db", "default/late"]
         assert source.state().problems == ()
 
-    def test_nothing_for_pods_that_nobody_could_evict(self, kubeconfig: Path, cluster: Cluster) -> None:
+    def test_nothing_for_pods_that_cannot_be_evicted(self, kubeconfig: Path, cluster: Cluster) -> None:
         cluster.pods.items = [pod_in("be", "a", 10)]
         source = ApiSource(open_cluster(kubeconfig), "n1", PACE, may_be_evicted=lambda pod: "koord" in str(pod))
         source.start(lambda: None)
@@ -180,7 +180,7 @@ class TestWhatIsAskedFor:
         finally:
             source.close()
 
-    def test_410_brings_the_lists_anew_and_what_was_known_stays_meanwhile(
+    def test_410_restarts_the_lists_and_what_was_known_stays_meanwhile(
         self, open_source: Open, cluster: Cluster
     ) -> None:
         expired = gives(410, status(410, "Expired", "too old resource version"))

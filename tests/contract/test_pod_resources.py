@@ -97,13 +97,13 @@ def test_policy_none_binds_nothing(kubelet: Kubelet, socket: Path) -> None:
     assert bound_cpus(socket) == BoundCpus()
 
 
-def test_a_refusal_is_told_in_kubelets_words(kubelet: Kubelet, socket: Path) -> None:
+def test_a_refusal_is_reported_in_kubelets_words(kubelet: Kubelet, socket: Path) -> None:
     kubelet.fails = True
     with pytest.raises(KubeError, match="kubelet says RESOURCE_EXHAUSTED: rejected by rate limit"):
         bound_cpus(socket)
 
 
-def test_a_socket_that_nobody_answers_is_named(socket: Path) -> None:
+def test_a_socket_without_a_server_is_named(socket: Path) -> None:
     with pytest.raises(KubeError, match=f"{socket}: .*kubelet says UNAVAILABLE"):
         bound_cpus(socket)
 
@@ -152,7 +152,7 @@ class TestWhenItIsAsked:
         until(lambda: not rig.cpus.is_awaited, "the refusal")
         assert rig.cpus.read() is None
 
-    def test_where_nothing_changes_nobody_asks(self, rig: Rig) -> None:
+    def test_where_nothing_changes_no_request_is_sent(self, rig: Rig) -> None:
         for _ in range(50):
             rig.cpus.note([facts("web"), facts("job", guaranteed=False)], 1)
         until(lambda: rig.asked == 1, "the first question")
@@ -215,7 +215,7 @@ class Rig:
         return True
 
 
-def test_without_a_socket_nobody_is_asked(tmp_path: Path) -> None:
+def test_without_a_socket_no_server_is_asked(tmp_path: Path) -> None:
     cpus = KubeletCpus(tmp_path / "none.sock")
     cpus.note([facts("web")], 1)
     assert cpus.read() is None

@@ -230,7 +230,7 @@ def test_it(tries=Path(__file__).with_suffix(".tries")):
         ("unit", 1, ["failed: unit: test_try::test_it", "0 passed, 1 failed, 0 skipped"]),
     ],
 )
-def test_what_fails_among_others_is_tried_once_more_and_told(folders, folder, often, ends):
+def test_what_fails_among_others_is_tried_once_more_and_reported(folders, folder, often, ends):
     (folders / folder / "test_try.py").write_text(FAILS_SO_OFTEN.format(often=often))
     done = run(folders, "", folder)
     if "left out: host" in done.stdout:
@@ -294,7 +294,7 @@ def second_tries(folders: Path) -> list[str]:
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
-def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is_told(folders, require_root):
+def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is_reported(folders, require_root):
     own = {"unit": "trees", "trees": "unit"}
     for name, other in own.items():
         (folders / name).mkdir(exist_ok=True)
@@ -426,7 +426,7 @@ def is_running(pid: str) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("names", [["unit"], ["unit", "trees"]], ids=" ".join)
-def test_whoever_ends_it_lets_its_tests_clean_up(folders, tmp_path, names, number):
+def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, number):
     for name in names[: os.cpu_count()]:
         (folders / name).mkdir(exist_ok=True)
         body = TAKES_LONG.format(begun=tmp_path / f"{name}-begun", cleaned=tmp_path / f"{name}-cleaned")
@@ -458,7 +458,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_what_a_cluster_needs_and_is_not_here_is_told(folders):
+def test_what_a_cluster_needs_and_is_not_here_is_reported(folders):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
     command = [sys.executable, "-c", AS_NOBODY, str(folders / "run.py"), "cluster", "unit"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

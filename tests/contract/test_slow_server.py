@@ -97,7 +97,7 @@ def test_a_list_ends_in_its_time_and_the_next_one_serves(reply: Reply, open_sour
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reply", [status_line, header, size_of_a_chunk, name_after_a_chunk, line_of_a_watch])
-def test_a_watch_ends_in_its_time_and_goes_on_without_a_new_list(
+def test_a_watch_ends_in_its_time_and_continues_without_a_new_list(
     reply: Reply, open_source: Open, cluster: Cluster
 ) -> None:
     def tells(exchange: Exchange) -> None:
@@ -112,7 +112,7 @@ def test_a_watch_ends_in_its_time_and_goes_on_without_a_new_list(
 
 
 @pytest.mark.slow
-def test_a_watch_that_is_slow_ages_nobody_elses_picture(open_source: Open, cluster: Cluster) -> None:
+def test_a_watch_that_is_slow_ages_no_other_watch(open_source: Open, cluster: Cluster) -> None:
     cluster.nodeslos.watches += [line_of_a_watch] * 1000
     source = open_source(msgspec.structs.replace(PACE, watch_s=1, grace_s=0.1, answer_s=10.0))
     until(lambda: len(cluster.nodeslos.seen_watches) >= 3, "cut twice")

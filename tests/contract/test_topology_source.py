@@ -65,7 +65,7 @@ def test_this_nodes_is_watched_and_a_change_is_news(open_source: Open, cluster: 
 
 
 @pytest.mark.parametrize("answer", [404, 403])
-def test_without_it_all_else_goes_on(open_source: Open, cluster: Cluster, answer: int) -> None:
+def test_without_it_all_else_continues(open_source: Open, cluster: Cluster, answer: int) -> None:
     cluster.topologies.lists += [gives(answer, status(answer, "no", "noderesourcetopologies"))] * 1000
     source = open_source()
     until(lambda: source.state().synced_at_ns and source.state().pods and source.state().nodeslo, "the rest")

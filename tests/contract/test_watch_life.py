@@ -55,7 +55,7 @@ def test_bookmarks_keep_a_watch_open_and_the_list_fresh(open_source: Open, clust
     assert (only_watches(cluster), len(cluster.pods.seen_lists)) == (1, 1)
 
 
-def test_a_watch_that_says_nothing_from_its_beginning_is_opened_anew_without_complaint(
+def test_a_watch_that_says_nothing_from_its_beginning_is_reopened_without_complaint(
     open_source: Open, cluster: Cluster
 ) -> None:
     source = open_source(QUICK)

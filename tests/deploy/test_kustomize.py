@@ -221,6 +221,6 @@ class TestNetworkPolicy:
                 labels = one["spec"]["template"]["metadata"]["labels"]
                 assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
 
-    def test_nobody_needs_a_name_server(self) -> None:
+    def test_no_name_server_is_needed(self) -> None:
         # Within a pod the API server's address is an environment variable: port 53 is not needed.
         assert '"KUBERNETES_SERVICE_HOST"' in inspect.getsource(koordebpf.kube.http.transport)

@@ -45,7 +45,7 @@ def guard(cluster: LiveCluster, *names: str, allowed: int) -> None:
     cluster.pdbs.put("ADDED", budget(allowed))
 
 
-def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_goes(story: Story) -> None:
+def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_is_evicted(story: Story) -> None:
     cluster = story.cluster()
     guard(cluster, "hog", allowed=0)
     agent = story.agent(cluster.server.url).becomes_ready()
@@ -68,7 +68,7 @@ def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_goes(story: Story
     assert agent.stop() == 0
 
 
-def test_where_nobody_else_is_enough_the_server_is_asked_all_the_same(story: Story) -> None:
+def test_where_no_other_pod_is_enough_the_server_is_asked_all_the_same(story: Story) -> None:
     cluster = story.cluster()
     guard(cluster, "hog", "other", allowed=0)
     agent = story.agent(cluster.server.url).becomes_ready()

@@ -235,7 +235,7 @@ def test_lost_records_are_made_good_by_a_rescan(
     agent.becomes_ready()  # ten seconds later
 
 
-def test_births_that_no_program_tells_of_are_found_within_a_second(
+def test_cgroups_whose_mkdir_no_program_reports_are_found_within_a_second(
     node: NodeCgroup, manifest: Path, hierarchy: MemoryHierarchy
 ) -> None:
     scope = open_scope(hierarchy, node.path)
@@ -422,7 +422,7 @@ def test_trace_ends_after_exactly_so_many(follow: Follow, node: NodeCgroup) -> N
     assert names == sorted(names)
 
 
-def test_a_real_hog_in_dry_run_is_told_and_left_alone(start: Start, node: NodeCgroup, manifest: Path) -> None:
+def test_a_real_hog_in_dry_run_is_reported_and_left_alone(start: Start, node: NodeCgroup, manifest: Path) -> None:
     (container,) = node.add_pod("hog", priority=5000)
     node.write_manifest(manifest)
     agent = start().becomes_ready()

@@ -160,7 +160,7 @@ def test_records_of_an_older_layout_are_refused(
 
 @COMPILES
 @pytest.mark.usefixtures("nothing_left")
-def test_the_compilers_words_are_told(
+def test_the_compilers_words_are_reported(
     request_of_all: SignalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = shutil.copytree(source_folder(), tmp_path / "broken", ignore=shutil.ignore_patterns("build"))

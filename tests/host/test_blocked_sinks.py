@@ -100,7 +100,7 @@ def protects_and_ends(agent: LiveAgent, container: Path) -> None:
 
 @pytest.mark.story
 @pytest.mark.parametrize("what", ["stdout", "full disk", "fifo", "full fifo", "hung disk", "disk that hangs later"])
-def test_a_hog_is_evicted_where_nobody_takes_log_and_audit(
+def test_a_hog_is_evicted_without_a_reader_of_log_and_audit(
     node: NodeCgroup, start: Start, pipe: FullPipe, stack: ExitStack, tmp_path: Path, what: str
 ) -> None:
     (container,) = node.add_pod("hog", priority=5000)
@@ -131,7 +131,7 @@ def test_a_hog_is_evicted_where_nobody_takes_log_and_audit(
     assert os.get_blocking(pipe.writing)  # it is not the agent's alone
 
 
-def test_what_waited_is_written_in_order_once_somebody_reads(
+def test_what_waited_is_written_in_order_once_there_is_a_reader(
     node: NodeCgroup, start: Start, pipe: FullPipe, tmp_path: Path
 ) -> None:
     (container,) = node.add_pod("hog", priority=5000)

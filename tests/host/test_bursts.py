@@ -31,7 +31,7 @@ def node(memory_cgroup: Path, hierarchy: MemoryHierarchy) -> NodeCgroup:
 
 
 @pytest.mark.slow
-def test_only_the_hog_goes(node: NodeCgroup, tmp_path: Path) -> None:
+def test_only_the_hog_is_evicted(node: NodeCgroup, tmp_path: Path) -> None:
     chance = random.Random(23)
     with node:
         (hog_container,) = node.add_pod("hog")

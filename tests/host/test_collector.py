@@ -66,7 +66,7 @@ def measure(node: NodeCgroup, manifest: Path, measures: bool) -> Any:
             collector.close()
 
 
-def test_files_tell_what_the_scan_tells(node: NodeCgroup, tmp_path: Path) -> None:
+def test_files_report_what_the_scan_reports(node: NodeCgroup, tmp_path: Path) -> None:
     (hog,) = node.add_pod("hog")
     (web,) = node.add_pod("web", be=False)
     node.add_pod("idle")

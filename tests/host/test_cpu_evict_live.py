@@ -172,7 +172,7 @@ def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp
 
 
 @pytest.mark.slow
-def test_a_node_without_cpu_loses_its_hog_and_nobody_for_what_its_window_remembers(
+def test_a_node_without_cpu_loses_its_hog_and_no_pod_for_what_its_window_remembers(
     busy: BusyNode, tmp_path: Path
 ) -> None:
     # GIVEN a window that is much longer than the pause after an eviction, and a pod beside the hog that hardly works
@@ -197,7 +197,7 @@ def test_a_node_without_cpu_loses_its_hog_and_nobody_for_what_its_window_remembe
     assert [victims(each) for each in agent.plans()] == [[("hog", "done")]]
 
 
-def test_what_is_requested_too_much_of_goes_whoever_works(busy: BusyNode, tmp_path: Path) -> None:
+def test_pods_are_evicted_for_what_is_requested_too_much_of_though_they_work(busy: BusyNode, tmp_path: Path) -> None:
     busy.add("first", asks=1900, labels=ENABLED)
     busy.add("second", asks=1800, priority=5000, labels=ENABLED)
     or_skipped(lambda: busy.files)
@@ -232,7 +232,7 @@ def test_a_shortage_of_memory_does_not_wait_for_one_of_cpu(busy: BusyNode, tmp_p
 
 
 @pytest.mark.slow
-def test_through_the_api_server_a_refusal_is_no_eviction_and_the_next_goes_at_once(
+def test_through_the_api_server_a_refusal_is_no_eviction_and_the_next_is_evicted_at_once(
     busy: BusyNode, tmp_path: Path
 ) -> None:
     # GIVEN a pause of ten minutes after an eviction, and an API server that refuses the first one for longer

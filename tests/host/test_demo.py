@@ -187,7 +187,7 @@ def after_the_threshold(printed: Transcript) -> set[str]:
 
 
 @pytest.mark.slow
-def test_nobody_goes_for_page_cache() -> None:
+def test_no_pod_is_evicted_for_page_cache() -> None:
     with demo("--story", "page-cache", "--json") as running:
         code, out, err = running.end()
     assert (code, err) == (0, ""), out

@@ -30,7 +30,7 @@ def story(hierarchy: MemoryHierarchy, tmp_path: Path) -> Iterator[Story]:
 
 
 @pytest.mark.parametrize(("honoured_in", "goes"), [("prod-*", "hog"), ("defaul?", "other")])
-def test_whoever_is_refused_for_it_is_killed_at_once(story: Story, honoured_in: str, goes: str) -> None:
+def test_who_is_refused_for_it_is_killed_at_once(story: Story, honoured_in: str, goes: str) -> None:
     config = story.folder / "config.yaml"
     config.write_text(CONFIG % honoured_in)
     cluster = story.cluster()

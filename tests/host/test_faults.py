@@ -95,7 +95,7 @@ def test_a_kept_file_of_a_removed_cgroup_says_so_and_the_next_of_that_name_is_an
     path.rmdir()
 
 
-def test_measuring_goes_on_while_pods_come_and_go(node: NodeCgroup, measure: tuple[NodeWatch, Collector]) -> None:
+def test_measuring_continues_while_pods_come_and_go(node: NodeCgroup, measure: tuple[NodeWatch, Collector]) -> None:
     watch, collector = measure
     stop = threading.Event()
     passed: list[str] = []

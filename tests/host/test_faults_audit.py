@@ -176,7 +176,7 @@ def test_an_eviction_does_not_wait_for_a_full_disk(node: NodeCgroup, start: Star
 
 @pytest.mark.story
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_killed_agent_loses_no_record_and_its_successor_evicts_nobody_twice(
+def test_a_killed_agent_loses_no_record_and_its_successor_evicts_no_pod_twice(
     node: NodeCgroup, start: Start, tmp_path: Path, moment: str
 ) -> None:
     (eaten,) = node.add_pod("hog", priority=5000)
@@ -216,7 +216,7 @@ def test_a_killed_agent_loses_no_record_and_its_successor_evicts_nobody_twice(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_agent_that_is_killed_amid_an_api_eviction_has_nobody_evicted_twice(
+def test_an_agent_that_is_killed_during_an_api_eviction_evicts_no_pod_twice(
     hierarchy: MemoryHierarchy, tmp_path: Path, moment: str
 ) -> None:
     asked: list[str] = []

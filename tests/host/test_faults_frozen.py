@@ -94,7 +94,7 @@ def test_its_successor_finishes_the_kill_and_puts_it_on_record(frozen: Frozen, m
 
 
 @pytest.mark.slow
-def test_another_cgroup_in_its_place_is_thawed_and_nobody_in_it_dies(frozen: Frozen) -> None:
+def test_another_cgroup_in_its_place_is_thawed_and_no_task_in_it_dies(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("frozen")
     # GIVEN the file tells of a cgroup that is no more: another one has its name
@@ -111,7 +111,7 @@ def test_another_cgroup_in_its_place_is_thawed_and_nobody_in_it_dies(frozen: Fro
 
 
 @pytest.mark.slow
-def test_an_agent_that_only_watches_thaws_it_and_nobody_dies(frozen: Frozen) -> None:
+def test_an_agent_that_only_watches_thaws_it_and_no_pod_dies(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("frozen")
     with frozen.successor() as agent:

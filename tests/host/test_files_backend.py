@@ -117,7 +117,7 @@ def read_a_file_twice() -> None:
                 pass
 
 
-def test_exactly_23_births_and_deaths(memory_cgroup: Path, make_signals: Make) -> None:
+def test_exactly_23_mkdirs_and_rmdirs(memory_cgroup: Path, make_signals: Make) -> None:
     signals = make_signals()
     paths = [memory_cgroup / f"pod{i}" for i in range(N)]
     for path in paths:
@@ -256,7 +256,7 @@ def test_exactly_23_oom_kills(memory_cgroup: Path, make_signals: Make, is_node: 
     assert totals(signals).oom_kills >= N
 
 
-def test_populated_changes_are_told(memory_cgroup: Path, make_signals: Make, hierarchy: MemoryHierarchy) -> None:
+def test_populated_changes_are_reported(memory_cgroup: Path, make_signals: Make, hierarchy: MemoryHierarchy) -> None:
     if hierarchy.version == 1:
         pytest.skip(f"{OTHER_MACHINE}cgroup v1 tells nobody whether a cgroup is populated")
     child = make_child(memory_cgroup, "container")
@@ -357,7 +357,7 @@ def rss_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["co-re", "files"])
-def test_the_index_is_right_after_a_thousand_births_a_second(
+def test_the_index_is_right_after_a_thousand_mkdirs_a_second(
     memory_cgroup: Path, hierarchy: MemoryHierarchy, backend: str
 ) -> None:
     set_limit(memory_cgroup, 256 * MIB)

@@ -142,7 +142,7 @@ class TestTrace:
             assert (line["kind"], line["cgroup_id"], line["is_global"]) == ("reclaim", tight.stat().st_ino, False)
         assert done.stderr == ""
 
-    def test_every_kind_that_can_be_provoked_is_told_and_valid(
+    def test_every_kind_that_can_be_provoked_is_reported_and_valid(
         self,
         tight: Path,
         node: NodeCgroup,
@@ -426,7 +426,7 @@ class TestTop:
         assert re.search(r"^default/tight/c0 +← its own limit +[0-9.]+ ", ledger, re.MULTILINE)
         assert max(map(len, ledger.splitlines())) <= 80
 
-    def test_without_a_terminal_it_prints_page_after_page_until_it_is_told_to_end(self, node: NodeCgroup) -> None:
+    def test_without_a_terminal_it_prints_page_after_page_until_it_is_stopped(self, node: NodeCgroup) -> None:
         process = start("top", "--interval", "0.1", "--node-cgroup", str(node.path))
         assert process.stdout is not None
         seen = ""
@@ -437,7 +437,7 @@ class TestTop:
         assert (process.returncode, err) == (0, "")
         assert "\x1b" not in seen + out
 
-    def test_on_a_terminal_keys_choose_and_it_is_given_back(self, tight: Path, node: NodeCgroup) -> None:
+    def test_on_a_terminal_keys_choose_and_it_is_restored(self, tight: Path, node: NodeCgroup) -> None:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         before = termios.tcgetattr(slave)

@@ -39,7 +39,7 @@ def test_a_grace_period_of_a_day_is_cut(story: Story) -> None:
 
 
 @pytest.mark.story
-def test_who_was_evicted_and_does_not_end_is_killed_before_another_one_goes(story: Story) -> None:
+def test_who_was_evicted_and_does_not_end_is_killed_before_another_pod_is_evicted(story: Story) -> None:
     # GIVEN a pod whose processes pass over SIGTERM, and a kubelet that does no more than to send that
     has_grace(story, "hog", 2)
     cluster = story.cluster()

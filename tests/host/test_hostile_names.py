@@ -57,7 +57,7 @@ def obeyed(raw: bytes) -> list[str]:
     return [line for line in lines if not all(char.isprintable() for char in line)]
 
 
-def test_a_process_that_is_killed_at_its_limit_writes_to_nobodys_terminal(node: NodeCgroup, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_at_its_limit_writes_to_no_terminal(node: NodeCgroup, tmp_path: Path) -> None:
     (container,) = node.add_pod("hostile")
     manifest = node.write_manifest(tmp_path / "pods.json")
     arguments = ["--pods", str(manifest), "--node-cgroup", str(node.path)]

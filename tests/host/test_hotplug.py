@@ -136,7 +136,7 @@ def test_exactly_23_tasks_that_the_kernel_moves_out_of_a_set_of_cpus(
     assert not any(record.threadgroup for record in out)  # one task after the other
 
 
-def test_what_is_left_of_a_set_is_given_back_while_a_cpu_is_offline(
+def test_what_is_left_of_a_set_is_restored_while_a_cpu_is_offline(
     cpusets: MemoryHierarchy, second_cpu: Path, tmp_path: Path
 ) -> None:
     held = cpusets.mount_point / "held"

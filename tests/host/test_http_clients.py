@@ -79,7 +79,7 @@ def test_idle_and_short_connections_starve_no_probe(agent: LiveAgent) -> None:
     assert agent.stop() == 0
 
 
-def test_decisions_are_told_to_root_and_to_nobody_over_tcp(agent: LiveAgent) -> None:
+def test_decisions_are_shown_to_root_and_never_over_tcp(agent: LiveAgent) -> None:
     for path in ("/decisions", "/writes"):
         assert agent.get(path)[0] == 404
     (found,) = agent.run_dir.glob("*/watching-*.sock")

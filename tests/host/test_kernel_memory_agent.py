@@ -19,7 +19,9 @@ HOLD = ("--hold", "600")  # longer than any machine takes to decide; the test en
 
 
 @pytest.mark.parametrize("kind", ["sockets", "pipes"])
-def test_who_holds_the_kernels_memory_goes(hierarchy: MemoryHierarchy, tmp_path: Path, kind: str) -> None:
+def test_the_pod_that_holds_the_kernels_memory_is_evicted(
+    hierarchy: MemoryHierarchy, tmp_path: Path, kind: str
+) -> None:
     with ExitStack() as stack:
         node = stack.enter_context(NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB))
         neighbours = [node.add_pod(f"map-{number}", priority=5000)[0] for number in range(3)]

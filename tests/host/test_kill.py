@@ -238,7 +238,7 @@ def begun(site: Site) -> UnfinishedKill:
 
 
 @pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
-def test_a_kill_that_was_left_in_the_middle_is_finished_and_nobody_stays_frozen(site: Site) -> None:
+def test_a_kill_that_was_left_in_the_middle_is_finished_and_no_pod_stays_frozen(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)", below="a")
     assert finish_kill(begun(site)) is None  # it runs: whether it was meant to is not known
     path = frozen(site)
@@ -251,7 +251,7 @@ def test_a_kill_that_was_left_in_the_middle_is_finished_and_nobody_stays_frozen(
 
 
 @pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
-def test_a_container_that_somebody_paused_is_no_kill_that_was_left(site: Site) -> None:
+def test_a_container_that_another_process_paused_is_no_kill_that_was_left(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)", below="a")
     frozen(site, "a")
     assert finish_kill(begun(site)) is None
@@ -393,7 +393,7 @@ def test_a_reaper_outlives_whatever_ends_a_kill(site: Site, monkeypatch: pytest.
         executor.close()
 
 
-def test_a_kill_goes_on_where_no_thread_can_be_had(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_continues_where_no_thread_can_be_had(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -403,7 +403,7 @@ def test_a_kill_goes_on_where_no_thread_can_be_had(site: Site, monkeypatch: pyte
     assert child.wait(patience(5)) == -9
 
 
-def test_a_kill_without_descriptors_leaves_none_open_and_nobody_frozen(site: Site) -> None:
+def test_a_kill_without_descriptors_leaves_none_open_and_no_task_frozen(site: Site) -> None:
     site.spawn(FORKER.replace("0.02", "0").replace("200", "12"))
     wait_until(lambda: len(site.pids()) == 13)
     open_fds = [int(path.name) for path in Path("/proc/self/fd").iterdir()]

@@ -187,9 +187,7 @@ open(sys.argv[1], "w").write(str(ended))
 """
 
 
-def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_tells_nobody_how_the_container_ended(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_reports_no_exit_status(site: Site, tmp_path: Path) -> None:
     # Both are signalled at once: whoever asks the runtime gets an exit code that it does not know, and kubelet an error
     # that ends the pod all the same.
     exit_file, container = tmp_path / "exit", "crio-" + "a" * 64
@@ -206,7 +204,7 @@ def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_tells_nobody_how_the_cont
     assert not exit_file.exists()
 
 
-def test_a_kill_of_nobody_whose_memory_stays_is_not_done(memory_cgroup: Path, tmp_path: Path) -> None:
+def test_a_kill_of_no_process_whose_memory_stays_is_not_done(memory_cgroup: Path, tmp_path: Path) -> None:
     kind = "v2" if (memory_cgroup / "cgroup.controllers").exists() else "v1-bare"
     site = Site(memory_cgroup, 2 if kind == "v2" else 1, None)
     file = Path(f"/dev/shm/koordebpf-held-{os.getpid()}")

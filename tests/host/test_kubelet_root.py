@@ -121,7 +121,7 @@ def test_a_root_that_is_not_the_nodes_is_learned_and_kept_or_given(node: NodeCgr
 
 
 @pytest.mark.slow
-def test_a_given_root_without_kubepods_is_said_and_nobody_is_evicted(node: NodeCgroup, tmp_path: Path) -> None:
+def test_a_given_root_without_kubepods_is_said_and_no_pod_is_evicted(node: NodeCgroup, tmp_path: Path) -> None:
     (container,) = node.add_pod("hog", be=True, priority=5000)
     hog = Hog(container, 160, hold_s=120)
     try:

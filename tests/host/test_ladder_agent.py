@@ -145,7 +145,7 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
 
 
 @pytest.mark.slow
-def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: Ladder, tmp_path: Path) -> None:
+def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_continues(ladder: Ladder, tmp_path: Path) -> None:
     before = ladder.freezer.read_text()
     with start(ladder, tmp_path, Rung.FREEZE, settle="60s", freezeMax="3s") as agent:
         agent.started()
@@ -169,7 +169,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_goes_on(ladder: La
 
 @pytest.mark.story
 @pytest.mark.parametrize("last", [Rung.EVICT, Rung.KILL])
-def test_what_was_not_enough_leads_to_the_end_and_nobody_stays_frozen(
+def test_what_was_not_enough_leads_to_the_end_and_no_pod_stays_frozen(
     ladder: Ladder, tmp_path: Path, last: Rung
 ) -> None:
     brake, freezer = ladder.brake.read_text(), ladder.freezer.read_text()
@@ -192,7 +192,7 @@ def test_what_was_not_enough_leads_to_the_end_and_nobody_stays_frozen(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["its successor", "the command"])
-def test_what_a_killed_agent_froze_and_braked_is_given_back(ladder: Ladder, tmp_path: Path, by: str) -> None:
+def test_what_a_killed_agent_froze_and_braked_is_restored(ladder: Ladder, tmp_path: Path, by: str) -> None:
     brake, freezer = ladder.brake.read_text(), ladder.freezer.read_text()
     with start(ladder, tmp_path, Rung.BRAKE, Rung.FREEZE, settle="300ms", freezeMax="60s") as agent:
         agent.started()

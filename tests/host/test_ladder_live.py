@@ -91,7 +91,7 @@ def test_a_frozen_process_gets_no_cpu_and_runs_on_when_it_is_undone(unified: Pat
         process.wait()
 
 
-def test_page_cache_is_reclaimed_and_what_became_of_it_is_told(memory_cgroup: Path, tmp_path: Path) -> None:
+def test_page_cache_is_reclaimed_and_what_became_of_it_is_reported(memory_cgroup: Path, tmp_path: Path) -> None:
     if not (memory_cgroup / "memory.reclaim").exists():
         pytest.skip(f"{OTHER_MACHINE}it has no memory.reclaim")
     file = tmp_path / "cached"

@@ -141,7 +141,7 @@ def test_best_effort_pods_are_killed_by_cgroup_and_the_audit_says_why(story: Sto
     agent.becomes_ready()
 
 
-def test_while_the_list_of_pods_is_fresh_decisions_go_on_from_it(story: Story) -> None:
+def test_while_the_list_of_pods_is_fresh_decisions_continue_from_it(story: Story) -> None:
     agent = story.watched({}, "--enforce", "--pods-max-age-s", 600, executor="cgroup")
     story.lose()
     agent.said("the connection to")

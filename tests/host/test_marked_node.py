@@ -48,7 +48,7 @@ nodeMark: {{type: {mark}, calm: {calm}}}
 
 
 @pytest.mark.slow
-def test_the_taint_comes_with_the_eviction_and_goes_when_it_was_calm(
+def test_the_taint_comes_with_the_eviction_and_is_removed_when_it_was_calm(
     story: Story, cluster: LiveCluster, node: NodeStore
 ) -> None:
     agent = marking_agent(story, cluster, "taint", "1s")
@@ -122,7 +122,9 @@ def test_an_api_server_that_hangs_delays_no_eviction(story: Story, cluster: Live
     agent.said("node n1 may keep a taint until an agent starts there")
 
 
-def test_a_missing_right_is_named_once_and_evictions_go_on(story: Story, cluster: LiveCluster, node: NodeStore) -> None:
+def test_a_missing_right_is_named_once_and_evictions_continue(
+    story: Story, cluster: LiveCluster, node: NodeStore
+) -> None:
     del node.node["spec"]["taints"]
     cluster.server.on("/api/v1/nodes/n1", gives(403, {"kind": "Status", "code": 403, "message": "no"}))
     agent = marking_agent(story, cluster, "taint", "1s")

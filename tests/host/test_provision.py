@@ -49,7 +49,7 @@ def test_packages_are_installed_once(root_copy: RootCopy) -> None:
     assert root_copy.run("curl", "--version").startswith("curl ")
 
 
-def test_koordebpf_is_a_service_that_evicts_nobody(root_copy: RootCopy) -> None:
+def test_koordebpf_is_a_service_that_evicts_no_pod(root_copy: RootCopy) -> None:
     run_twice(root_copy, "koordebpf.sh")
     assert root_copy.run("koordebpf", "config", "check", "/etc/koordebpf/config.yaml")
     unit = root_copy.read("/etc/systemd/system/koordebpf.service")

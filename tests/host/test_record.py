@@ -148,7 +148,7 @@ def _record_node(hierarchy: MemoryHierarchy, path: Path, is_ready: Callable[[], 
     assert read_recording(path).summary == summary
 
 
-def test_a_nodes_births_and_deaths(path: Path, memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
+def test_a_nodes_mkdirs_and_rmdirs(path: Path, memory_cgroup: Path, hierarchy: MemoryHierarchy) -> None:
     own = memory_cgroup.stat().st_ino
     fork = get_context("fork")
     ready = fork.Event()

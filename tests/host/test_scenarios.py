@@ -53,7 +53,7 @@ def left_of(pid: int) -> list[str]:
 
 @pytest.mark.story
 @pytest.mark.parametrize("name", [name for name in names() if not load(name).needs_swap])
-def test_it_is_told_as_expected(name: str) -> None:
+def test_it_is_reported_as_expected(name: str) -> None:
     code, out = played(name)
     assert code == 0, out
     assert out.splitlines()[-2] == f"{name}: as expected"

@@ -337,7 +337,7 @@ def test_who_thrashes_in_its_limit_is_charged_itself_and_who_eats_the_node_is_ch
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("require_root")
-def test_when_a_pod_will_be_full_is_told_before_it_is(node_cgroup: NodeCgroup, tmp_path: Path) -> None:
+def test_when_a_pod_will_be_full_is_reported_before_it_is(node_cgroup: NodeCgroup, tmp_path: Path) -> None:
     (hog,) = node_cgroup.add_pod("hog", limit_bytes=128 * MIB)
     (uid,) = by_name(node_cgroup).values()
     told: list[tuple[int, int, int, int | None]] = []

@@ -123,7 +123,7 @@ def test_the_victim_of_another_tasks_allocation_is_known(memory_cgroup: Path, ma
     assert kills[0].total_vm_pages > 32 * MIB // PAGE_BYTES
 
 
-def test_reclaim_that_was_asked_for_is_nobodys_stall(memory_cgroup: Path, make_signals: MakeSignals) -> None:
+def test_reclaim_that_was_asked_for_is_no_pods_stall(memory_cgroup: Path, make_signals: MakeSignals) -> None:
     reclaim = make_child(memory_cgroup, "asked") / "memory.reclaim"
     if not reclaim.exists():
         pytest.skip("not this kind of machine: memory.reclaim is of cgroup v2 (since 5.19)")
@@ -166,7 +166,7 @@ def test_throttling_at_memory_high_is_a_limits_stall(
     assert all(r.limit_id == own and r.is_global is is_node for r in stalls)
 
 
-def test_exactly_23_births_and_deaths(memory_cgroup: Path, make_signals: MakeSignals) -> None:
+def test_exactly_23_mkdirs_and_rmdirs(memory_cgroup: Path, make_signals: MakeSignals) -> None:
     signals = make_signals()
     signals.send_kinds(kinds_mask(["cgroup_mkdir", "cgroup_rmdir"]))
     ids = []

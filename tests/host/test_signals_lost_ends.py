@@ -50,7 +50,7 @@ def reclaim_side_by_side(cgroup: Path) -> None:
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * AT_ONCE
 
 
-def test_after_five_at_once_nobody_is_stalled_and_what_was_lost_is_counted(
+def test_after_five_at_once_no_pod_is_stalled_and_what_was_lost_is_counted(
     memory_cgroup: Path, make_signals: MakeSignals, trace_instance: Path
 ) -> None:
     signals = make_signals()
@@ -74,7 +74,7 @@ def test_after_five_at_once_nobody_is_stalled_and_what_was_lost_is_counted(
 
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "co-re", reason=f"{OTHER_MACHINE}the programs that are changed are co-re's")
-def test_ends_that_are_passed_over_leave_nobody_stalled(node: NodeCgroup, watch_node: WatchNode) -> None:
+def test_ends_that_are_passed_over_leave_no_task_stalled(node: NodeCgroup, watch_node: WatchNode) -> None:
     pods = [node.add_pod(f"pod-{number}")[0] for number in range(2)]
     watch = watch_node(without_every_third_end)
     for pod in pods:

@@ -89,7 +89,7 @@ def start(thrashing: Thrashing, folder: Path, *rungs: Rung, gate: bool = True, e
 
 
 @pytest.mark.slow
-def test_who_makes_another_stand_still_goes_though_the_node_is_far_below_its_threshold(
+def test_a_pod_that_makes_another_stand_still_is_evicted_though_the_node_is_far_below_its_threshold(
     thrashing: Thrashing, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with start(thrashing, tmp_path) as agent:
@@ -142,7 +142,7 @@ def test_a_milder_rung_has_the_whole_window_to_help_before_it_goes(thrashing: Th
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["the gate is off", "a dry run"])
-def test_nobody_goes_unless_somebody_asked_for_it(thrashing: Thrashing, tmp_path: Path, how: str) -> None:
+def test_no_pod_is_evicted_unless_asked_for(thrashing: Thrashing, tmp_path: Path, how: str) -> None:
     with start(thrashing, tmp_path, gate=how == "a dry run", enforce=how == "the gate is off") as agent:
         _, reader = thrashing.both_read()
         if how == "a dry run":
@@ -155,7 +155,7 @@ def test_nobody_goes_unless_somebody_asked_for_it(thrashing: Thrashing, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["memory.max", "memory.high"])
-def test_a_pod_that_thrashes_at_its_own_limit_costs_nobody_else(
+def test_a_pod_that_thrashes_at_its_own_limit_costs_no_other_pod(
     thrashing: Thrashing, tmp_path: Path, limit: str
 ) -> None:
     if thrashing.node.version == 1 and limit == "memory.high":

@@ -41,7 +41,7 @@ def waiting(held: HeldNode, folder: Path) -> LiveAgent:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
-def test_it_takes_over_and_nobody_is_let_loose(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
+def test_it_takes_over_and_no_pod_is_released(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
         with Followed(held.quota_file) as quota:
@@ -78,7 +78,7 @@ def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
-def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, tmp_path: Path, number: int) -> None:
+def test_where_both_are_ended_at_once_everything_is_restored(held: HeldNode, tmp_path: Path, number: int) -> None:
     before = held.quota_file.read_bytes()
     pause_s = random.Random(number).uniform(-0.3, 0.3)
     print(f"{pause_s * 1000:.0f} ms between the two")
@@ -93,7 +93,7 @@ def test_where_both_are_ended_at_once_everything_is_given_back(held: HeldNode, t
 
 
 @pytest.mark.slow
-def test_what_was_left_for_one_that_cannot_go_on_is_given_back(held: HeldNode, tmp_path: Path) -> None:
+def test_what_was_left_for_one_that_cannot_go_on_is_restored(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN one that stands by and is told to end before it sees that its turn has come
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:

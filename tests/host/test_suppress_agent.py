@@ -24,7 +24,7 @@ def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
 
 
 @pytest.mark.slow
-def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -> None:
+def test_the_quota_is_held_reported_and_restored(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
         until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
@@ -45,7 +45,7 @@ def test_the_quota_is_held_told_and_given_back(held: HeldNode, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_nodeslo_that_is_deleted_holds_nobody_any_more(held: HeldNode, tmp_path: Path) -> None:
+def test_a_nodeslo_that_is_deleted_holds_no_pod_any_more(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
         until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {agent.log}")
@@ -80,7 +80,7 @@ def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_what_a_killed_agent_wrote_is_given_back_by_the_command(held: HeldNode, tmp_path: Path) -> None:
+def test_what_a_killed_agent_wrote_is_restored_by_the_command(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     command = [sys.executable, "-m", "koordebpf", "restore", "--run-dir", str(tmp_path / "run")]
     with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
@@ -128,7 +128,7 @@ def is_over(pid: int) -> bool:
 
 
 @pytest.mark.story
-def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at_first(
+def test_a_successor_continues_from_what_was_kept_and_restores_what_was_there_at_first(
     held: HeldNode, tmp_path: Path
 ) -> None:
     before = held.quota_file.read_bytes()
@@ -153,7 +153,7 @@ def test_a_successor_goes_on_from_what_was_kept_and_gives_back_what_was_there_at
 
 
 @pytest.mark.slow
-def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: HeldNode, tmp_path: Path) -> None:
+def test_where_no_successor_comes_in_time_what_was_kept_is_restored(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     waiting = leave_for_a_successor(held, tmp_path, keep="1s")
     until(lambda: is_over(waiting), "an end of the wait")
@@ -162,7 +162,7 @@ def test_where_no_successor_comes_in_time_what_was_kept_is_given_back(held: Held
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_successor_and_is_told_to_end_gives_it_back_at_once(held: HeldNode, tmp_path: Path) -> None:
+def test_who_waits_for_a_successor_and_is_stopped_restores_at_once(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     waiting = leave_for_a_successor(held, tmp_path)
     assert held.quota_file.read_bytes() != before

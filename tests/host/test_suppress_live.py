@@ -140,7 +140,7 @@ def test_the_best_effort_tree_is_seen_with_its_cpus(node, suppression):
     assert (measured.be_quota.quota_us, measured.be_quota.period_us) == (None, PERIOD_US)
 
 
-def test_a_burst_is_told_before_the_window_is_full(node):
+def test_a_burst_is_reported_before_the_window_is_full(node):
     with CpuCollector(
         find_controllers(), node_path=node.name, window_ns=60 * NS_PER_S, burst_window_ns=NS_PER_S // 10
     ) as collector:
@@ -188,7 +188,7 @@ def test_the_third_policy_makes_the_directory_idle_where_the_kernel_can(node, tm
     suppression.close()
 
 
-def test_a_quota_that_somebody_resets_each_second_is_not_fought_over(node, tmp_path):
+def test_a_quota_that_another_process_resets_each_second_is_not_fought_over(node, tmp_path):
     foreign = WriterSettings(refresh_ns=0, foreign=ForeignPolicy(corrections_per_hour=3))
     suppression = SuppressionLoop(node, tmp_path / "journal", writer=foreign)
     before = node.text(BE_ROOT, QUOTA)
@@ -248,7 +248,7 @@ def test_the_end_of_the_agent_gives_cpus_and_quota_back(node, tmp_path):
     suppression.collector.close()
 
 
-def test_a_set_that_somebody_made_smaller_grows_again_as_a_whole(node, suppression):
+def test_a_set_that_another_process_made_smaller_grows_again_as_a_whole(node, suppression):
     # GIVEN a best-effort tree on one CPU, as an agent that was killed may leave it
     first, *others = sorted(os.sched_getaffinity(0))
     if not others:
@@ -262,7 +262,7 @@ def test_a_set_that_somebody_made_smaller_grows_again_as_a_whole(node, suppressi
     }
 
 
-def test_sets_that_the_kernel_emptied_are_held_anew(node, suppression):
+def test_sets_that_the_kernel_emptied_are_held_again(node, suppression):
     # GIVEN no CPU in the best-effort tree, as on v1 after the last one of each set went offline
     paths = (f"{BE_ROOT}/podbe-1/c1", f"{BE_ROOT}/podbe-1", BE_ROOT)
     for path in paths:

@@ -45,7 +45,7 @@ def held_by_quota(agent: LiveAgent, file: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
-def test_who_makes_others_stall_loses_cpu_until_nobody_stalls(held: HeldNode, tmp_path: Path, policy: str) -> None:
+def test_who_makes_others_stall_loses_cpu_until_no_pod_stalls(held: HeldNode, tmp_path: Path, policy: str) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(CONFIG))
     (reader,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())

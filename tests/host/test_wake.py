@@ -77,7 +77,7 @@ def counted_by_the_kernel() -> tuple[int, int]:
 
 
 class TestLatency:
-    def test_each_wake_up_of_those_that_are_followed_is_counted_and_nobody_elses(self, latency, sides):
+    def test_each_wake_up_of_those_that_are_followed_is_counted_and_no_others(self, latency, sides):
         ls, other = sides
         latency.keep_groups([cgroup_id(ls)], [])
         latency.attach()
@@ -134,7 +134,7 @@ class TestLatency:
         latency.keep_groups([second], [])
         assert decode_histograms(latency.groups()) == {}
 
-    def test_it_is_detached_and_attached_anew_and_nothing_is_left(self, latency, sides):
+    def test_it_is_detached_and_attached_again_and_nothing_is_left(self, latency, sides):
         before = existing()
         latency.keep_groups([cgroup_id(sides[0])], [])
         for _ in range(3):

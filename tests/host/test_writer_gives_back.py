@@ -103,7 +103,7 @@ class TestOthers:
         assert cgroups.text("be/pod", QUOTA) == "30000\n"
 
 
-def test_a_dry_run_forgets_the_cgroups_that_it_is_told_of_no_more(cgroups: Cgroups) -> None:
+def test_a_dry_run_forgets_the_cgroups_that_are_no_longer_wanted(cgroups: Cgroups) -> None:
     writer = CgroupWriter(cgroups.places, None)
     for number in range(3):
         cgroups.make(f"pod{number}")
@@ -164,7 +164,7 @@ class TestBorn:
         assert writer.restore(2).left == ()
         assert cgroups.text("be/pod/early", CPUS) == format_cpu_list(held) + "\n"
 
-    def test_what_is_born_after_the_agent_was_killed_is_given_back_by_the_journal(
+    def test_what_is_born_after_the_agent_was_killed_is_restored_by_the_journal(
         self, cgroups: Cgroups, tmp_path: Path, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
     ) -> None:
         give_birth(cgroups, "be/late")
@@ -190,7 +190,7 @@ class TestBorn:
         assert cgroups.text("be/pod/c2", CPUS) == format_cpu_list(held) + "\n"
 
 
-def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
+def test_a_cpu_that_is_no_more_keeps_no_pod_from_what_is_left(
     cgroups: Cgroups, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
 ) -> None:
     # GIVEN a tree that is held WHEN the second CPU goes offline: on v1 it goes out of every set, for good
@@ -201,7 +201,7 @@ def test_a_cpu_that_is_no_more_keeps_nobody_from_what_is_left(
     assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
 
 
-def test_a_sysctl_that_procfs_has_numbered_anew_is_given_back(journal: Journal, writer: CgroupWriter) -> None:
+def test_a_sysctl_that_procfs_has_renumbered_is_restored(journal: Journal, writer: CgroupWriter) -> None:
     if MACHINE_BYTES > 4096 * MIB:
         pytest.skip(f"{OTHER_MACHINE}others work on it")
     file = Path("/proc/sys/vm/watermark_scale_factor")

@@ -96,7 +96,7 @@ def test_every_byte_comes_back_wherever_it_was_killed(cgroups: Cgroups, tmp_path
     assert (again.returncode, again.stdout) == (0, f"{journal}: nothing to restore\n")
 
 
-def test_a_successor_goes_on_and_keeps_what_was_there_at_first(cgroups: Cgroups, tmp_path: Path) -> None:
+def test_a_successor_continues_and_keeps_what_was_there_at_first(cgroups: Cgroups, tmp_path: Path) -> None:
     before = content(cgroups)
     journal = tmp_path / "writes.journal"
     write_and_be_killed(cgroups, journal, 7)
@@ -119,7 +119,7 @@ def test_a_line_that_was_being_written_is_of_no_file(cgroups: Cgroups, tmp_path:
     assert content(cgroups) == before
 
 
-def test_what_cannot_be_given_back_stays_on_record(cgroups: Cgroups, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_stays_on_record(cgroups: Cgroups, tmp_path: Path) -> None:
     if cgroups.version == 2:
         pytest.skip("not this kind of machine: on v2 kernels differ in whether a parent may have fewer CPUs")
     journal = tmp_path / "writes.journal"
@@ -192,7 +192,7 @@ def test_every_byte_comes_back_from_each_write_of_a_story(cgroups: Cgroups, tmp_
     assert number > 1 + 1 + WRITES + WRITES + 1
 
 
-def test_who_may_not_look_for_a_journal_is_told_so(tmp_path: Path) -> None:
+def test_a_journal_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     # GIVEN an agent's folder, which is for its owner alone, and somebody else
     folder = tmp_path / "machine"
     folder.mkdir(mode=0o700)

@@ -97,7 +97,7 @@ class TestWriting:
         assert results(writer.apply(wanted, HOUR_NS)) == []  # it only repeats itself
         assert cgroups.text("be", QUOTA) == before
 
-    def test_idle_resets_the_shares_and_both_are_given_back(self, cgroups: Cgroups, journal: Journal) -> None:
+    def test_idle_resets_the_shares_and_both_are_restored(self, cgroups: Cgroups, journal: Journal) -> None:
         cgroups.make("be")
         if not cgroups.file("be", IDLE).exists():
             pytest.skip(f"{OTHER_MACHINE}its kernel has no cpu.idle (since 5.15)")
@@ -116,7 +116,7 @@ class TestWriting:
 
 
 class TestRefusals:
-    def test_a_child_that_nobody_knew_keeps_its_parent_busy_until_it_is_known(
+    def test_a_child_that_was_unknown_keeps_its_parent_busy_until_it_is_known(
         self, cgroups: Cgroups, journal: Journal
     ) -> None:
         if cgroups.version == 2:
@@ -412,7 +412,7 @@ class TestOthers:
         assert results(writer.apply(wanted, REFRESH_NS)) == [WriteResult.YIELDED]
         assert cgroups.text("be", QUOTA).startswith("80000")
 
-    def test_what_others_wrote_last_is_what_is_given_back(self, cgroups: Cgroups, journal: Journal) -> None:
+    def test_what_others_wrote_last_is_what_is_restored(self, cgroups: Cgroups, journal: Journal) -> None:
         cgroups.make("be")
         writer = writer_of(cgroups, journal)
         wanted = desired(cgroups, ("be", QUOTA, 50_000))
@@ -474,7 +474,7 @@ class TestGivingBack:
             assert {(path, file): cgroups.text(path, file) for path in TREE for file in files} == before
             assert not journal.originals
 
-    def test_a_period_beside_the_quota_is_given_back_too(self, cgroups: Cgroups, journal: Journal) -> None:
+    def test_a_period_beside_the_quota_is_restored_too(self, cgroups: Cgroups, journal: Journal) -> None:
         if cgroups.version == 1:
             pytest.skip(f"{OTHER_MACHINE}on v1 the period has a file of its own")
         cgroups.make("be")
@@ -501,7 +501,7 @@ class TestGivingBack:
         assert os.sched_getaffinity(pid) == {first, second}
         assert {cgroups.text(path, CPUS) for path in TREE} <= {"\n", f"{format_cpu_list((first, second))}\n"}
 
-    def test_the_writer_gives_back_what_it_wrote_and_tells_the_audit(self, cgroups: Cgroups, journal: Journal) -> None:
+    def test_the_writer_restores_what_it_wrote_and_audits_it(self, cgroups: Cgroups, journal: Journal) -> None:
         cgroups.make("be")
         before = cgroups.text("be", QUOTA)
         told: list[FileChange] = []

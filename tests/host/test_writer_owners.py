@@ -108,7 +108,7 @@ def test_a_brake_gets_no_more_than_suppression_leaves(both: Strategies) -> None:
     assert both.quota(POD) == OWN_US
 
 
-def test_each_strategy_counts_and_tells_its_own(both: Strategies) -> None:
+def test_each_strategy_counts_and_reports_its_own(both: Strategies) -> None:
     both.brake()
     both.suppress(HELD_US)
     assert both.writer.counts_of(LADDER) == {("cpu.cfs_quota_us", WriteResult.WRITTEN): 1}
@@ -119,7 +119,7 @@ def test_each_strategy_counts_and_tells_its_own(both: Strategies) -> None:
     assert both.told[-1].result is WriteResult.WRITTEN
 
 
-def test_the_next_agent_ends_the_brake_and_goes_on_with_suppression(pod: Cgroups, tmp_path: Path) -> None:
+def test_the_next_agent_ends_the_brake_and_continues_with_suppression(pod: Cgroups, tmp_path: Path) -> None:
     killed = Strategies(pod, tmp_path / "killed.journal")
     killed.suppress(HELD_US)
     killed.brake()

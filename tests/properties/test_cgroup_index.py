@@ -121,7 +121,7 @@ def test_records_equal_a_walk(history: tuple[Tree, list], asks: bool, pods_at: i
 
 @given(histories(), st.data())
 @settings(deadline=None)
-def test_births_in_any_order_equal_a_walk(history: tuple[Tree, list], data: st.DataObject) -> None:
+def test_mkdirs_in_any_order_equal_a_walk(history: tuple[Tree, list], data: st.DataObject) -> None:
     tree, _ = history
     index = CgroupIndex(cgroup_root="/")
     index.set_pods(PODS)

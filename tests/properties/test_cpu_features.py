@@ -93,7 +93,7 @@ def test_the_same_view_gives_the_same_plan_and_it_reads_back(view):
 
 
 @given(nodes())
-def test_nobody_goes_twice_and_only_for_a_feature_that_is_on_and_allowed(view):
+def test_no_pod_is_evicted_twice_and_only_for_a_feature_that_is_on_and_allowed(view):
     plan = decide(view)
     pods = {each.uid: each for each in view.pods}
     assert set(Counter(victim.candidate.uid for victim in plan.victims).values()) <= {1}

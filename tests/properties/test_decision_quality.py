@@ -152,7 +152,7 @@ def test_the_same_frame_gives_the_same_plan(recorded, chosen):
 
 
 @given(frames(), evict_settings)
-def test_nobody_goes_who_is_protected_or_above_the_configured_priority(recorded, chosen):
+def test_no_pod_is_evicted_that_is_protected_or_above_the_configured_priority(recorded, chosen):
     view, plan = both(recorded, chosen)
     pods = {each.uid: each for each in view.pods}
     highest = {

@@ -77,7 +77,7 @@ def test_the_same_frame_gives_the_same_plan(recorded):
 
 
 @given(frames())
-def test_nobody_goes_twice_and_only_for_a_feature_that_is_on(recorded):
+def test_no_pod_is_evicted_twice_and_only_for_a_feature_that_is_on(recorded):
     view, plan = both(recorded)
     going = Counter(victim.candidate.uid for victim in plan.victims)
     assert set(going.values()) <= {1}
@@ -88,7 +88,7 @@ def test_nobody_goes_twice_and_only_for_a_feature_that_is_on(recorded):
 
 
 @given(frames())
-def test_nobody_above_the_configured_priority_goes_and_nobody_who_did_not_agree(recorded):
+def test_no_pod_above_the_configured_priority_is_evicted_and_none_that_did_not_agree(recorded):
     view, plan = both(recorded)
     pods = {each.uid: each for each in view.pods}
     highest = {

@@ -30,7 +30,7 @@ def pdb(namespace: str, number: int, version: int, size: int) -> msgspec.Raw:
 
 
 @given(STEPS)
-def test_kept_is_bounded_and_never_older_than_what_was_told(steps: list[tuple[str, str, int, int]]) -> None:
+def test_kept_is_bounded_and_never_older_than_what_was_reported(steps: list[tuple[str, str, int, int]]) -> None:
     table, told = PdbTable(), dict[str, tuple[int, bool]]()  # UID → the last version of it, and whether it is there
     version = 100
     for kind, namespace, number, size in steps:

@@ -163,7 +163,7 @@ class TestLimits:
         assert now == new
 
     @given(paths(), st.integers(1000, 10**6), st.data())
-    def test_a_tree_fits_into_any_quota_at_every_moment_and_nobody_loses_more_than_that(self, tree, limit, data):
+    def test_a_tree_fits_into_any_quota_at_every_moment_and_no_pod_loses_more_than_that(self, tree, limit, data):
         file = CgroupFile.CPU_QUOTA
         own = {}
         for path in tree:

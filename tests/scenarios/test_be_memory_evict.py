@@ -24,7 +24,7 @@ from tests.support.values.builders import (
 )
 
 
-def test_a_hog_goes_and_the_sentence_says_why():
+def test_a_hog_is_evicted_and_the_sentence_says_why():
     # GIVEN a node at 87 % of which one best-effort pod holds 600 MiB
     node = frame([ls_pod("api", anon=200), pod("be-7", anon=600)], used=870)
     # WHEN
@@ -38,18 +38,18 @@ def test_a_hog_goes_and_the_sentence_says_why():
     assert (victim.reason, victim.message) == ("evicted", "trigger by koordlet feature BEMemoryEvict, kill pod: be-7")
 
 
-def test_just_below_the_line_nobody_goes():
+def test_just_below_the_line_no_pod_is_evicted():
     node = frame([pod("hog", anon=600)], used_bytes=800 * MIB - 1)
     plan = plan_of(node)
     assert plan.victims == ()
     assert plan.sentence == "no action: node at 79 % < 80 %"
 
 
-def test_exactly_on_the_line_somebody_goes():
+def test_exactly_on_the_line_a_pod_is_evicted():
     assert names(feature_of(frame([pod("hog", anon=600)], used=800))) == ["hog"]
 
 
-def test_a_flood_of_page_cache_evicts_nobody():
+def test_a_flood_of_page_cache_evicts_no_pod():
     # GIVEN a best-effort pod that read 700 MiB of files; the node counts that as available
     node = frame([ls_pod("api", anon=200), pod("reader", anon=5, file=700)], used=210)
     assert plan_of(node).victims == ()
@@ -72,14 +72,14 @@ def test_a_pod_thrashing_in_its_own_limit_is_its_own_problem():
     assert plan_of(node).victims == ()
 
 
-def test_one_hog_among_55_innocents_goes_alone():
+def test_one_hog_among_55_innocents_is_evicted_alone():
     # GIVEN 55 innocent pods of 1 MiB, all sorted before the hog in every way but usage
     innocents = [pod(f"z-innocent-{n}", anon=1) for n in range(55)]
     node = frame([*innocents, pod("a-hog", anon=500)], used=820)
     assert names(feature_of(node)) == ["a-hog"]
 
 
-def test_one_hog_of_higher_priority_among_55_innocents_goes_alone():
+def test_one_hog_of_higher_priority_among_55_innocents_is_evicted_alone():
     # GIVEN innocents of lower priority, who together are not enough: the hog has to go in any case
     innocents = [pod(f"innocent-{n}", anon=1, priority=5000) for n in range(55)]
     node = frame([*innocents, pod("hog", anon=700, priority=5999)], used=900)
@@ -87,7 +87,7 @@ def test_one_hog_of_higher_priority_among_55_innocents_goes_alone():
     assert names(feature_of(node)) == ["hog"]
 
 
-def test_a_lower_priority_pod_goes_before_a_larger_one():
+def test_a_lower_priority_pod_is_evicted_before_a_larger_one():
     node = frame([pod("large", anon=400, priority=5500), pod("small", anon=100, priority=5000)], used=850)
     assert names(feature_of(node)) == ["small"]
 
@@ -156,7 +156,7 @@ def test_as_much_leaving_as_needed_is_enough():
     assert plan.sentence.endswith("but 70.0 MiB is already coming back from spark/leaving")
 
 
-def test_a_pod_that_was_told_counts_with_what_it_still_holds():
+def test_a_pod_that_was_evicted_counts_with_what_it_still_holds():
     # GIVEN the hog was told to go with a credit of 400 MiB, of which 30 are left
     hog, other = pod("hog", anon=30, priority=1), pod("other", anon=100)
     node = frame([hog, other], used=850, pending=[told(hog, credit=400, seconds_ago=5)])
@@ -172,7 +172,7 @@ def test_a_pod_that_cannot_die_does_not_shield_the_others():
     assert names(feature_of(node)) == ["other"]
 
 
-def test_a_pod_that_was_told_in_vain_may_be_told_again():
+def test_a_pod_that_was_evicted_in_vain_may_be_evicted_again():
     deaf = pod("deaf", anon=400)
     assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=119)]))) == []
     assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=121)]))) == ["deaf"]
@@ -262,7 +262,7 @@ def test_files_on_the_hosts_tmpfs_stay_in_any_case():
         assert names(feature_of(frame(pods, used=850, executor=executor))) == ["hog"]
 
 
-def test_when_nobody_has_enough_all_who_help_go_and_the_rest_is_named():
+def test_when_no_pod_has_enough_all_that_help_are_evicted_and_the_rest_is_named():
     plan = plan_of(frame([ls_pod("api", anon=800), pod("a", anon=30), pod("b", anon=20), pod("c")], used=900))
     assert names(plan.features[0]) == ["a", "b"]
     assert plan.features[0].missing_bytes == 70 * MIB
@@ -291,14 +291,14 @@ def test_a_node_cgroup_is_judged_by_its_limit_not_by_the_machine():
         ),
     ],
 )
-def test_a_strategy_that_is_off_or_unusable_evicts_nobody_and_says_so(threshold, word, text):
+def test_a_strategy_that_is_off_or_unusable_evicts_no_pod_and_says_so(threshold, word, text):
     plan = plan_of(frame([pod("hog", anon=900)], used=990, threshold=threshold))
     assert plan.victims == ()
     assert plan.features[0].verdict.skipped == word
     assert plan.sentence == f"no action: {text}"
 
 
-def test_a_closed_gate_evicts_nobody():
+def test_a_closed_gate_evicts_no_pod():
     plan = plan_of(frame([pod("hog", anon=900)], used=990, gate=False))
     assert (plan.victims, plan.features[0].verdict.skipped) == ((), "gate_off")
 

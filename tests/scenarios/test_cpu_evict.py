@@ -61,7 +61,7 @@ class TestBestEffortSatisfaction:
     def round(self, **more):
         return feature(self.view(**more), "BECPUEvict")
 
-    def test_who_uses_most_of_what_they_asked_for_goes_until_the_rest_would_have_enough(self):
+    def test_the_largest_user_of_its_request_is_evicted_until_the_rest_would_have_enough(self):
         # GIVEN 20 asked for and 10 to have WHEN 80 % are wanted THEN requests of 6 CPUs have to go: low has 4
         round_ = self.round()
         assert round_.cpu.need_millicpu == 6000
@@ -137,7 +137,7 @@ class TestBestEffortSatisfaction:
     def test_too_few_samples(self, average):
         assert self.round(average=average).verdict.skipped == "no_window"
 
-    def test_nobody_asks(self):
+    def test_no_request_is_sent(self):
         average = window(be_used=9900, be_request=0, be_limit=10_000)
         assert self.round(average=average, pods=[]).verdict.reason == "no best-effort pod asked for CPU in 60 s"
 
@@ -176,7 +176,7 @@ class TestBestEffortSatisfaction:
         own = replace(self.view(), evictions=(PastEviction(NOW_NS - NS_PER_S, "uid-stays", "spark"),), started_ns=1)
         assert names(feature(own, "BECPUEvict")) == ["busy"]
 
-    def test_a_pod_that_was_told_is_not_told_again(self):
+    def test_a_pod_that_was_evicted_is_not_evicted_again(self):
         busy = pod("busy", priority=5500, requests={BATCH: "6000"})
         view = replace(self.view(), pending=(told(busy, credit=1, seconds_ago=5),))
         assert names(feature(view, "BECPUEvict")) == []
@@ -260,7 +260,7 @@ class TestNodeUsage:
         assert self.round(95_000, now=81_000).cpu.need_millicpu == 3000
         assert self.round(81_000, now=95_000).cpu.need_millicpu == 3000
 
-    def test_a_threshold_of_nothing_takes_nobody_from_a_node_that_is_idle(self):
+    def test_a_threshold_of_nothing_takes_no_pod_from_a_node_that_is_idle(self):
         round_ = self.round(0, strategy={"cpuEvictThresholdPercent": 0})
         assert (round_.verdict.fires, round_.verdict.reason) == (False, "node uses no CPU")
 
@@ -285,7 +285,7 @@ class TestNodeUsage:
         assert verdict.skipped == "invalid_config"
         assert verdict.reason.endswith(text)
 
-    def test_what_goes_for_memory_counts(self):
+    def test_what_is_evicted_for_memory_counts(self):
         # GIVEN a node at 90 % of its memory too, for which the best-effort pod hog goes, that uses 5 CPUs
         pods = [pod("hog", anon=300, labels=ENABLED), pod("other", anon=1, labels=ENABLED)]
         view = node(
@@ -310,7 +310,7 @@ class TestAllocatable:
     def batch(self, name: str, asks: int, **more):
         return pod(name, **{"labels": ENABLED, "requests": {BATCH: str(asks)}, **more})
 
-    def test_within_110_percent_nobody_goes_and_above_it_enough_to_reach_100(self):
+    def test_within_110_percent_no_pod_is_evicted_and_above_it_enough_to_reach_100(self):
         pods = [self.batch(f"b{n}", 1000) for n in range(11)]
         assert self.round(pods, {BATCH: "10000"}).victims == ()
         round_ = self.round([*pods, self.batch("b11", 10)], {BATCH: "10000"})

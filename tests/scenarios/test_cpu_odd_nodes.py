@@ -30,7 +30,7 @@ USING = SuppressState(cpuset="using", quota="recovered")
 
 
 class TestCpusThatWent:
-    def test_those_that_kubelet_still_counts_are_nobodys(self):
+    def test_those_that_kubelet_still_counts_have_no_owner(self):
         # GIVEN a Node of 8 CPUs, as kubelet counted at its start, of which four are offline since
         view = node(
             without(machine(cores=8), [4, 5, 6, 7]), capacity="8", node_used=1000, used={"web": 1000}, be_used=0
@@ -57,7 +57,7 @@ class TestCpusThatWent:
         plan = plan_suppress(node(CpuTopology(cpus), node_used=600, used={"web": 600}, be_used=0), USING)
         assert plan.cpus == (3, 17)
 
-    def test_a_directory_whose_last_cpu_went_is_held_anew(self):
+    def test_a_directory_whose_last_cpu_went_is_held_again(self):
         # GIVEN v1: the kernel took CPUs 0 and 1 out of every set, and nothing is left of those of best-effort pods
         view = node(without(machine(cores=8), [0, 1]), be_now=[], node_used=3900, used={"web": 3900}, be_used=0)
         plan = plan_suppress(view, USING)
@@ -160,7 +160,7 @@ class TestNoRules:
             # what others have set is theirs, without an agent that ever held anybody
             assert (plan.skipped is None) is is_over
 
-    def test_one_that_was_deleted_holds_nobody_any_more(self):
+    def test_one_that_was_deleted_holds_no_pod_any_more(self):
         held = plan_suppress(node(node_used=8000, used={"web": 8000}, be_used=0), SuppressState())
         assert held.cpus == (0, 1)
         gone = plan_suppress(replace(node(be_now=range(2)), strategy=None), held.next)

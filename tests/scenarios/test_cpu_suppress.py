@@ -55,7 +55,7 @@ class TestAmount:
     def test_without_a_rate_of_the_directory_its_pods_are_added_up(self):
         assert self.amount(node_used=4000, be_used=None, be_pods_used={"a": 3000}).system_millicpu == 1000
 
-    def test_a_pod_that_nobody_knows_counts_by_its_place(self):
+    def test_a_pod_that_is_unknown_counts_by_its_place(self):
         amount = self.amount(node_used=3000, be_used=1000, used={"unknown-uid": 2000})
         assert (amount.pods_millicpu, amount.be_millicpu) == (2000, 3200)
 
@@ -94,7 +94,7 @@ class TestAmount:
     def test_samples_that_do_not_add_up_are_no_system_usage(self):
         assert self.amount(node_used=1000, be_used=900, used={"web": 300}).system_millicpu == 0
 
-    def test_a_burst_counts_at_once_and_is_nobody_elses_usage(self):
+    def test_a_burst_counts_at_once_and_is_no_other_pods_usage(self):
         # GIVEN web used 1 CPU over the last second and uses 4 now
         view = node(node_used=2500, be_used=1000, used={"web": 1000})
         usage = view.cpu.measured.usage
@@ -163,7 +163,7 @@ class TestCpuset:
         shared = {SYSTEM_QOS: {"cpuset": "0-5", "cpusetExclusive": False}}
         assert set(plan_suppress(node(topology_annotations=shared)).cpus) & set(range(6))
 
-    def test_an_unreadable_annotation_takes_no_cpu_and_is_told(self):
+    def test_an_unreadable_annotation_takes_no_cpu_and_is_reported(self):
         view = node(pods=[lsr("db", "0-x", "LSE")], topology_annotations={SYSTEM_QOS: {"cpuset": 7}})
         assert len(plan_suppress(view).cpus) == 6
         system, of_pod = view.cpu.placement.problems
@@ -171,7 +171,7 @@ class TestCpuset:
         assert of_pod.startswith("pod spark/db: annotation scheduling.koordinator.sh/resource-status: '0-x': ")
 
     @pytest.mark.parametrize("amount", ["two", "-1", ""])
-    def test_a_reservation_that_is_no_quantity_is_told_and_ends_nothing(self, amount):
+    def test_a_reservation_that_is_no_quantity_is_reported_and_ends_nothing(self, amount):
         view = node(annotations={RESERVATION: {"resources": {"cpu": amount}}})
         assert view.cpu.reserved_millicpu == 0
         assert plan_suppress(view).skipped is None
@@ -292,7 +292,7 @@ class TestIdle:
     def test_off_unless_asked_for(self):
         assert wanted(plan_suppress(node()), IDLE) == {}
 
-    def test_best_effort_pods_run_when_nobody_else_wants_to(self):
+    def test_best_effort_pods_run_when_no_other_pod_wants_to(self):
         plan = plan_suppress(node(), SuppressState(cpuset="using", quota="using"), self.SETTINGS)
         assert wanted(plan, IDLE) == {BE_ROOT: 1}
         assert wanted(plan, QUOTA) == {BE_ROOT: None}
@@ -337,7 +337,7 @@ class TestOff:
         assert wanted(plan, CPUS)[BE_ROOT] == frozenset(range(8))
 
     @pytest.mark.parametrize("strategy", [{"enable": False}, BY_QUOTA])
-    def test_sets_that_nobody_held_are_not_written(self, strategy):
+    def test_sets_that_were_not_held_are_not_written(self, strategy):
         assert wanted(plan_suppress(node(strategy=strategy)), CPUS) == {}
 
     def test_what_belongs_to_others_is_not_given(self):
@@ -346,7 +346,7 @@ class TestOff:
         )
         assert wanted(plan_suppress(view, USING), CPUS)[BE_ROOT] == frozenset(range(2, 7))
 
-    def test_somebody_else_places_best_effort_pods(self):
+    def test_another_agent_places_best_effort_pods(self):
         pods = [with_annotations(pod("be", uid="be-0"), bound("3"))]
         plan = plan_suppress(node(gates={"BECPUManager": True}, pods=pods, be_cgroups=be_tree(range(2), pods=2)), USING)
         assert wanted(plan, CPUS) == dict.fromkeys(

@@ -245,7 +245,7 @@ class TestALatencySensitiveLabelThatDoesNotCount:
     def stalled(self) -> Frame:
         return charged(frame([self.liar, self.worker, self.large], used=850), {"worker": 500}, self.liar)
 
-    def test_its_stalls_send_nobody_else_away_first(self) -> None:
+    def test_its_stalls_evict_no_other_pod_first(self) -> None:
         assert names(feature_of(self.stalled())) == ["worker"]
         feature = feature_of(self.stalled(), self.settings)
         assert {each.name: each.caused_ns for each in feature.candidates} == {"large": 0, "worker": 0, "liar": 0}

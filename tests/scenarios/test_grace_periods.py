@@ -43,7 +43,7 @@ def graces(recorded: Frame, settings: EvictSettings = SETTINGS) -> list[int | No
 
 
 class TestTheCap:
-    def test_whoever_asks_for_more_gets_half_a_minute(self) -> None:
+    def test_who_asks_for_more_gets_half_a_minute(self) -> None:
         assert graces(frame([hog()], used=900)) == [30]
 
     def test_it_is_never_longer_than_the_pods_own(self) -> None:
@@ -57,7 +57,7 @@ class TestTheCap:
     def test_other_executors_know_no_grace_period(self) -> None:
         assert graces(frame([hog()], used=900, executor="cgroup")) == [None]
 
-    def test_whoever_goes_for_what_was_requested_keeps_its_time(self) -> None:
+    def test_a_pod_evicted_for_what_was_requested_keeps_its_time(self) -> None:
         strategy = {
             "enable": True, "memoryAllocatableEvictThresholdPercent": 80, "memoryAllocatableEvictLowerPercent": 70,
             "allocatableEvictPriorityThreshold": 5999,
@@ -85,7 +85,7 @@ class TestWhoeverIsDeletedWithAnEndlessGracePeriod:
         recorded = frame([leaving, *others()], used=900, pending=[told(leaving, credit=400, seconds_ago=121)])
         assert (names(feature_of(recorded)), graces(recorded)) == (["hog"], [30])
 
-    def test_whoever_cannot_be_hurried_is_left_alone(self) -> None:
+    def test_who_cannot_be_hurried_is_left_alone(self) -> None:
         leaving = hog(deleted_s=30)
         recorded = frame([leaving, *others()], used=900, pending=[told(leaving, credit=400, seconds_ago=121)])
         assert "hog" not in names(feature_of(recorded))
@@ -119,7 +119,7 @@ class Late:
 
 
 class TestKillAfter:
-    def test_it_is_killed_after_its_grace_period_and_before_another_one_goes(self) -> None:
+    def test_it_is_killed_after_its_grace_period_and_before_another_pod_is_evicted(self) -> None:
         assert Late(29.9).answered().plan() is None
         plan = Late(30).answered().plan()
         assert plan is not None
@@ -143,5 +143,5 @@ class TestKillAfter:
             assert Late(60).answered(result).plan() is None
         assert Late(60).answered().answered(Result.DONE, "cgroup").plan() is None  # killed already
 
-    def test_nobody_is_killed_while_the_node_is_not_short(self) -> None:
+    def test_no_pod_is_killed_while_the_node_is_not_short(self) -> None:
         assert Late(60, used=500).answered().plan() is None

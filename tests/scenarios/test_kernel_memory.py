@@ -32,7 +32,7 @@ def ranked(feature: FeaturePlan) -> list[str]:
     return [each.name for each in feature.candidates]
 
 
-def test_the_hog_of_sockets_goes_and_its_neighbours_stay() -> None:
+def test_the_hog_of_sockets_is_evicted_and_its_neighbours_stay() -> None:
     plan = plan_of(frame([hog(kernel=600), *INNOCENTS], used=900))
     assert names(plan.features[0]) == ["relay"]
     assert plan.features[0].missing_bytes == 0

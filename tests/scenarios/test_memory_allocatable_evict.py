@@ -24,7 +24,7 @@ def feature(pods: list[PodAndMeasure], allocatable: dict[str, str] | None, **mor
     return plan.features[1]
 
 
-def test_within_110_percent_nobody_goes_and_above_it_enough_to_reach_100():
+def test_within_110_percent_no_pod_is_evicted_and_above_it_enough_to_reach_100():
     pods = [batch(f"b{n}", "100Mi") for n in range(11)]
     assert feature(pods, {BATCH: "1000Mi"}).victims == ()
     round_ = feature([*pods, batch("b11", "1Mi")], {BATCH: "1000Mi"})
@@ -107,7 +107,7 @@ def test_what_already_leaves_counts():
         ),
     ],
 )
-def test_unusable_values_are_told_in_koordinators_words(strategy, text):
+def test_unusable_values_are_reported_in_koordinators_words(strategy, text):
     verdict = feature([batch("a", "300Mi")], {}, threshold={"enable": True, **strategy}).verdict
     assert verdict.skipped == "invalid_config"
     assert verdict.reason.endswith(text)

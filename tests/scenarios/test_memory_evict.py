@@ -28,7 +28,7 @@ def victims(pods: list[PodAndMeasure], **more: object) -> list[str]:
     return names(plan.features[1])
 
 
-def test_the_lowest_priority_goes_first_then_the_largest():
+def test_the_lowest_priority_is_evicted_first_then_the_largest():
     assert victims(
         [mid("high", anon=600), mid("small", anon=150, priority=5000), mid("low", anon=160, priority=5000)]
     ) == [
@@ -95,7 +95,7 @@ def test_it_needs_its_priority_threshold():
     assert verdict.reason.endswith("EvictEnabledPriorityThreshold not config")
 
 
-def test_what_the_best_effort_pods_give_back_counts_once_for_both():
+def test_what_the_best_effort_pods_release_counts_once_for_both():
     # GIVEN both features are on, 200 MiB are needed, a BE pod has 150 and two others 300 and 40
     pods = [pod("be", anon=150), mid("large", anon=300), mid("small", anon=60, priority=7000)]
     plan = plan_of(frame(pods, used=900, threshold=STRATEGY, gates={**GATES, "BEMemoryEvict": True}))
@@ -107,7 +107,7 @@ def test_what_the_best_effort_pods_give_back_counts_once_for_both():
     assert plan.sentence.count("evicting") == 2
 
 
-def test_nobody_goes_for_what_others_gave_already():
+def test_no_pod_is_evicted_for_what_others_gave_already():
     pods = [pod("be", anon=250), mid("large", anon=300)]
     plan = plan_of(frame(pods, used=900, threshold=STRATEGY, gates={**GATES, "BEMemoryEvict": True}))
     assert names(plan.features[0]) == ["be"]
@@ -124,6 +124,6 @@ def test_a_best_effort_pod_that_is_enabled_too_goes_once():
     assert why_not(plan.features[1])["both"] == "leaving"
 
 
-def test_what_was_told_to_go_is_not_asked_twice():
+def test_an_evicted_pod_is_not_requested_twice():
     gone = mid("gone", anon=210)
     assert victims([gone, mid("other", anon=300)], pending=[told(gone, credit=210, seconds_ago=5)]) == []

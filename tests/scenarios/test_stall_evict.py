@@ -85,7 +85,7 @@ def net(recorded: Frame, settings: EvictSettings = EvictSettings()) -> FeaturePl
     return found
 
 
-def test_the_pod_goes_on_whose_account_others_stand_still():
+def test_the_pod_is_evicted_on_whose_account_others_stand_still():
     recorded = thrashing()
     feature = net(recorded)
     # The idle one is larger and gives back more: that would not help.
@@ -129,7 +129,7 @@ def test_it_waits_for_what_is_not_much_or_has_not_lasted(window: tuple[StallSamp
         (tuple(StallSample(each.at_ns, 0.0, 0.9, "", WEB) for each in LASTING), "unknown_stalls"),
     ],
 )
-def test_what_is_not_known_is_not_zero_and_nobody_goes_for_it(window: tuple[StallSample, ...], word: str) -> None:
+def test_what_is_not_known_is_not_zero_and_no_pod_is_evicted_for_it(window: tuple[StallSample, ...], word: str) -> None:
     verdict = net(thrashing(window)).verdict
     assert (verdict.fires, verdict.skipped) == (False, word)
     assert plan_of(thrashing(window)).victims == ()
@@ -143,7 +143,7 @@ def test_a_pod_that_stalls_at_its_own_limit_is_its_own_problem():
     assert (verdict.fires, verdict.reason) == (False, "no latency-sensitive pod stalls for the node's memory")
 
 
-def test_with_the_gate_off_nobody_goes_and_the_plan_says_so():
+def test_with_the_gate_off_no_pod_is_evicted_and_the_plan_says_so():
     recorded = thrashing(gates={"BEMemoryEvict": True})
     plan = node_plan_of(recorded)
     assert plan.victims == ()
@@ -204,7 +204,7 @@ def test_compat_strict_has_no_such_feature():
         charged(reader=0.005),
     ],
 )
-def test_without_a_known_aggressor_nobody_goes(ledger: LedgerView) -> None:
+def test_without_a_known_aggressor_no_pod_is_evicted(ledger: LedgerView) -> None:
     feature = net(thrashing(ledger=ledger))
     assert (feature.victims, feature.verdict.fires) == ((), True)
     assert feature.reason == "no best-effort pod that makes latency-sensitive ones stall can be evicted"
@@ -214,7 +214,7 @@ def test_a_pod_that_is_gone_hides_no_aggressor():
     assert names(net(thrashing(ledger=charged(gone=50, web=20, reader=12)))) == ["reader"]
 
 
-def test_of_several_that_cause_about_the_same_the_lowest_priority_goes_alone():
+def test_of_several_that_cause_about_the_same_the_lowest_priority_is_evicted_alone():
     pods = (*PODS, pod("mild", anon=20, file=100, priority=4000), pod("low", anon=20, file=100, priority=4500))
     feature = net(thrashing(ledger=charged(reader=12, low=7, mild=2), pods=pods))
     assert names(feature) == ["low"]
@@ -236,7 +236,7 @@ def test_who_may_not_be_evicted_otherwise_may_not_here(spared: dict[str, object]
     assert (names(feature), why_not(feature)) == ([], {"reader": code})
 
 
-def test_an_eviction_begins_the_window_anew():
+def test_an_eviction_restarts_the_window():
     assert net(thrashing(last_evict_ns=NOW_NS - 20 * NS_PER_S)).verdict.reason == (
         "web/web stalls for 80.0 % > 60 % of the time, for 19 s of 30 s"
     )

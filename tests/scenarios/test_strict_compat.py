@@ -74,20 +74,20 @@ def test_the_percents_are_of_what_the_node_says() -> None:
     assert (names(ours), names(strict)) == ([], ["hog"])
 
 
-def test_the_kernels_memory_is_nobodys() -> None:
+def test_the_kernels_memory_has_no_owner() -> None:
     ours, strict = both(frame([pod("relay", anon=2, kernel=200), pod("a", anon=20), pod("b", anon=15)], used=810))
     assert (names(ours), names(strict)) == (["relay"], ["a", "b"])
     (relay,) = (each for each in strict.candidates if each.name == "relay")
     assert (relay.rank, relay.used_bytes, relay.credit_bytes, relay.kernel_bytes) == (3, 2 * MIB, 2 * MIB, None)
 
 
-def test_who_was_not_measured_is_a_candidate_and_goes_in_its_turn() -> None:
+def test_an_unmeasured_pod_is_a_candidate_and_is_evicted_in_its_turn() -> None:
     ours, strict = both(frame([pod("a", anon=50, priority=5500), pod("b", measured=False, priority=5000)], used=810))
     assert (names(ours), why_not(ours)) == (["a"], {"b": "no_cgroup"})
     assert (names(strict), why_not(strict)) == (["b", "a"], {})
 
 
-def test_nobody_is_spared_again_once_the_order_has_come_to_him() -> None:
+def test_no_pod_is_spared_again_once_the_order_has_come_to_it() -> None:
     pods = [pod("small", anon=10, priority=5000), pod("large", anon=50, priority=5500)]
     ours, strict = both(frame(pods, used=810))
     assert (names(ours), names(strict)) == (["large"], ["small", "large"])
@@ -188,7 +188,7 @@ def test_memory_evict_reaches_the_lower_mark_in_one_round(settings: EvictSetting
     assert round_.missing_bytes == 0
 
 
-def test_what_is_not_given_back_because_it_would_not_be_safe() -> None:
+def test_what_is_not_restored_because_it_would_not_be_safe() -> None:
     # Finished pods and pods that leave already are no candidates, nor are those that do not help the shortage.
     finished = frame([pod("a", anon=30), pod("done", phase="Succeeded", priority=1)], used=810)
     assert names(feature_of(finished, STRICT)) == ["a"]

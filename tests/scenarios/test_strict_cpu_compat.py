@@ -77,7 +77,7 @@ def test_the_need_of_cpu_is_counted_from_the_floored_percent() -> None:
     assert (names(ours), names(strict)) == (["a", "b"], ["a"])
 
 
-def test_nobody_goes_for_cpu_that_is_used_no_more() -> None:
+def test_no_pod_is_evicted_for_cpu_that_is_used_no_more() -> None:
     view = by_usage([pod("a", labels=ENABLED)], 95_000, {"uid-spark-a": 4000}, now=70_000)
     for round_ in both(view, "CPUEvict"):
         assert (names(round_), round_.verdict.fires) == ([], False)
@@ -124,13 +124,13 @@ def test_the_allocatable_feature_of_cpu_asks_for_a_measured_usage() -> None:
     assert why_not(strict) == {"dark": "unmeasured"}
 
 
-def test_nobody_is_spared_again_for_cpu_once_the_order_has_come_to_him() -> None:
+def test_no_pod_is_spared_again_for_cpu_once_the_order_has_come_to_it() -> None:
     pods = [pod("small", priority=5000, labels=ENABLED), pod("large", priority=5500, labels=ENABLED)]
     ours, strict = both(by_usage(pods, 81_000, {"uid-spark-small": 500, "uid-spark-large": 4000}), "CPUEvict")
     assert (names(ours), names(strict)) == (["large"], ["small", "large"])
 
 
-def test_nobody_goes_for_cpu_soon_after_a_start() -> None:
+def test_no_pod_is_evicted_for_cpu_soon_after_a_start() -> None:
     view = by_usage([pod("a", labels=ENABLED)], 81_000, {"uid-spark-a": 4000})
     for seconds, expected in ((19, []), (20, ["a"])):
         started = replace(view, started_ns=view.now_ns - seconds * NS_PER_S)
@@ -160,7 +160,7 @@ def test_memory_and_cpu_have_each_their_own_cool_down() -> None:
         assert (names(feature_of(after, OURS)), names(feature_of(after, STRICT))) == ([], waits[0])
 
 
-def test_what_is_not_given_back_for_cpu_because_it_would_not_be_safe() -> None:
+def test_what_is_not_restored_for_cpu_because_it_would_not_be_safe() -> None:
     # Native CPU stays in thousandths: koordlet takes three pods of 300m for three CPUs. Who has ended asks for nothing.
     native = [
         pod(f"n{n}", priority=120, qos=None, kube_qos="Burstable", requests={"cpu": "300m"}, labels=ENABLED)

@@ -37,7 +37,7 @@ def order(recorded: Frame, settings: EvictSettings = EvictSettings()) -> list[st
 class TestAggressor:
     pods = (WEB, pod("large", anon=300), pod("hog", anon=200), pod("small", anon=100))
 
-    def test_the_pod_that_makes_others_stall_goes_before_a_larger_one(self):
+    def test_the_pod_that_makes_others_stall_is_evicted_before_a_larger_one(self):
         node = charged(frame(self.pods, used=850), {"hog": 500, "small": 20})
         assert order(node) == ["hog", "small", "large"]
         assert names(feature_of(node)) == ["hog"]
@@ -47,7 +47,7 @@ class TestAggressor:
         assert [each.caused_ns for each in feature.candidates] == [500 * NS_PER_MS, 0, 0]
         assert [each.caused_ns for each in feature_of(frame(self.pods, used=850)).candidates] == [None] * 3
 
-    def test_without_a_ledger_or_switched_off_the_largest_goes(self):
+    def test_without_a_ledger_or_switched_off_the_largest_is_evicted(self):
         node = charged(frame(self.pods, used=850), {"hog": 500})
         assert order(frame(self.pods, used=850)) == ["large", "hog", "small"]
         assert order(node, EvictSettings(prefer_aggressor=False)) == ["large", "hog", "small"]
@@ -93,14 +93,14 @@ class TestAggressor:
 
 
 class TestOwners:
-    def test_the_second_of_an_owner_goes_later(self):
+    def test_the_second_of_an_owner_is_evicted_later(self):
         pods = [pod("a-1", anon=100, owner="a"), pod("a-2", anon=90, owner="a"), pod("b-1", anon=80, owner="b")]
         assert order(frame(pods, used=900)) == ["a-1", "b-1", "a-2"]
         assert names(feature_of(frame(pods, used=900))) == ["a-1", "b-1"]
         assert order(frame(pods, used=900), EvictSettings(spread_owners=False)) == ["a-1", "a-2", "b-1"]
         assert order(frame(pods, used=900), EvictSettings(strict_compat=True)) == ["a-1", "a-2", "b-1"]
 
-    def test_nobody_much_smaller_goes_for_it(self):
+    def test_no_much_smaller_pod_is_evicted_for_it(self):
         small = [pod(f"s-{n}", anon=9, owner=f"s-{n}") for n in range(9)]
         pods = [pod("a-1", anon=100, owner="a"), pod("a-2", anon=90, owner="a"), *small]
         assert names(feature_of(frame(pods, used=900))) == ["a-1", "a-2"]

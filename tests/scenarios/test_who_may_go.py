@@ -42,7 +42,7 @@ class TestProtected:
             ({"priority_class": "system-node-critical", "priority": None}, {}, "system_critical"),
         ],
     )
-    def test_the_next_one_goes_in_the_same_round(self, changed, settings, code):
+    def test_the_next_one_is_evicted_in_the_same_round(self, changed, settings, code):
         node = frame([pod("safe", **{"anon": 400, "priority": 1, **changed}), pod("hog", anon=100)], used=850)
         feature = feature_of(node, EvictSettings(**settings))
         assert names(feature) == ["hog"]
@@ -264,6 +264,6 @@ class TestDisruptionBudgets:
         feature = feature_of(guarded(pdb(allowed=1), used=900, pods=pods))
         assert names(feature) == ["sick", "exec"]
 
-    def test_the_books_balance_where_a_blocked_one_goes(self):
+    def test_the_books_balance_where_a_blocked_one_is_evicted(self):
         feature = feature_of(guarded(pdb(), used=1000))
         assert (feature.need_bytes, feature.credit_bytes, feature.missing_bytes) == (220 * MIB, 500 * MIB, 0)

@@ -111,7 +111,7 @@ def test_who_used_what(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_where_nobody_asks_for_each_pod_the_others_are_measured_together(tmp_path, version):
+def test_where_no_caller_asks_for_each_pod_the_others_are_measured_together(tmp_path, version):
     node = Node(tmp_path, version)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         for moment in (0, NS_PER_S * 9 // 10):
@@ -201,7 +201,7 @@ def test_a_look_and_a_sample_measure_over_the_same_time(tmp_path):
         assert collector.look(NS_PER_S * 111 // 100).others_millicpu == 0
 
 
-def test_without_a_window_of_bursts_a_look_sees_nobody(tmp_path):
+def test_without_a_window_of_bursts_a_look_sees_no_pod(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector() as collector:
         collector.sample(0)

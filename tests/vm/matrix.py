@@ -65,7 +65,7 @@ _CGROUPS = _host(
 )
 _KERNEL = (*_SIGNALS, *_CGROUPS, *_host("test_shares"))
 
-_LOST_ENDS = "tests/host/test_signals_lost_ends.py::test_ends_that_are_passed_over_leave_nobody_stalled"
+_LOST_ENDS = "tests/host/test_signals_lost_ends.py::test_ends_that_are_passed_over_leave_no_task_stalled"
 _CHAIN = "tests/host/test_kill_nested.py::test_a_process_at_the_end_of_a_chain_dies"
 
 # An agent that acts, whose tenants, clients or own machine mean no good: on one kernel with cgroup v2, and of each
@@ -73,14 +73,14 @@ _CHAIN = "tests/host/test_kill_nested.py::test_a_process_at_the_end_of_a_chain_d
 _AGENT = tuple(
     f"tests/host/test_{case}"
     for case in (
-        "exempt_live.py::test_whoever_is_refused_for_it_is_killed_at_once[prod-*-hog]",
-        "grace.py::test_who_was_evicted_and_does_not_end_is_killed_before_another_one_goes",
+        "exempt_live.py::test_who_is_refused_for_it_is_killed_at_once[prod-*-hog]",
+        "grace.py::test_who_was_evicted_and_does_not_end_is_killed_before_another_pod_is_evicted",
         "fruitless.py::test_memory_that_outlives_every_process_of_the_victim[True]",
         "pod_identity.py::test_a_pod_that_claims_another_ones_uid_does_not_have_it_killed[forged mirror pod]",
-        "kernel_memory_agent.py::test_who_holds_the_kernels_memory_goes[sockets]",
-        "hostile_names.py::test_a_process_that_is_killed_at_its_limit_writes_to_nobodys_terminal",
+        "kernel_memory_agent.py::test_the_pod_that_holds_the_kernels_memory_is_evicted[sockets]",
+        "hostile_names.py::test_a_process_that_is_killed_at_its_limit_writes_to_no_terminal",
         "http_clients.py::test_clients_that_send_a_byte_now_and_then_starve_no_probe[8]",
-        "blocked_sinks.py::test_a_hog_is_evicted_where_nobody_takes_log_and_audit[disk that hangs later]",
+        "blocked_sinks.py::test_a_hog_is_evicted_without_a_reader_of_log_and_audit[disk that hangs later]",
         "blocked_sinks.py::test_an_eviction_does_not_wait_for_room_in_run",
     )
 )
@@ -148,7 +148,7 @@ MATRIX = (
         environment={"KOORDEBPF_OWN_MACHINE": "1"},
         tests=(
             "tests/host/test_scenarios.py::test_swap_death",
-            "tests/host/test_scenarios.py::test_it_is_told_as_expected[memory-hog]",
+            "tests/host/test_scenarios.py::test_it_is_reported_as_expected[memory-hog]",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
             *_host("test_locked_down"),

@@ -87,14 +87,14 @@ def test_a_brake_is_a_share_of_the_period_on_v1(made: Made):
 
 
 @pytest.mark.parametrize("percent", [50, 80])
-def test_nobody_gets_more_by_a_brake(made: Made, percent: int):
+def test_a_brake_raises_no_limit(made: Made, percent: int):
     node = made(1)
     assert not node.executor.begin(node.plan(Rung.BRAKE, cpu_quota_percent=percent), 0)
     assert node.text("cpu.cfs_quota_us") == "50000"
     assert node.told == []
 
 
-def test_a_freeze_begun_beside_a_brake_is_undone_alone(made: Made):
+def test_a_freeze_started_beside_a_brake_is_undone_alone(made: Made):
     node = made(2)
     node.executor.begin(node.plan(Rung.BRAKE, memory_high_bytes=4096_000), 0)
     assert node.executor.begin(node.plan(Rung.FREEZE), 1)
@@ -138,7 +138,7 @@ def test_a_cgroup_that_is_gone_or_another_one_is_left_alone(made: Made, rung: Ru
     assert node.told == []
 
 
-def test_a_cgroup_that_goes_while_it_is_held_is_told_once(made: Made):
+def test_a_cgroup_that_goes_while_it_is_held_is_reported_once(made: Made):
     node = made(2)
     node.executor.begin(node.plan(Rung.FREEZE), 0)
     for file in node.pod.iterdir():
@@ -152,14 +152,14 @@ def test_a_cgroup_that_goes_while_it_is_held_is_told_once(made: Made):
 
 
 @pytest.mark.parametrize(("version", "why"), [(1, "cgroup v1 has none"), (2, "since Linux 5.19")])
-def test_reclaim_that_is_not_there_is_told(made: Made, version: int, why: str):
+def test_reclaim_that_is_not_there_is_reported(made: Made, version: int, why: str):
     node = made(version)
     assert not node.executor.begin(node.plan(Rung.RECLAIM, reclaim_bytes=4096), 0)
     assert node.results() == [("memory.reclaim", WriteResult.UNSUPPORTED)]
     assert why in node.told[0].detail
 
 
-def test_a_dry_run_tells_and_writes_nothing(made: Made):
+def test_a_dry_run_reports_and_writes_nothing(made: Made):
     node = made(2, enforce=False)
     (node.pod / "memory.reclaim").touch()
     for rung in (Rung.BRAKE, Rung.RECLAIM, Rung.FREEZE):
@@ -173,7 +173,7 @@ def test_a_dry_run_tells_and_writes_nothing(made: Made):
     assert node.text("memory.reclaim") == ""
 
 
-def test_what_could_not_be_begun_is_not_done_later(made: Made):
+def test_what_could_not_be_started_is_not_done_later(made: Made):
     node = made(2)
     (node.pod / "cgroup.freeze").unlink()
     assert not node.executor.begin(node.plan(Rung.FREEZE), 0)

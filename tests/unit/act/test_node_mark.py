@@ -46,7 +46,7 @@ class TestTiming:
         assert look(timing, 1000 + CALM_NS) == MarkTiming()
 
     @pytest.mark.parametrize("reason", ["short", "awaits", "evicted"])
-    def test_the_calm_begins_anew(self, reason: str) -> None:
+    def test_the_calm_restarts(self, reason: str) -> None:
         timing = look(look(self.ON, 1000), 1050, **{reason: True})
         assert timing == self.ON
         timing = look(timing, 1060)
@@ -184,7 +184,7 @@ class TestMarker:
         (said,) = caplog.messages
         assert said.endswith("patch nodes: 403 Forbidden: allow patch on nodes")
 
-    def test_a_server_that_hangs_holds_up_nobody(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_server_that_hangs_delays_no_other(self, caplog: pytest.LogCaptureFixture) -> None:
         node = Node()
         node.let_through.clear()
         marker = NodeMarker(node, "taint")

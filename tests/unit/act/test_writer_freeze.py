@@ -40,7 +40,7 @@ def test_cgroup_v2_freezes_where_its_memory_is():
 
 
 # Directories in place of cgroups; numbers of one length, since a file of a disk keeps what is behind the last byte.
-def test_one_kind_of_file_is_given_back_and_the_other_is_still_held(tmp_path: Path):
+def test_one_kind_of_file_is_restored_and_the_other_is_still_held(tmp_path: Path):
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod/cgroup.freeze").write_text("0\n")
     (tmp_path / "pod/memory.high").write_text("8192\n")

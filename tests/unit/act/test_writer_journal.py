@@ -74,7 +74,7 @@ def test_garbage_costs_its_own_line_and_is_counted(path: Path) -> None:
     assert read_journal(path) == ({BE: Original("0-3\n", 7), POD: Original("-1\n", 8)}, 3)
 
 
-def test_what_a_later_version_put_down_is_told_and_kept_for_it(
+def test_what_a_later_version_put_down_is_reported_and_kept_for_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(journal_module, "_SPARE_LINES", 3)
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(path: Path) -> None
     assert path.read_text() == "[agent]\nlevel = 3\n"
 
 
-def test_a_second_process_is_told_that_an_agent_is_there(path: Path) -> None:
+def test_a_second_process_is_refused_while_an_agent_is_there(path: Path) -> None:
     script = f"from pathlib import Path; from koordebpf.act.writer.journal import Journal; Journal(Path({str(path)!r}))"
     with Journal(path):
         refused = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -123,7 +123,7 @@ def test_a_second_process_is_told_that_an_agent_is_there(path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_it_is_written_anew_before_it_grows_without_bound(path: Path) -> None:
+def test_it_is_rewritten_before_it_grows_without_bound(path: Path) -> None:
     with Journal(path) as journal:
         for number in range(3000):
             journal.record({POD: Original(f"{number}\n", 8)})
@@ -134,7 +134,7 @@ def test_it_is_written_anew_before_it_grows_without_bound(path: Path) -> None:
         assert again.originals == {POD: Original("2999\n", 8)}
 
 
-def test_the_lock_outlives_the_file_being_written_anew(path: Path) -> None:
+def test_the_lock_outlives_the_file_being_rewritten(path: Path) -> None:
     with Journal(path) as journal:
         for number in range(1200):
             journal.record({POD: Original(f"{number}\n", 8)})

@@ -73,7 +73,7 @@ class TestSysctl:
         (tmp_path / "sys/vm/min_free_kbytes").write_text("67584\n")
         return tmp_path / "sys"
 
-    def test_it_is_written_on_difference_and_given_back(self, proc_sys: Path, tmp_path: Path) -> None:
+    def test_it_is_written_on_difference_and_restored(self, proc_sys: Path, tmp_path: Path) -> None:
         desired = DesiredState("a test", sysctls=(SysctlWrite(MIN_FREE, 70_000),))
         with Journal(tmp_path / "journal") as journal:
             writer = CgroupWriter(Places({}, proc_sys), journal, enforce=True)

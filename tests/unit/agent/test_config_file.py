@@ -195,7 +195,7 @@ def test_the_schema_is_one_and_has_every_default() -> None:
         jsonschema.validate(of["default"], of)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     assert problems_of(
         {
             "apiVersion": "v1",

@@ -45,7 +45,7 @@ API = {"source": "api", "enforce": True, "node_name": "n1"}
         ({**API, "eviction": {"ladder": {"rungs": frozenset({kill_support.Rung.KILL})}}}, "the rung kill"),
     ],
 )
-def test_whoever_kills_on_v1_needs_the_machines_pid_namespace(below: None, given: dict, named: str) -> None:
+def test_who_kills_on_v1_needs_the_machines_pid_namespace(below: None, given: dict, named: str) -> None:
     with pytest.raises(SupportError, match="hostPID: true, as deploy/components/host-processes does") as refused:
         check_kill_support(agent_config(given), scope())
     assert str(refused.value).startswith(named)
@@ -53,7 +53,7 @@ def test_whoever_kills_on_v1_needs_the_machines_pid_namespace(below: None, given
     check_kill_support(agent_config({**given, "enforce": False}), scope())
 
 
-def test_whoever_asks_the_api_server_or_the_runtime_needs_none(below: None) -> None:
+def test_who_asks_the_api_server_or_the_runtime_needs_none(below: None) -> None:
     check_kill_support(agent_config(API), scope())
     check_kill_support(agent_config({**API, "executor": "cri"}), scope())
 

@@ -119,7 +119,7 @@ def test_where_nothing_is_possible_the_eviction_follows_at_once(climb):
     assert (len(plan.victims), held, is_kill) == (1, (), False)
 
 
-def test_with_a_guard_closed_nothing_is_begun_and_a_freeze_ends_all_the_same(climb):
+def test_with_a_guard_closed_nothing_is_started_and_a_freeze_ends_all_the_same(climb):
     node = climb(Rung.FREEZE, Rung.EVICT)
     assert node.take(0, guards=STALE)[1] == STALE
     assert not node.is_frozen
@@ -152,7 +152,7 @@ def test_all_is_undone_when_the_shortage_is_over(climb):
     assert node.journal.originals == {}
 
 
-def test_without_the_rung_nobody_is_evicted(climb):
+def test_without_the_rung_no_pod_is_evicted(climb):
     node = climb(Rung.RECLAIM)
     (guard,) = node.take(0)[1]
     assert guard.code == "ladder"
@@ -167,7 +167,7 @@ def test_this_agent_is_neither_braked_nor_frozen(climb):
     assert node.told == []
 
 
-def test_who_was_told_to_go_and_stays_is_killed(climb):
+def test_an_evicted_pod_that_stays_is_killed(climb):
     node = climb(Rung.EVICT, Rung.KILL)
     plan, held, is_kill = node.take(0)
     assert (len(plan.victims), held, is_kill) == (1, (), False)

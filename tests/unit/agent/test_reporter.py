@@ -132,7 +132,7 @@ def test_another_pod_and_another_outcome_are_news(agent: Agent) -> None:
     assert [reason for reason, _ in agent.api.events] == ["evictPodFail", "evictPodFail"]
 
 
-def test_nothing_is_left_under_way_once_it_is_told(agent: Agent, tmp_path: Path) -> None:
+def test_nothing_is_left_under_way_once_it_is_reported(agent: Agent, tmp_path: Path) -> None:
     decided_ns = agent.carry_out(plan_of(RECORDED))
     assert len(InFlight(tmp_path / "in-flight.jsonl").left) == 1
     agent.answer(Result.REFUSED, decided_ns)
@@ -141,7 +141,7 @@ def test_nothing_is_left_under_way_once_it_is_told(agent: Agent, tmp_path: Path)
     assert not (tmp_path / "in-flight.jsonl").exists()
 
 
-def test_the_successor_of_a_killed_agent_tells_what_it_left(
+def test_the_successor_of_a_killed_agent_reports_what_it_left(
     agent: Agent, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = plan_of(RECORDED)
@@ -205,7 +205,7 @@ def look(agent: Agent, *, now: int, threshold: int = 80, is_measured: bool = Tru
     agent.reporter.flush()
 
 
-def test_the_end_of_a_shortage_of_cpu_is_told_as_one_of_cpu(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_a_shortage_of_cpu_is_reported_as_one_of_cpu(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         look(agent, now=90_000)
         look(agent, now=85_000)
@@ -308,7 +308,7 @@ def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, ca
     ]
 
 
-def test_why_nobody_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_why_no_pod_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
             agent.reporter.suppression(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word), {})

@@ -37,7 +37,7 @@ def nested(name: str, root_id: int) -> NodeScope:
     return NodeScope("cgroup", MemoryHierarchy(2, Path("/sys/fs/cgroup"), None), path, root_id)
 
 
-def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
+def test_the_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
     with NodeLock(tmp_path, machine()):
         with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* acts on this node already: end it") as told:
             NodeLock(tmp_path, machine())

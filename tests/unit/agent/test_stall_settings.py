@@ -18,7 +18,7 @@ def read(**sections: object) -> dict[str, object]:
     return check_config("agent.yaml", json.dumps(HEAD | sections).encode())
 
 
-def test_it_is_off_and_as_systemd_oomd_unless_somebody_says_so() -> None:
+def test_it_is_off_and_as_systemd_oomd_unless_configured() -> None:
     config = agent_config({})
     assert config.feature_gates["StallEvict"] is False
     assert config.eviction.stall == StallSettings(full_percent=60, seconds=30)

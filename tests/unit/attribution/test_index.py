@@ -56,7 +56,7 @@ def kind(index: CgroupIndex, cgroup_id: int) -> OwnerKind | None:
     return owner and owner.kind
 
 
-def test_a_birth_is_owned_at_once() -> None:
+def test_a_new_cgroup_is_owned_at_once() -> None:
     index = walked([pod(containers={APP: "app", SIDECAR: "sidecar"})])
     index.born(birth(23, POD_ID, SIDECAR))
     index.born(birth(24, 23, "init.scope"))
@@ -68,7 +68,7 @@ def test_a_birth_is_owned_at_once() -> None:
     assert index.subtree_pod(24) == "u-1"
 
 
-def test_a_birth_before_its_parents_waits() -> None:
+def test_a_cgroup_before_its_parent_waits() -> None:
     index = walked()
     index.born(birth(32, 31, APP))
     index.born(birth(31, 30, "podu-2"))
@@ -130,7 +130,7 @@ def test_a_cut_name_is_pending_until_it_is_read() -> None:
     assert (index.pending_names(), index.subtree_pod(41)) == ((), "long-and-more")
 
 
-def test_a_birth_without_a_parent_is_pending_until_the_walk() -> None:
+def test_a_new_cgroup_without_a_parent_is_pending_until_the_walk() -> None:
     index = walked()
     index.born(birth(40, 0, "podu-4"))
     assert (index.pending_names(), index.owner(40)) == ((40,), None)
@@ -201,7 +201,7 @@ def test_a_container_whose_status_is_late_is_no_sandbox() -> None:
     assert kind(index, 23) is OwnerKind.CONTAINER
 
 
-def test_the_pod_tells_new_container_names() -> None:
+def test_the_pod_reports_new_container_names() -> None:
     index = walked([pod()])
     first = index.owner(APP_ID)
     assert first is not None and first.container_name is None

@@ -105,7 +105,7 @@ def test_once_it_is_learned_no_other_kubepods_names_a_pod() -> None:
     assert owner is not None and owner.kind is OwnerKind.SYSTEM
 
 
-def test_what_was_taken_for_pods_until_then_is_nobodys() -> None:
+def test_what_was_taken_for_pods_until_then_has_no_owner() -> None:
     tree = Tree()
     tree.make(f"{SERVICE}/podu-1/app")
     tree.make(f"{SERVICE}/nested/kubepods/podu-2")
@@ -157,7 +157,7 @@ def test_both_drivers_of_one_root_count() -> None:
     assert (tree.index.kubelet.path, tree.index.problems) == ("/kubelet", ())
 
 
-def test_the_older_one_of_two_cgroups_of_a_pod_is_nobodys() -> None:
+def test_the_older_one_of_two_cgroups_of_a_pod_has_no_owner() -> None:
     tree = Tree()
     tree.know("u-1")
     old, new = "kubepods/podu-1/app", "kubepods.slice/kubepods-podu_1.slice/cri-containerd-0123456789ab.scope"

@@ -59,7 +59,7 @@ def test_an_uid_is_always_its_own_pods() -> None:
         )
 
 
-def test_a_hash_that_two_claim_is_nobodys() -> None:
+def test_a_hash_that_two_claim_has_no_owner() -> None:
     names = cgroup_names([mirror("a"), mirror("b"), mirror("c"), mirror("d")])
     assert names.hashes == {} and MD5 not in names.uids
     (problem,) = names.problems

@@ -130,7 +130,7 @@ def test_it_takes_the_file(runs: Runs, good: str) -> None:
     assert runs.said == []
 
 
-def test_the_command_line_goes_before_the_file_and_says_so(runs: Runs, good: str) -> None:
+def test_the_command_line_precedes_the_file_and_says_so(runs: Runs, good: str) -> None:
     found = runs(
         *("--config", good, "--node-name", "typed", "--evictions-per-minute", "7", "--min-stall-ms", "2"),
         *("--feature-gates", "MemoryEvict=false"),

@@ -23,7 +23,7 @@ def _run(*arguments: str, stdin: bytes | None = None) -> str:
     return result.output
 
 
-def test_the_text_says_who_goes_by_which_numbers_and_who_does_not():
+def test_the_text_says_which_pods_are_evicted_by_which_numbers_and_which_are_not():
     assert _run(str(FRAMES / "hog-goes.json")) == (
         "evicting spark/exec-2 (priority 5000, 3.7 GiB): node at 88 % ≥ 80 %, need 2.2\n"
         "GiB to reach 75 %\n"
@@ -114,7 +114,7 @@ def test_another_value_stands_beside_the_frames_own():
     assert "- spark/exec-2 (priority 5000, 3.7 GiB)\n" in text
 
 
-def test_a_word_that_means_another_policy_is_told_beside_the_plan():
+def test_a_word_that_means_another_policy_is_reported_beside_the_plan():
     result = CliRunner().invoke(plan, [HOG, "--set", "cpuSuppressPolicy=cfsquota"], catch_exceptions=False)
     assert "  cpuSuppressPolicy  cpuset → cfsquota\n" in result.stdout
     assert result.stderr == (

@@ -30,7 +30,7 @@ def state(version: int, *, labels: dict[str, str] | None = None, config: object 
     )
 
 
-def test_an_unusable_part_is_told_while_it_lasts_and_the_others_go_on() -> None:
+def test_an_unusable_part_is_reported_while_it_lasts_and_the_others_continue() -> None:
     known = Known()
     known.learn(state(1, **GOOD))
     known.learn(state(2, **{**GOOD, "cpuBurstStrategy": {"cpuBurstPercent": 0}, "hostApplications": []}))
@@ -52,7 +52,7 @@ def test_an_unusable_part_is_told_while_it_lasts_and_the_others_go_on() -> None:
     assert known.host_applications == {"host-best-effort/yarn": "yarn"}
 
 
-def test_what_the_webhook_would_refuse_is_in_force_and_told() -> None:
+def test_what_the_webhook_would_refuse_is_in_force_and_reported() -> None:
     known = Known()
     known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, "memoryEvictThresholdPercent": 130}))
     assert known.strategy is not None
@@ -93,7 +93,7 @@ def test_what_the_webhook_would_refuse_is_in_force_and_told() -> None:
         ({"cpuSuppressMinPercent": 65}, []),
     ],
 )
-def test_what_of_suppression_cannot_be_meant_so_is_told(fields: dict[str, Any], told: list[str]) -> None:
+def test_what_of_suppression_cannot_be_meant_so_is_reported(fields: dict[str, Any], told: list[str]) -> None:
     known = Known()
     known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, **fields}))
     begin = "spec.resourceUsedThresholdWithBE.cpuSuppress"
@@ -132,7 +132,7 @@ def test_an_unusable_first_state_of_a_file_ends_the_start() -> None:
         check_configuration(state(1, **{**GOOD, "cpuBurstStrategy": {"policy": "x"}}))
 
 
-def test_it_is_whole_once_pods_and_node_were_told() -> None:
+def test_it_is_whole_once_pods_and_node_were_reported() -> None:
     known = Known()
     known.learn(msgspec.structs.replace(state(1, **GOOD), synced_at_ns=0))  # the NodeSLO came first
     assert (known.is_whole, known.strategy is None) == (False, False)
@@ -200,7 +200,7 @@ class TestLabelsOfNamespaces:
         assert known.look_at_namespaces(self.seen(has_list=False), 1091)
         assert known.namespaces == ()
 
-    def test_where_nobody_asks_for_them_they_are_nothing(self) -> None:
+    def test_where_no_caller_asks_for_them_they_are_nothing(self) -> None:
         known = Known()
         assert not known.look_at_namespaces(self.seen(1), 1 << 40)
         assert (known.namespaces, known.problems) == ((), ())

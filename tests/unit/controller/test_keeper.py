@@ -74,7 +74,7 @@ class TestKeeper:
         assert keeper.wanted(NODE, there, AT_70, 0) is None
         assert percent(wanted(keeper, there, AT_60)) == 60
 
-    def test_the_answer_to_a_write_is_known_before_the_watch_tells_it(self) -> None:
+    def test_the_answer_to_a_write_is_known_before_the_watch_reports_it(self) -> None:
         keeper = Keeper()
         sent = wanted(keeper, None)
         assert keeper.wrote(sent, answered(sent, 5), 0)
@@ -89,7 +89,7 @@ class TestKeeper:
         assert keeper.wanted(NODE, answered(sent, 5), AT_70, 1) is None
         assert wanted(keeper, None).metadata.resourceVersion == ""
 
-    def test_a_watch_that_never_told_is_believed_after_a_while(self) -> None:
+    def test_a_watch_without_events_is_believed_after_a_while(self) -> None:
         keeper = Keeper()
         sent = wanted(keeper, None)
         keeper.wrote(sent, answered(sent, 5), 0)
@@ -124,7 +124,7 @@ class TestKeeper:
         assert waits[0] <= 0.2 * NS_PER_S
         assert 150 * NS_PER_S <= waits[-1] <= 300 * NS_PER_S
 
-    def test_our_own_edit_is_nobody_elses(self) -> None:
+    def test_our_own_edit_is_not_foreign(self) -> None:
         keeper = Keeper()
         sent = wanted(keeper, None)
         there = answered(sent, 5)

@@ -71,7 +71,7 @@ def test_a_key_that_is_gone_is_the_default_again() -> None:
     assert settings_of({}, settings_of({THRESHOLD: "{"}, last)) == Settings()
 
 
-def test_selectors_that_overlap_are_told_and_in_force() -> None:
+def test_selectors_that_overlap_are_reported_and_in_force() -> None:
     entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryEvictThresholdPercent": 50}
     text = json.dumps({"nodeStrategies": [entry | {"name": "one"}, entry | {"name": "two"}]})
     settings = settings_of({THRESHOLD: text}, None, {"n1": {"pool": "a"}})
@@ -79,7 +79,7 @@ def test_selectors_that_overlap_are_told_and_in_force() -> None:
     assert [problem.reason for problem in settings.problems] == ["NodeStrategiesOverlap", "ExistNodeConfict"]
 
 
-def test_an_empty_selector_is_told_and_in_force() -> None:
+def test_an_empty_selector_is_reported_and_in_force() -> None:
     text = json.dumps({"nodeStrategies": [{"name": "all", "nodeSelector": {}, "memoryEvictThresholdPercent": 50}]})
     settings = settings_of({THRESHOLD: text}, None)
     assert settings.data == {THRESHOLD: text}

@@ -117,7 +117,7 @@ def test_a_victim_that_still_runs_is_bad():
 
 
 @pytest.mark.parametrize("kind", ["page-cache", "own-limit"])
-def test_any_eviction_is_bad_where_nobody_has_to_go(kind):
+def test_any_eviction_is_bad_where_none_is_needed(kind):
     aggressor = facts(kind).aggressor
     assert bad(judge(facts(kind, evictions=(msgspec.structs.replace(HOG_GOES, pod=aggressor),)))) == ["evicted"]
     assert bad(judge(facts(kind, pods=with_pod(facts(kind), aggressor, is_alive=False)))) == ["evicted"]

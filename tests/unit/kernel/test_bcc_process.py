@@ -104,7 +104,7 @@ def test_a_missing_bcc_is_named_by_its_package(bcc_of: Callable[[str | None], st
     assert said.endswith("Install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora).")
 
 
-def test_the_bcc_of_pypi_is_told_apart(bcc_of: Callable[[str | None], str], tmp_path: Path) -> None:
+def test_the_bcc_of_pypi_is_distinguished(bcc_of: Callable[[str | None], str], tmp_path: Path) -> None:
     said = bcc_of("class Lattice: pass\n")
     assert f"{tmp_path}/bcc.py is another bcc" in said
     assert "Install python3-bpfcc" in said

@@ -43,7 +43,7 @@ def test_files_arrive_in_their_order(ends: tuple[socket.socket, socket.socket], 
             os.close(fd)
 
 
-def test_a_closed_end_is_told(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_end_is_reported(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     theirs.close()
     with pytest.raises(EOFError):
@@ -61,7 +61,7 @@ def test_an_end_that_closes_half_way_leaves_no_file_open(ends: tuple[socket.sock
     assert open_files() == before - 1
 
 
-def test_files_that_nobody_took_are_closed_with_the_channel(tmp_path: Path) -> None:
+def test_files_that_were_not_taken_are_closed_with_the_channel(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     ours, theirs = fd_passing.channel()
     fd_passing.send(theirs, {}, [write_end])

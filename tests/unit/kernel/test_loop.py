@@ -51,7 +51,7 @@ def test_a_ready_fd_runs_its_callback_until_it_is_unwatched() -> None:
     assert seen == [b"a"]
 
 
-def test_an_fd_that_rests_is_told_again_after_its_rest_and_keeps_nothing_else_waiting() -> None:
+def test_an_fd_that_rests_is_reported_again_after_its_rest_and_keeps_nothing_else_waiting() -> None:
     told_ns: list[int] = []
     reader, writer = os.pipe()
     with Loop() as loop:
@@ -70,7 +70,7 @@ def test_an_fd_that_rests_is_told_again_after_its_rest_and_keeps_nothing_else_wa
     os.close(writer)
 
 
-def test_an_fd_rests_as_long_as_it_is_told_to_and_is_then_waited_for_as_before() -> None:
+def test_an_fd_rests_as_long_as_it_is_asked_to_and_is_then_waited_for_as_before() -> None:
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
@@ -95,7 +95,7 @@ def test_an_fd_rests_as_long_as_it_is_told_to_and_is_then_waited_for_as_before()
     assert told == ["told"]
 
 
-def test_an_fd_in_error_is_told_once() -> None:
+def test_an_fd_in_error_is_reported_once() -> None:
     # The write end of a pipe without a reader is EPOLLERR for ever, as a PSI trigger whose cgroup is gone.
     seen: list[int] = []
     reader, writer = os.pipe()
@@ -108,7 +108,7 @@ def test_an_fd_in_error_is_told_once() -> None:
     assert seen == [1]
 
 
-def test_signals_stop_it_and_are_given_back() -> None:
+def test_signals_stop_it_and_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Loop() as loop:
         loop.stop_on_signals()

@@ -18,6 +18,6 @@ from koordebpf.kernel.bpf.recursion_misses import OpenEnds
         ([2, 2, 1, 1], [1, 3]),
     ],
 )
-def test_what_stays_open_is_told_once(looks: list[int], stays: list[int]) -> None:
+def test_what_stays_open_is_reported_once(looks: list[int], stays: list[int]) -> None:
     ends = OpenEnds()
     assert [number for number, still_open in enumerate(looks) if ends.push(still_open)] == stays

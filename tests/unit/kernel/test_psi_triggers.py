@@ -32,7 +32,7 @@ def test_a_trigger_that_cannot_be_had_now_leaves_the_others_and_is_asked_for_aga
     triggers.close()
 
 
-def test_a_process_without_a_free_fd_goes_on_and_has_its_trigger_later(tmp_path: Path) -> None:
+def test_a_process_without_a_free_fd_continues_and_has_its_trigger_later(tmp_path: Path) -> None:
     wanted = {1: pod(tmp_path, "pod1")}
     triggers = PsiTriggers()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,7 +15,7 @@ def test_two_are_too_few_however_far_apart() -> None:
     assert [lists.are_true("90", now_s) for now_s in (0.0, 1000.0, 1001.0)] == [False, False, True]
 
 
-def test_one_that_is_older_still_starts_anew() -> None:
+def test_one_that_is_older_still_starts_over() -> None:
     lists = OlderLists(120.0)
     assert not any(lists.are_true(str(90 - n), 100.0 * n) for n in range(20))
 

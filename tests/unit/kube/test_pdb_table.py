@@ -94,7 +94,7 @@ def test_a_namespace_that_was_not_listed_is_passed_over_and_moves_the_watch_on()
     assert (names(table), table.version) == (["a/web"], "150")
 
 
-def test_events_that_a_namespaces_list_has_told_are_passed_over() -> None:
+def test_events_that_a_namespaces_list_has_reported_are_passed_over() -> None:
     table = listed(pdb("web"))
     table.begin("b")
     table.take_page([pdb("db", 190, namespace="b")])

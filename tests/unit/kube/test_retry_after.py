@@ -19,7 +19,7 @@ def retry_after_s(headers: dict[str, str], **details: Any) -> float | None:
     return error.retry_after_s
 
 
-def test_the_header_goes_before_the_body() -> None:
+def test_the_header_precedes_the_body() -> None:
     assert retry_after_s({"Retry-After": "10"}, retryAfterSeconds=20) == 10
     assert retry_after_s({}, retryAfterSeconds=20) == 20
     assert retry_after_s({}) is None

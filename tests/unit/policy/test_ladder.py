@@ -177,18 +177,18 @@ def test_what_was_evicted_and_does_not_go_is_killed_after_its_grace():
     assert begun(step(node(850, at_s=34), killing.state)) is Rung.EVICT
 
 
-def test_who_is_frozen_is_thawed_before_it_is_told_to_go():
+def test_a_frozen_pod_is_thawed_before_its_eviction():
     evicting = step(node(850, at_s=3), _climbed_to(Rung.FREEZE))
     assert (begun(evicting), [each.plan.rung for each in evicting.undo]) == (Rung.EVICT, [Rung.FREEZE])
 
 
-def test_a_pod_that_somebody_else_deleted_is_not_killed():
+def test_a_pod_that_another_client_deleted_is_not_killed():
     state = _climbed_to(Rung.EVICT)
     others = (PendingRelease("uid-spark-idle", NOW_NS, 20 * MIB),)
     assert begun(step(replace(node(850, at_s=60), pending=others), state)) is Rung.EVICT
 
 
-def test_without_the_rung_nobody_is_killed():
+def test_without_the_rung_no_pod_is_killed():
     settings = LadderSettings(rungs=frozenset({Rung.EVICT}))
     first = step(node(850), settings=settings)
     assert begun(first) is Rung.EVICT

@@ -74,7 +74,7 @@ class Remembered:
         return [victim.candidate.uid for victim in decide(replace(view, pending=pending), SETTINGS).victims]
 
 
-def test_while_its_memory_comes_back_nobody_else_goes() -> None:
+def test_while_its_memory_comes_back_no_other_pod_is_evicted() -> None:
     made = Remembered()
     assert made.victims(node()) == []
     assert is_waiting(made.memory, NOW_NS)
@@ -94,7 +94,7 @@ def test_while_its_memory_comes_back_nobody_else_goes() -> None:
         outcome("cgroup", Result.DONE, sent_ns=SENT_NS, killed_tasks=0),
     ],
 )
-def test_what_brought_nothing_is_barred_and_the_next_one_goes_at_once(answer: Outcome) -> None:
+def test_what_brought_nothing_is_barred_and_the_next_one_is_evicted_at_once(answer: Outcome) -> None:
     made = Remembered()
     assert made.answered(answer)
     assert made.victims(node()) == [OTHER]
@@ -162,7 +162,7 @@ def test_one_that_cannot_be_measured_stays_barred() -> None:
     assert [entry.uid for entry in made.memory.pending] == [HOG]
 
 
-def test_a_terminating_pod_that_cannot_die_is_not_counted_on_anew() -> None:
+def test_a_terminating_pod_that_cannot_die_is_not_counted_on_again() -> None:
     made = Remembered()
     made.answered(outcome("cgroup", Result.FAILED, sent_ns=SENT_NS))
     view = node()

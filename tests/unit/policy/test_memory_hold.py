@@ -124,7 +124,7 @@ def test_it_is_judged_when_the_ledgers_window_has_passed():
     assert plan(0, second=20, state=state, ledger=ledger).next.memory_hold is None
 
 
-def test_a_hold_that_helps_goes_on():
+def test_a_hold_that_helps_continues():
     state = plan(20).next
     assert plan(9, second=11, state=state).next.memory_hold is not None
 

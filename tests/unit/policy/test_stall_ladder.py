@@ -45,7 +45,7 @@ def rung_of(found: LadderStep) -> Rung | None:
     return found.begin.rung if found.begin else None
 
 
-def test_the_rungs_are_climbed_one_window_after_the_other_before_anybody_goes():
+def test_the_rungs_are_climbed_one_window_after_the_other_before_any_eviction():
     first = step(node(0, above_s=30))
     assert rung_of(first) is Rung.RECLAIM
     # The window has begun anew: neither is it judged yet, nor is the shortage over.
@@ -68,7 +68,7 @@ def test_a_rung_is_judged_by_the_stalls_and_not_by_use_which_is_no_part_of_them(
     assert (helped.kind, helped.begin) == ("wait", None)
 
 
-def test_all_is_undone_when_nobody_stalls_any_more():
+def test_all_is_undone_when_no_pod_stalls_any_more():
     frozen = step(node(30, above_s=30), step(node(0, above_s=30)).state)
     calm = step(node(31, above_s=None), frozen.state)
     assert calm.state.calm_since_ns is not None

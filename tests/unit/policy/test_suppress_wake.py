@@ -37,7 +37,7 @@ def test_what_is_seen_is_looked_at_twice_a_window_apart():
     assert due_ns(judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
 
 
-def test_while_something_is_seen_it_goes_on_looking():
+def test_while_something_is_seen_it_continues_looking():
     state = restarted(restarted(WakeState(), "pressure", T0, SETTINGS), "scheduler", T0 + 1, SETTINGS)
     assert state.by == "scheduler"
     state = judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False)
@@ -93,7 +93,7 @@ def test_pods_that_wait_all_the_time_are_looked_at_less_often_and_in_the_end_twi
     assert len(when) > 25
 
 
-def test_a_rise_amid_long_waiting_is_followed_by_one_more_look():
+def test_a_rise_during_long_waiting_is_followed_by_one_more_look():
     when, _ = looks(range(T0, T0 + 10 * NS_PER_S, NS_PER_MS), worth=20)
     quarter, half = (SETTINGS.rest_ns // parts + WINDOW_NS for parts in (4, 2))
     assert apart(when)[18:29] == [half, WINDOW_NS, *[quarter] * 8, half]

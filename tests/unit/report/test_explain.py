@@ -58,7 +58,7 @@ def test_what_was_not_done_is_said(result: Result, words: str) -> None:
     assert words in explained(record(result=result))
 
 
-def test_lines_that_are_none_are_told_and_the_others_read() -> None:
+def test_lines_that_are_none_are_reported_and_the_others_read() -> None:
     good = msgspec.json.encode(record())
     records, problems = decode_audit(good + b"\n{half a li\n\n" + good + b"\n", "audit.jsonl")
     assert len(records) == 2

@@ -83,7 +83,7 @@ def test_the_next_one_is_not_taken_away_by_the_one_before(tmp_path: Path) -> Non
         assert asked(path, "decisions") == b"[]\n"
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="others may write"):
         LocalSocket(tmp_path, acts=True)
@@ -93,7 +93,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_somebody_else_gets_no_answer(tmp_path: Path) -> None:
+def test_another_user_gets_no_answer(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:-1]:
         if not parent.stat().st_mode & 0o001:
@@ -112,7 +112,7 @@ def test_somebody_else_gets_no_answer(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_explain_finds_it_or_is_told_its_path(tmp_path: Path) -> None:
+def test_explain_finds_it_or_takes_its_path(tmp_path: Path) -> None:
     with serving(tmp_path / "machine", acts=False) as path:
         for arguments in (["--run-dir", str(tmp_path)], ["--url", str(path)]):
             result = CliRunner().invoke(explain, arguments, catch_exceptions=False)

@@ -82,7 +82,7 @@ def test_a_threshold_above_the_use_spares_the_victim() -> None:
     assert "  after:  node at 90 % < 95 %" in page
 
 
-def test_a_pod_that_goes_for_another_feature_is_neither_gained_nor_lost() -> None:
+def test_a_pod_that_is_evicted_for_another_feature_is_neither_gained_nor_lost() -> None:
     pods = [pod("job", anon=300, labels=BY_PRIORITY)]
     before = frame(pods, used=900, threshold={"enable": True, "evictEnabledPriorityThreshold": 5999})
     after = with_gates(before, {"BEMemoryEvict": False, "MemoryEvict": True})

@@ -72,7 +72,7 @@ def test_requests_against_what_is_allocatable() -> None:
     )
 
 
-def test_what_the_features_before_give_back_counts() -> None:
+def test_what_the_features_before_release_counts() -> None:
     plan = allocatable(used=820)
     page = plan_page(plan, 10)
     assert "  from others   400 MiB  victims of the features before\n" in page
@@ -80,7 +80,7 @@ def test_what_the_features_before_give_back_counts() -> None:
     assert "400 MiB come from the victims of the features before" in " ".join(told(plan).split())
 
 
-def test_what_tells_candidates_of_one_priority_apart() -> None:
+def test_what_distinguishes_candidates_of_one_priority() -> None:
     plan = node_plan_of(frame([pod("hog", anon=300), pod("calm", anon=10), pod("third", anon=9)], used=900))
     (feature,) = plan.features
     hog, calm, third = feature.candidates

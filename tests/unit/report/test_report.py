@@ -135,7 +135,7 @@ def test_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert json.loads(capfdbinary.readouterr().out)["schema"] == "koordebpf.audit/v1"
 
 
-def test_standard_output_that_nobody_reads_gets_each_line_once_later(tmp_path: Path) -> None:
+def test_standard_output_without_a_reader_gets_each_line_once_later(tmp_path: Path) -> None:
     records = [open_plan(plan()).record() for _ in range(3)]
     log = AuditLog(None)
     kept = os.dup(1)
@@ -185,7 +185,7 @@ class Recorder:
         """Nothing waits here."""
 
 
-def test_the_poster_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_poster_continues_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
     api = Recorder()
     poster = EventPoster(api)
     for name in ("bad", "odd", "good"):

@@ -42,7 +42,7 @@ def test_cgroups_of_a_pod_are_added_up_by_cause() -> None:
     assert web.cause_ns("global_", "limit") == 8007
 
 
-def test_what_was_told_is_not_told_again() -> None:
+def test_what_was_sent_is_not_sent_again() -> None:
     made = book([stall(1, sums(2, 5000, 4000, s2=2))])
     assert made.take()[0].total_ns == 5000
     assert made.take() == ()
@@ -66,7 +66,7 @@ def test_throttling_is_a_part_and_not_in_the_total() -> None:
     assert [each.cause for each in web.causes] == ["global_", "throttled"]
 
 
-def test_nobody_asked_for_it() -> None:
+def test_it_was_not_asked_for() -> None:
     assert book([stall(4, sums(1, 5, 5, s0=1))]).take() == ()
 
 

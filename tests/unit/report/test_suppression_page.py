@@ -82,7 +82,7 @@ def test_where_no_cpu_was_measured_the_page_is_about_memory():
     assert "BECPU" not in plan_page(plan, 10)
 
 
-def test_an_annotation_that_cannot_be_read_is_told():
+def test_an_annotation_that_cannot_be_read_is_reported():
     text = page(node(annotations={"node.koordinator.sh/reservation": {"reservedCPUs": "all"}}))
     assert "left out, because it cannot be read: " in text
 

@@ -256,7 +256,7 @@ def test_qos_in_five_columns() -> None:
 
 
 @pytest.mark.parametrize("height", [24, 8])
-def test_the_screen_is_redrawn_in_place_and_given_back(height: int) -> None:
+def test_the_screen_is_redrawn_in_place_and_restored(height: int) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, height=height, color_system=None, highlight=False)
     with Screen(console) as screen:

@@ -125,7 +125,7 @@ def test_a_long_name_keeps_its_end_and_a_stray_its_beginning() -> None:
         (Owner(1, OwnerKind.HOST_APPLICATION, "h", host_application="ssd"), 1, "host:ssd"),
     ],
 )
-def test_whoever_it_is_has_a_name(owner: Owner | None, cgroup_id: int, text: str) -> None:
+def test_every_user_has_a_name(owner: Owner | None, cgroup_id: int, text: str) -> None:
     assert owner_text(owner, cgroup_id) == text
 
 
@@ -208,7 +208,7 @@ def test_a_duration_is_asked_of_those_that_have_one(record: Record) -> None:
     assert TraceFilter(min_ns=10**12).lets_pass(record, OWNER) is not hasattr(record, "delta_ns")
 
 
-def test_a_pod_filter_refuses_what_belongs_to_nobody() -> None:
+def test_a_pod_filter_refuses_what_has_no_pod() -> None:
     assert not TraceFilter(pods=("web",)).lets_pass(OOM, None)
     assert TraceFilter(min_ns=10**9).lets_pass(OOM, None)
     assert kind_of(OOM) == "oom_kill"

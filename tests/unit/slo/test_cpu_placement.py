@@ -43,7 +43,7 @@ def test_a_pods_cpus():
     ],
     ids=range(10),
 )
-def test_an_unreadable_one_binds_to_nothing_and_is_told(text):
+def test_an_unreadable_one_binds_to_nothing_and_is_reported(text):
     found = pod_cpus({RESOURCE_STATUS_ANNOTATION: text})
     assert (found.cpus, found.has_numa) == ((), False)
     assert found.problem.startswith(f"annotation {RESOURCE_STATUS_ANNOTATION}: ")

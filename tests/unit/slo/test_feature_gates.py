@@ -42,7 +42,7 @@ def test_what_koordlet_refuses(given: str) -> None:
     assert (caught.value.path, caught.value.value) == ("--feature-gates", given)
 
 
-def test_the_charts_gates_are_taken_and_those_without_effect_are_told() -> None:
+def test_the_charts_gates_are_taken_and_those_without_effect_are_reported() -> None:
     here, idle = named_gates([CHART])
     assert here["BEMemoryEvict"] is True
     assert set(here) | set(idle) == {entry.partition("=")[0] for entry in CHART.split(",")}

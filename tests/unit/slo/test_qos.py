@@ -64,7 +64,7 @@ def test_bands_end_where_they_should(priority, band):
     assert koord_priority(None, priority) == band
 
 
-def test_the_label_goes_before_the_value_and_an_unknown_one_is_none():
+def test_the_label_precedes_the_value_and_an_unknown_one_is_none():
     assert koord_priority({"koordinator.sh/priority-class": "koord-mid"}, 5000) == "koord-mid"
     assert koord_priority({"koordinator.sh/priority-class": "gold"}, 5000) == ""
 

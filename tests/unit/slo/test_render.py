@@ -270,7 +270,7 @@ def test_a_profile_needs_a_selector(selector: Any) -> None:
     assert sentence.endswith("must not be empty")
 
 
-def test_text_that_is_no_json_and_keys_nobody_knows() -> None:
+def test_text_that_is_no_json_and_unknown_keys() -> None:
     assert [reason for reason, _ in problems({THRESHOLD: "{", "cpu-burst-confg": "{}"})] == [
         "ParseConfigFail",
         "ConfigParamInvalid",

@@ -89,7 +89,7 @@ def test_a_part_that_is_not_enabled_changes_nothing_whatever_it_says() -> None:
         ("hostApplications", {}, ": {}: must be a list"),
     ],
 )
-def test_an_unusable_part_is_told_and_the_others_are_taken_over(part: str, written: Any, sentence: str) -> None:
+def test_an_unusable_part_is_reported_and_the_others_are_taken_over(part: str, written: Any, sentence: str) -> None:
     good = {"resourceUsedThresholdWithBE": {"enable": True}, "cpuBurstStrategy": {"policy": "auto"}}
     before, _ = parse_spec(nodeslo(**good, hostApplications=[{"name": "yarn"}]))
     spec, (problem,) = parse_spec(nodeslo(**{"extensions": {"a": 1}, **good, part: written}), before)

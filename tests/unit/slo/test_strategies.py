@@ -186,7 +186,7 @@ def test_an_entry_that_is_left_out_names_its_place(entries, path):
     assert error.path == f"{THRESHOLD_KEY}.nodeStrategies{path}"
 
 
-def test_the_nodeslo_goes_before_the_configmap():
+def test_the_nodeslo_precedes_the_configmap():
     data = _configmap(clusterStrategy={"memoryEvictThresholdPercent": 90})
     assert strategy_for(_nodeslo(memoryEvictThresholdPercent=80), data, None).memoryEvictThresholdPercent == 80
     assert strategy_for(None, data, None).memoryEvictThresholdPercent == 90

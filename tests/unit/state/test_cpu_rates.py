@@ -29,7 +29,7 @@ def test_the_rate_is_that_of_the_window_at_any_pace():
     assert stopped[-1] == 0
 
 
-def test_a_counter_that_begins_anew_has_no_rate_yet():
+def test_a_counter_that_restarts_has_no_rate_yet():
     rates: CpuRates[str] = CpuRates()
     rates.millicpu("a", 0, 9 * NS_PER_S)
     assert rates.millicpu("a", NS_PER_S, 1) is None

@@ -63,7 +63,7 @@ def test_a_pod_can_be_its_own_cause() -> None:
     assert charged(ledger.view(2 * S)) == {("web/shop", "web/shop"): 10}
 
 
-def test_a_limit_is_ones_own_and_nobody_elses_whoever_grew() -> None:
+def test_a_limit_is_ones_own_and_no_other_pods_though_others_grew() -> None:
     ledger = Ledger()
     ledger.push(1 * S, {}, holds(hog=100))
     stall = StallGrowth(global_ns=3, limit_ns=20, other_limit_ns=5, other_global_ns=4)
@@ -84,7 +84,7 @@ def test_compaction_counts_for_the_limit_only_where_nothing_else_is_short(stall:
     assert stall.own_limit_ns == own_ns
 
 
-def test_with_nobody_growing_it_is_unattributed() -> None:
+def test_without_growth_it_is_unattributed() -> None:
     ledger = Ledger()
     ledger.push(1 * S, {}, holds(hog=900))
     assert ledger.push(2 * S, {WEB: StallGrowth(global_ns=10)}, holds(hog=900))[0].cause == UNATTRIBUTED

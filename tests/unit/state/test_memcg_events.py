@@ -10,7 +10,7 @@ def sample(cgroup_id: int, parent_id: int, high: int = 0, maximum: int = 0, oom:
     return MemcgSample(cgroup_id, parent_id, 0, None, 0, 0, 0, 0, 0, 0, high, maximum, oom, kill)
 
 
-def test_the_first_look_only_tells_what_there_was() -> None:
+def test_the_first_look_only_reports_what_there_was() -> None:
     counts = MemcgEventCounts(is_hierarchical=True)
     assert counts.push(1, [sample(1, 0, maximum=9)]) == []
     assert counts.push(2, [sample(1, 0, maximum=9)]) == []
@@ -20,7 +20,7 @@ def test_the_first_look_only_tells_what_there_was() -> None:
     ]
 
 
-def test_an_event_is_told_once_of_the_lowest() -> None:
+def test_an_event_is_reported_once_of_the_lowest() -> None:
     counts = MemcgEventCounts(is_hierarchical=True)
     counts.push(1, [sample(1, 0), sample(2, 1), sample(3, 2), sample(4, 2)])
     found = counts.push(2, [sample(1, 0, high=6), sample(2, 1, high=6), sample(3, 2, high=3), sample(4, 2, high=2)])
@@ -35,7 +35,7 @@ def test_on_v1_a_cgroup_counts_its_own_alone() -> None:
     assert {(each.cgroup_id, each.count) for each in found} == {(1, 1), (2, 2)}
 
 
-def test_the_new_begin_at_zero_and_the_gone_are_told_of_their_parent() -> None:
+def test_the_new_begin_at_zero_and_the_gone_count_in_their_parent() -> None:
     counts = MemcgEventCounts(is_hierarchical=True)
     counts.push(1, [sample(1, 0), sample(2, 1, kill=1)])
     assert counts.push(2, [sample(1, 0, kill=1), sample(3, 1, kill=1)]) == [MemcgEvent(2, 3, "oom_kill", 1)]

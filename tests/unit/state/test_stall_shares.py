@@ -96,7 +96,7 @@ def test_which_cgroups_tasks_are_worth_counting() -> None:
     assert table.stalled_since([row(APP, S), row(SIDE, 0, stalled=1), row(POD, 2 * S)]) == [SIDE, POD]
 
 
-def test_an_old_id_with_a_new_cgroup_begins_anew_and_what_is_gone_is_forgotten() -> None:
+def test_an_old_id_with_a_new_cgroup_restarts_and_what_is_gone_is_forgotten() -> None:
     table = ShareTable()
     table.push(1 * S, [row(APP, S), row(SIDE, S)], {APP: 2})
     table.push(2 * S, [row(APP, S // 2)], {APP: 1})

@@ -52,7 +52,7 @@ def test_every_cause_is_added_and_throttling_only_once() -> None:
     assert sums.push([CgroupStall(1, *parts)]) == {}
 
 
-def test_programs_that_were_loaded_anew_count_from_zero() -> None:
+def test_programs_that_were_reloaded_count_from_zero() -> None:
     sums = StallSums()
     sums.push([CgroupStall(1, StallSum(3, 100), StallSum(), other_limit=StallSum(2, 70))])
     grown = sums.push([CgroupStall(1, StallSum(3, 120), StallSum(), other_limit=StallSum(1, 40))])

@@ -61,7 +61,7 @@ def test_what_is_in_swap_is_held_still() -> None:
     assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction gives back none of it
 
 
-def test_what_has_a_limit_and_how_much_of_it_reclaim_cannot_give_back() -> None:
+def test_what_has_a_limit_and_how_much_of_it_cannot_be_reclaimed() -> None:
     rows = [
         (1, 0, 100, 1000, *NOT_SUMMED, 0, 0, 0, 0, 0),  # the node's limit is no pod's
         (2, 1, 60, 90, *NOT_SUMMED, 10, 0, 1, 0, 0),

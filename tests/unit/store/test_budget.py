@@ -40,7 +40,7 @@ def test_what_was_spent_counts_for_the_next_one_as_long_as_its_minute_lasts(path
     assert KeptBudget(path, now_ns=1000 + MINUTE_NS).budget == Budget()
 
 
-def test_whoever_may_have_been_told_by_a_killed_agent_counts_once(path: Path) -> None:
+def test_a_pod_that_a_killed_agent_may_have_evicted_counts_once(path: Path) -> None:
     record = interrupted(2000)
     told = KeptBudget(path, [record], 3000).budget.evictions
     assert [(each.at_ns, each.uid, each.namespace) for each in told] == [(2000, "uid-spark-hog", "spark")]

@@ -33,7 +33,9 @@ def test_the_next_agent_takes_it_again_whatever_was_made_meanwhile(tmp_path: Pat
     assert learned(None, {NEAR: {"u-1"}, DEEP: {"u-1"}}) == "/any.service"
 
 
-def test_where_no_pod_is_any_more_it_is_learned_anew_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_no_pod_is_any_more_it_is_learned_again_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "cgroup-root"
     learned(path, {DEEP: {"u-1"}})
     assert learned(path, {NEAR: {"u-1"}}) == "/any.service"

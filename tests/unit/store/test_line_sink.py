@@ -231,7 +231,7 @@ def test_an_audit_file_is_tried_out_first(tmp_path: Path) -> None:
     assert made is not None and made.close(1)
 
 
-def test_a_full_pipe_takes_no_line_and_stops_nobody() -> None:
+def test_a_full_pipe_takes_no_line_and_blocks_no_writer() -> None:
     pipe = FullPipe(free_bytes=8)
     try:
         made = sink(lambda line: write_whole(pipe.writing, line))

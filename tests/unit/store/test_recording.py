@@ -50,7 +50,7 @@ def test_what_was_written_comes_back(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_losses_that_nobody_counts_are_not_zero(path: Path) -> None:
+def test_losses_that_are_not_counted_are_not_zero(path: Path) -> None:
     write(path, lost=None)
     summary = read_recording(path).summary
     assert summary is not None

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "in-flight.jsonl"
 
 
-def test_a_decision_that_was_begun_is_left_as_interrupted(path: Path) -> None:
+def test_a_decision_that_was_started_is_left_as_interrupted(path: Path) -> None:
     record = decision()
     assert InFlight(path).begin(record)
     (left,) = InFlight(path).left
@@ -67,7 +67,7 @@ def test_explain_says_that_the_end_is_not_known(path: Path) -> None:
     assert "The agent ended before it knew what became of this" in text
 
 
-def test_what_was_told_is_forgotten(path: Path) -> None:
+def test_what_was_reported_is_forgotten(path: Path) -> None:
     entry = InFlight(path)
     entry.begin(decision())
     entry.clear()
