@@ -153,7 +153,7 @@ TWO_TRIES = """<testsuites><testsuite tests="1">
 
 
 @pytest.mark.parametrize(
-    ("end", "of_it", "told_as"),
+    ("end", "of_it", "reported_as"),
     [("", (1, 0, 0), ["test_a::test_unsteady"]), ('<failure message="again">why</failure>', (0, 1, 0), [])],
 )
 def test_of_two_tries_the_last_counts_and_the_first_is_reported(results, end, of_it, reported_as):
