@@ -123,7 +123,7 @@ class SchedTracing:
             log.info("scheduler tracing continues: one wake-up of %d is traced", 1 << shift)
         elif shift > before:
             log.warning(
-                "%s, of %.2g %% that it may: one wake-up of %d is looked at", took, 100 * self._budget_ratio, 1 << shift
+                "%s, of %.2g %% that it may: one wake-up of %d is traced", took, 100 * self._budget_ratio, 1 << shift
             )
 
     def _read(self) -> None:
