@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
 
+from koordebpf.agent.strategies.cpu_pressure import CpuPressure
 from koordebpf.agent.strategies.sched_tracing import SchedTracing
 from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.agent.strategies.traced_cgroups import TracedCgroups
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.attribution.paths import BURSTABLE, GUARANTEED
-from koordebpf.collect.cpu_owners import best_effort_root, is_application
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueWait
-from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE, PsiTrigger, PsiTriggers
 from koordebpf.policy.suppress.wake import WakeSettings, WakeSource, WakeState, due_ns, is_rise, judged, restarted
 from koordebpf.report.prom.wake import WakeMetrics
-from koordebpf.units import NS_PER_S, format_millicpu, format_ns
+from koordebpf.units import NS_PER_S, format_millicpu
 
 log = logging.getLogger(__name__)
 
 _FOLLOW_EVERY_NS = NS_PER_S  # Why: 330 cgroups take 5 ms, and some nodes make one each few milliseconds
-_LONGEST_STALL_US = 50_000  # a trigger's stall lies within its window
-
-_OF_PODS = (OwnerKind.POD, OwnerKind.SANDBOX, OwnerKind.CONTAINER, OwnerKind.NESTED, OwnerKind.HOST_APPLICATION)
 
 
 def open_wake(
@@ -65,37 +59,21 @@ class SuppressionWake:
         metrics: WakeMetrics,
     ) -> None:
         self._settings = settings
-        self._mount = mount
         self._index = index
         self._suppression = suppression
-        self._loop = loop
         self._metrics = metrics
         self._state = WakeState()
         self._is_looked = False  # the first of the two looks was taken
         self._seen: WakeSource | None = None  # since the last look
-        self._wait: RunQueueWait | None = None
-        self._paths: dict[int, str] = {}  # of the cpu controller's hierarchy
+        self._cgroups = TracedCgroups(mount)
         self._version: int | None = None
         self._followed_ns = 0
-        self._stall_us = min(settings.wait_ns // 1000, _LONGEST_STALL_US)
-        self._triggers = PsiTriggers(file="cpu.pressure", stall_us=self._stall_us)
-        self._node_trigger = self._open_node_trigger() if settings.pressure and mount.version == 1 else None
-        self._pressure_fds = {self._node_trigger.fileno()} if self._node_trigger else set[int]()
-        self._tracing = self._open_tracing() if settings.scheduler else None
+        self._pressure = CpuPressure(settings, mount, loop, self._see_pressure) if settings.pressure else None
+        self._tracing = self._open_tracing(loop) if settings.scheduler else None
 
-    def _open_node_trigger(self) -> PsiTrigger | None:
+    def _open_tracing(self, loop: Loop) -> SchedTracing | None:
         try:
-            trigger = PsiTrigger(NODE_CPU_PRESSURE, stall_us=self._stall_us)
-        except SupportError as error:
-            log.info("CPU pressure does not wake suppression: %s", error)
-            return None
-        self._loop.watch(trigger.fileno(), self._see_pressure, priority=True)
-        log.info("CPU pressure of the machine wakes suppression, at most each %s", format_ns(trigger.window_us * 1000))
-        return trigger
-
-    def _open_tracing(self) -> SchedTracing | None:
-        try:
-            tracing = SchedTracing(self._settings, self._loop, self._see_wait, self._metrics)
+            tracing = SchedTracing(self._settings, loop, self._see_wait, self._metrics)
         except SupportError as error:
             log.warning("the scheduler does not wake suppression: %s", error)
             return None
@@ -106,7 +84,7 @@ class SuppressionWake:
         self._seen = self._seen or "pressure"
 
     def _see_wait(self, wait: RunQueueWait) -> None:
-        self._seen, self._wait = "scheduler", wait
+        self._seen, self._cgroups.wait = "scheduler", wait
 
     def look(self, now_ns: int) -> str | None:
         """Take what looks are due; return why a round of suppression is worth it now, None: it is not."""
@@ -135,13 +113,12 @@ class SuppressionWake:
             left = amount.pods_millicpu + amount.host_applications_millicpu
             if is_rise(used.others_millicpu, left, amount.capacity_millicpu, self._settings):
                 rise = f"{format_millicpu(used.others_millicpu)} used where {format_millicpu(left)} were left"
-                why = f"{self._cause(by)}, {rise}"
+                why = f"{self._cgroups.cause(by)}, {rise}"
         self._state = judged(self._state, now_ns, self._settings, is_worth=why is not None)
         self._is_looked = self._state.since_ns is not None
         self._listen_each(max(self._state.heard_ns("scheduler") - now_ns, self._settings.burst_window_ns))
-        if (heard_ns := self._state.heard_ns("pressure")) > now_ns:
-            for fd in self._pressure_fds:
-                self._loop.rest(fd, heard_ns)
+        if self._pressure and (heard_ns := self._state.heard_ns("pressure")) > now_ns:
+            self._pressure.rest(heard_ns)
         key = by, "nothing" if why is None else "round"
         self._metrics.wakes[key] = self._metrics.wakes.get(key, 0) + 1
         return why
@@ -150,12 +127,6 @@ class SuppressionWake:
     def _listen_each(self, quiet_ns: int) -> None:
         if self._tracing:
             self._tracing.listen_each(quiet_ns)
-
-    def _cause(self, by: WakeSource) -> str:
-        if by == "pressure" or self._wait is None:
-            return "tasks wait for CPUs"
-        who, before = (self._paths.get(each, "") for each in (self._wait.cgroup_id, self._wait.be_cgroup_id))
-        return f"a task of {who} waited {format_ns(self._wait.delta_ns)} for a CPU{before and f' behind {before}'}"
 
     @property
     def due_ns(self) -> int | None:
@@ -168,64 +139,17 @@ class SuppressionWake:
         if self._index.version == self._version or now_ns - self._followed_ns < _FOLLOW_EVERY_NS:
             return
         self._version, self._followed_ns = self._index.version, now_ns
-        has_triggers = self._settings.pressure and self._mount.version == 2
-        if not (self._tracing or has_triggers):
-            return  # the machine's own trigger follows no pod
+        if not (self._tracing or (self._pressure and self._pressure.follows_pods)):
+            return
         owned = {owner.path.strip("/"): owner for each in self._index if (owner := self._index.owner(each))}
         if self._tracing:
-            self._trace(owned, self._tracing)
-        if has_triggers:
-            self._trigger(owned)
-
-    def _trace(self, owned: dict[str, Owner], tracing: SchedTracing) -> None:
-        below = f"{best_effort_root(owned)}/"
-        self._paths = {}
-        sides: dict[bool, list[int]] = {True: [], False: []}
-        for path, owner in owned.items():
-            if owner.kind not in _OF_PODS:
-                continue
-            try:
-                number = cgroup_id(self._mount.mount_point / path)
-            except CgroupGone:
-                continue
-            self._paths[number] = path
-            sides[path.startswith(below)].append(number)
-        tracing.follow(sides[False], sides[True])
-
-    def _trigger(self, owned: dict[str, Owner]) -> None:
-        wanted = {number: self._mount.mount_point / path for number, path in who_may_wake(owned).items()}
-        before = self._triggers.refused
-        new, closed = self._triggers.keep_only(wanted)
-        self._pressure_fds = self._pressure_fds.difference(closed).union(new)
-        for fd in closed:
-            self._loop.unwatch(fd)
-        for fd in new:
-            self._loop.watch(fd, self._see_pressure, priority=True)
-        if self._triggers.refused != before:
-            log.info("CPU pressure does not wake suppression: %s", self._triggers.refused)
+            self._tracing.follow(*self._cgroups.sort(owned))
+        if self._pressure:
+            self._pressure.follow(owned)
 
     def close(self) -> None:
         """Release programs and triggers."""
-        for fd in self._pressure_fds:
-            self._loop.unwatch(fd)
-        self._triggers.close()
-        if self._node_trigger:
-            self._node_trigger.close()
+        if self._pressure:
+            self._pressure.close()
         if self._tracing:
             self._tracing.close()
-
-
-def who_may_wake(owned: Mapping[str, Owner]) -> dict[int, str]:
-    """Return the cgroups whose CPU pressure is that of those who are not best-effort: number → path.
-
-    Burstable pods have a directory above them all, guaranteed ones lie beside best-effort ones, and host applications
-    anywhere.
-    """
-    below = f"{best_effort_root(owned)}/"
-    return {
-        owner.cgroup_id: path
-        for path, owner in owned.items()
-        if (owner.kind is OwnerKind.ROOT and owner.kube_qos == BURSTABLE)
-        or (owner.kind is OwnerKind.POD and owner.kube_qos == GUARANTEED)
-        or (is_application(path, owned) and not path.startswith(below))
-    }
