@@ -59,6 +59,7 @@ def add_budget(cluster: ControlPlane, namespace: str, name: str, app: str, min_a
     until(is_counted, f"{allowed} disruptions allowed")
 
 
+@pytest.mark.story
 def test_an_eviction_begins_the_deletion_of_exactly_this_pod(cluster, actions, namespace):
     one = running_pod(cluster, namespace, "one")
     evict(actions, one)

@@ -7,6 +7,8 @@ import signal
 import time
 from datetime import datetime, timedelta
 
+import pytest
+
 from tests.cluster.accounts import account_that_lacks
 from tests.cluster.api import Object
 from tests.cluster.objects import budget, reasons
@@ -34,6 +36,7 @@ def protect(story: Story, app: str) -> dict[str, object]:
     return made
 
 
+@pytest.mark.slow
 def test_a_disruption_budget_sends_the_next_one_and_lets_go_later(story: Story) -> None:
     add_two(story)
     agent = story.agent()
@@ -52,6 +55,7 @@ def test_a_disruption_budget_sends_the_next_one_and_lets_go_later(story: Story) 
     assert "disruption budget" in refusal["message"]
 
 
+@pytest.mark.slow
 def test_without_the_verb_it_says_so_and_asks_less_and_less_often(story: Story) -> None:
     add_two(story)
     agent = story.agent(kubeconfig=account_that_lacks(story.cluster, story.namespace, "pods/eviction"))
@@ -69,6 +73,7 @@ def test_without_the_verb_it_says_so_and_asks_less_and_less_often(story: Story) 
     story.still_run("low", "high")
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_with_the_eviction_in_its_hands_is_asked_again(story: Story) -> None:
     story.hold("web", 300, qos="LS", priority="koord-prod", requests={"memory": "300Mi"})
     agent = story.agent()

@@ -122,6 +122,7 @@ def test_it_decides_there(root: Path) -> None:
     assert done.stdout.startswith("evicting spark/exec-2")
 
 
+@pytest.mark.slow
 def test_with_a_compiler_it_compiles_the_programs_for_other_headers(tmp_path: Path, archive: Path) -> None:
     """Those of Debian's kernel, in the place where this kernel's would be: what is compiled is not attached."""
     root = unpack(obtain_image(say_line, "bcc"), tmp_path).root

@@ -53,6 +53,7 @@ def facts(cluster: ControlPlane, one: Object) -> PodFacts:
     return pod_facts(msgspec.convert(found, Pod, strict=False))
 
 
+@pytest.mark.slow
 def test_the_socket_says_what_the_file_says(cluster: ControlPlane, binding: RealNode) -> None:
     socket = binding.kubelet_folder / "pod-resources/kubelet.sock"
     file = CpuManagerFile(binding.kubelet_folder / "cpu_manager_state")

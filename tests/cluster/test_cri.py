@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from koordebpf.kube.clients.cri import Cri, PodContainers
 from tests.cluster.story import Story
 from tests.support.patience import patience
 
 
+@pytest.mark.slow
 def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Story) -> None:
     story.hold("low", 350)
     story.hold("high", 700, priority="koord-batch-high")
@@ -30,6 +33,7 @@ def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Stor
     agent.said("back below the threshold")
 
 
+@pytest.mark.slow
 def test_the_first_stop_of_an_agent_and_a_later_one(story: Story) -> None:
     story.hold("first", 300)
     story.hold("later", 300, priority="koord-batch-high")

@@ -21,6 +21,7 @@ def limiting(binaries: Binaries) -> Iterator[ControlPlane]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_agents_and_controllers_are_admitted(limiting: ControlPlane) -> None:
     limiting.api.create(*deployed("namespace.yaml"))
     limiting.add_namespace("elsewhere")

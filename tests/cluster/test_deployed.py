@@ -24,6 +24,8 @@ from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
 from tests.support.followed import Followed
 
+pytestmark = pytest.mark.slow  # one story: each test needs the one before
+
 USERS = "users"
 USER_PODS = ("web", "batch")
 WRITTEN = (

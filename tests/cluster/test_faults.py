@@ -94,6 +94,7 @@ class Evictions:
         self._executor.close()
 
 
+@pytest.mark.slow
 def test_no_eviction_is_lost_or_done_twice_while_the_server_answers_with_errors(
     cluster, agent_kubeconfig, node_name, namespace, tmp_path, capsys
 ):
@@ -136,6 +137,7 @@ def is_eviction(request: Object, namespace: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_what_is_seen_is_true_after_watches_that_are_cut_and_events_that_come_thrice(
     cluster, wire, agent_kubeconfig, node_name, namespace, tmp_path, capsys
 ):
@@ -178,6 +180,7 @@ def test_what_is_seen_is_true_after_watches_that_are_cut_and_events_that_come_th
     assert len(versions) < 2 * events + 2 * wire.counts["cut"]
 
 
+@pytest.mark.slow
 def test_a_nodeslo_that_flaps_ten_times_a_second_is_known_as_it_is(cluster, agent_kubeconfig, node_name, capsys):
     slo = cluster.api.create(nodeslo(node_name, memoryEvictThresholdPercent=70))
     source = ApiSource(open_cluster(agent_kubeconfig), node_name)
@@ -225,6 +228,7 @@ def test_a_pod_of_a_mebibyte_is_a_pod_as_any(cluster, agent_kubeconfig, node_nam
         source.close()
 
 
+@pytest.mark.slow
 def test_of_five_thousand_pods_it_lists_those_of_this_node(cluster, agent_kubeconfig, node_name, namespace, capsys):
     here = {f"here-{n}" for n in range(100)}
     objects = {f"/registry/pods/{namespace}/{name}": stored(name, node_name, namespace) for name in here}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.binaries import Binaries
 from tests.contract.apiserver import until
 
@@ -22,6 +24,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_no_server_outlives_a_killed_test_run(binaries: Binaries) -> None:
     command = [sys.executable, "-c", _STARTS, str(binaries.kubernetes)]
     with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as starter:

@@ -91,6 +91,7 @@ def operator(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> It
         yield operator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("components", COMPONENTS, ids="+".join)
 def test_the_api_server_takes_every_field(components: Sequence[str], operator: Operator, tmp_path: Path) -> None:
     objects = built(overlay_with(tmp_path, "enforce", components))
@@ -115,6 +116,7 @@ def test_a_field_that_is_not_known_is_refused(operator: Operator) -> None:
         )
 
 
+@pytest.mark.slow
 def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> None:
     apply = ("apply", "--server-side", "-k")
     operator.kubectl(*apply, "deploy/overlays/observe")
@@ -130,6 +132,7 @@ def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> 
     assert operator.what_is_left() == []
 
 
+@pytest.mark.slow
 def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
     namespace, install, upgrade, rollback, uninstall = commands("The same with Helm")
     operator.type(namespace)

@@ -150,6 +150,7 @@ def test_those_of_koordinators_manager_are_left_alone_until_they_are_adopted(
     until(lambda: threshold(cluster, "slo-0") == threshold(cluster, "slo-1") == 70, "the adoption")
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_is_followed_by_another(
     cluster: ControlPlane, nodes: list[Object], run: Run
 ) -> None:

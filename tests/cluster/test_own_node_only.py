@@ -370,6 +370,7 @@ def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:
             assert "expressionWarnings" not in status.get("typeChecking", {}), one["metadata"]["name"]
 
 
+@pytest.mark.slow
 def test_the_agent_evicts_with_the_token_of_its_pod(story: Story, cluster: ControlPlane) -> None:
     cluster.api.patch(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story.namespace}}, labelled(ALLOWED)

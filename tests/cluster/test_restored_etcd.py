@@ -29,6 +29,7 @@ def plane(binaries: Binaries) -> Iterator[ControlPlane]:
         yield made
 
 
+@pytest.mark.slow
 def test_what_the_backup_has_is_believed_after_a_while(
     plane: ControlPlane, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

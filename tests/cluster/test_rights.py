@@ -326,6 +326,7 @@ def act_on(
     return end_of(account, wanted)
 
 
+@pytest.mark.slow
 def test_all_that_agents_are_allowed_is_used_and_nothing_is_refused(
     cluster: ControlPlane, bare: ControlPlane, topologies: None, namespace: str, tmp_path: Path
 ) -> None:
@@ -357,6 +358,7 @@ def test_a_right_of_agents_that_is_missing_without_nodeslos_is_missed(right: Rig
     assert refused == {(right.resource, right.verb)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", rights_of(CONTROLLER), ids=str)
 def test_a_right_of_controllers_that_is_missing_is_missed(
     right: Right, cluster: ControlPlane, namespace: str, tmp_path: Path

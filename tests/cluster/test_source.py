@@ -118,6 +118,7 @@ def test_what_a_newer_koordinator_adds_to_a_nodeslo_is_kept(cluster, node_name):
     assert made["spec"] == slo["spec"]
 
 
+@pytest.mark.slow
 def test_a_verb_that_is_missing_is_named_and_not_asked_for_again_and_again(cluster, opened, namespace):
     source = opened(account_that_lacks(cluster, namespace, "nodeslos"))
     state = becomes(source, lambda state: state.problems and state.synced_at_ns, "the problem")
@@ -132,6 +133,7 @@ def test_a_verb_that_is_missing_is_named_and_not_asked_for_again_and_again(clust
     assert refused_requests(cluster, namespace, "nodeslos") == 1
 
 
+@pytest.mark.slow
 def test_after_a_restart_that_forgot_the_past_it_lists_again(cluster, agent_kubeconfig, opened, node_name, namespace):
     stays, goes = (pod(name, node_name, namespace=namespace) for name in ("stays", "goes"))
     cluster.api.create(stays, goes)

@@ -20,6 +20,7 @@ def tell(capsys: pytest.CaptureFixture[str], title: str, lines: list[str]) -> No
         print(f"\n  {title}", *(f"    {line}" for line in lines), sep="\n")
 
 
+@pytest.mark.story
 def test_a_stress_pod_is_evicted_by_usage_and_the_latency_sensitive_pod_survives(story: Story, capsys) -> None:
     story.hold("web", 300, qos="LS", priority="koord-prod", requests={"memory": "300Mi"})
     story.hold("train", 200, priority="koord-batch-high")
@@ -47,6 +48,7 @@ def test_a_stress_pod_is_evicted_by_usage_and_the_latency_sensitive_pod_survives
     assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_best_effort_pods_go_by_priority_however_much_they_hold(story: Story) -> None:
     story.hold("low", 350)
     story.hold("high", 700, priority="koord-batch-high")
@@ -62,6 +64,7 @@ def test_best_effort_pods_go_by_priority_however_much_they_hold(story: Story) ->
     assert len(agent.plans()) == 1
 
 
+@pytest.mark.slow
 def test_a_pod_that_opted_out_by_its_annotation_stays(story: Story) -> None:
     story.hold("out", 600, annotations=policy("CPUEvict"))
     story.hold("in", 400, priority="koord-batch-high", annotations=policy("CPUEvict", "BEMemoryEvict"))
@@ -76,6 +79,7 @@ def test_a_pod_that_opted_out_by_its_annotation_stays(story: Story) -> None:
     assert "eviction-policy" in str(passed_over)
 
 
+@pytest.mark.slow
 def test_batch_pods_go_when_nothing_is_allocatable_for_them_any_more(story: Story) -> None:
     node = story.node.object
     story.api.patch(node, resources("2Gi"), "status")
@@ -112,6 +116,7 @@ def with_company(made: Object) -> None:
     made["spec"]["initContainers"] = [{**sleeps, "name": "sidecar", "restartPolicy": "Always"}]
 
 
+@pytest.mark.slow
 def test_the_container_runtime_stops_every_container_of_a_pod(story: Story) -> None:
     low = story.hold("low", 400, change=with_company)
     story.hold("web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
@@ -140,6 +145,7 @@ def test_the_node_is_as_large_as_its_cgroup(story: Story) -> None:
     assert story.node.socket.is_socket()
 
 
+@pytest.mark.slow
 def test_the_agent_uses_every_right_that_deploy_gives_it_and_asks_for_no_other(story: Story) -> None:
     (role,) = (one for one in deployed("rbac.yaml") if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", AGENT))
     given = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}

@@ -1,0 +1,85 @@
+"""What 0.1.0 left behind is read by this version, and what it recorded is decided as it was.
+
+`previous/` has the files of agents of that version, as they stood in their run directory when they were killed, and
+frames with the plans that its `koordebpf plan --json` made of them, without the sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from koordebpf.act.writer.journal import Journal
+from koordebpf.cli.plan import plan
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.state.suppression import KeptSuppression, adopted
+from koordebpf.store.budget import KeptBudget
+from koordebpf.store.wal import read_left
+
+PREVIOUS = Path(__file__).parent / "previous"
+_SENTENCES = ("sentence", "reason", "why", "detail", "text", "undo", "message")
+CASES = [json.loads(line) for line in (PREVIOUS / "frames.jsonl").read_text().splitlines()]
+
+
+def without_sentences(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_sentences(each) for key, each in value.items() if key not in _SENTENCES}
+    return [without_sentences(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_a_recorded_frame_is_decided_as_it_was(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "frame.json"
+    path.write_text(json.dumps(case["frame"]))
+    done = CliRunner().invoke(plan, ["--json", str(path)])
+    assert done.exit_code == 0, done.output
+    now = without_sentences(json.loads(done.stdout))
+    assert now == now | case["plan"]  # what is new in a plan may be there, what was there is as it was
+
+
+def test_the_frames_have_victims_and_reasons_enough() -> None:
+    victims = [len(feature["victims"]) for case in CASES for feature in case["plan"]["features"]]
+    assert len(CASES) > 50
+    assert sum(count > 0 for count in victims) > 20
+    assert sum(count > 1 for count in victims) > 3
+
+
+def test_the_journal_has_what_the_files_held(tmp_path: Path) -> None:
+    path = Path(shutil.copy(PREVIOUS / "writes.journal", tmp_path))
+    boot_id = json.loads(path.read_bytes().splitlines()[0])["boot_id"]
+    with Journal(path, boot_id) as journal:
+        held = {file: (each.text, each.owners) for (_, file), each in journal.originals.items()}
+        assert journal.lost_lines == 0
+        assert len(journal.originals) == 3
+    assert held[CgroupFile.FREEZE] == ("THAWED\n", ("ladder",))
+    assert held[CgroupFile.CPU_QUOTA] == ("-1\n", ("suppress",))
+
+
+def test_the_write_ahead_log_says_which_evictions_were_in_flight() -> None:
+    left = read_left((PREVIOUS / "in-flight.jsonl").read_bytes())
+    evicted = {uid for record in left.records for each in record.features for uid in each.victims}
+    assert len(left.records) == 2
+    assert len(left.kills) == 1
+    assert {kill.uid for kill in left.kills} <= evicted
+
+
+def test_the_budget_counts_the_evictions_before(tmp_path: Path) -> None:
+    path = Path(shutil.copy(PREVIOUS / "evictions.json", tmp_path))
+    written = json.loads(path.read_bytes())["evictions"]
+    newest_ns = max(each["at_ns"] for each in written)
+    recent = KeptBudget(path, now_ns=newest_ns).budget.recent(newest_ns)
+    assert [each.uid for each in recent] == [
+        each["uid"] for each in written if newest_ns - each["at_ns"] < 3600 * 10**9
+    ]
+    assert len(recent) > 5
+
+
+def test_suppression_starts_from_what_was_kept() -> None:
+    kept = msgspec.json.decode((PREVIOUS / "suppression.json").read_bytes(), type=KeptSuppression)
+    assert adopted(kept, kept.left_s + 1, keep_s=60).quota == "using"
