@@ -20,7 +20,8 @@ LIMIT_S = 3.0
 def unmarked(folders: Sequence[str], reports: Path, tests: Path) -> list[str]:
     """Return the tests of these folders, by their reports, that take longer than the limit without the mark.
 
-    Each is run once more, by itself: only one that takes as long again counts, since a machine may be busy.
+    Each is run once more: only one that takes as long again counts, since a machine may be busy. What a fixture takes
+    that several tests share is not counted then.
     """
     found = [node for folder in folders for node in _over(reports / f"{folder}.xml")]
     if not found:
@@ -28,7 +29,7 @@ def unmarked(folders: Sequence[str], reports: Path, tests: Path) -> list[str]:
     report = reports / "slow.xml"
     report.unlink(missing_ok=True)
     print(f"\n== run once more: {len(found)} that took longer than {LIMIT_S:g} s without the mark {MARK}", flush=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *found]
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", "junit_duration_report=call", *found]
     subprocess.run(command, cwd=tests.parent, check=False)
     return _over(report)
 
