@@ -20,15 +20,11 @@ class CpuOwners(msgspec.Struct, frozen=True):
 
     owned: Mapping[str, Owner] = {}
     root: str | None = None
+    parent: str | None = None  # the directory above `root`
     pods: Mapping[str, tuple[str, bool]] = {}
     applications: Mapping[str, tuple[str, bool]] = {}
     apart: tuple[str, ...] = ()
     has_others: bool = False
-
-    @property
-    def parent(self) -> str | None:
-        """The directory above the best-effort one; None: there is none."""
-        return None if self.root is None else self.root.rpartition("/")[0]
 
     def outside(self) -> tuple[str, ...]:
         """Return what is to be read one by one beside the best-effort directory's parent."""
@@ -62,7 +58,7 @@ def cpu_owners(owners: Iterable[Owner]) -> CpuOwners:
         and not any(path.startswith(above) for path, (_, is_be) in applications.items() if not is_be)
     )
     apart = tuple(path for path in outside if not path.startswith(above)) if has_others else outside
-    return CpuOwners(owned, root, pods, applications, apart, has_others)
+    return CpuOwners(owned, root, parent, pods, applications, apart, has_others)
 
 
 def best_effort_root(owned: Mapping[str, Owner]) -> str | None:
