@@ -281,10 +281,10 @@ def test_the_last_resort_is_recorded_as_such(first: Result) -> None:
     api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", first)
     both = LastResort(api, cgroup, kill_after_s=60)
     both.observe(both.submit(victim(), time.monotonic_ns() - 61 * NS_PER_S))
-    told = both.submit(victim(), 0)
-    ended = replace(told, result=Result.DONE, detail="") if first is Result.SENT else told
+    reported = both.submit(victim(), 0)
+    ended = replace(reported, result=Result.DONE, detail="") if first is Result.SENT else reported
     last = both.observe(ended)
-    for each in (told, last) if first is Result.SENT else (last,):
+    for each in (reported, last) if first is Result.SENT else (last,):
         assert each.detail.startswith("last resort, 61")
         assert each.detail.count("after the API server was asked first") == 1
     # The next one is the API server's again, and so are its words.

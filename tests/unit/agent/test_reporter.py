@@ -150,8 +150,8 @@ def test_the_successor_of_a_killed_agent_reports_what_it_left(
     agent.events.close()
     # No close: it was killed here.
     successor = Agent(tmp_path)
-    told, left = successor.lines()
-    assert (told.interrupted, left.interrupted) == (False, True)
+    reported, left = successor.lines()
+    assert (reported.interrupted, left.interrupted) == (False, True)
     assert [each.result for each in left.outcomes] == [Result.SENT]
     assert "the agent before this one was ended in the middle of: evicting spark/hog" in caplog.text
     assert successor.reporter.decisions() == (left,)

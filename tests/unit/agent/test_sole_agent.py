@@ -39,9 +39,11 @@ def nested(name: str, root_id: int) -> NodeScope:
 
 def test_the_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
     with NodeLock(tmp_path, machine()):
-        with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* acts on this node already: end it") as told:
+        with pytest.raises(
+            ConfigError, match=f"process {os.getpid()} of .* acts on this node already: end it"
+        ) as reported:
             NodeLock(tmp_path, machine())
-        assert told.value.path == "--enforce"
+        assert reported.value.path == "--enforce"
     assert list(tmp_path.iterdir()) == []
     NodeLock(tmp_path, machine()).close()
 
@@ -113,13 +115,13 @@ def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
 
 class TestStandBy:
     def test_it_has_the_right_once_the_other_one_gives_it_back(self, tmp_path: Path) -> None:
-        told = threading.Event()
+        reported = threading.Event()
         with NodeLock(tmp_path, machine()) as first:
             assert not is_awaited(first.folder)
-            next_one = StandBy(tmp_path, machine(), told.set)
+            next_one = StandBy(tmp_path, machine(), reported.set)
             assert is_awaited(first.folder)
             assert next_one.sole is None
-        assert told.wait(10)
+        assert reported.wait(10)
         next_one.close()
         assert next_one.sole is not None
         assert (is_held(next_one.folder), is_awaited(next_one.folder)) == (True, False)
@@ -127,15 +129,15 @@ class TestStandBy:
         assert list(tmp_path.iterdir()) == []
 
     def test_it_has_it_once_the_other_one_is_killed(self, tmp_path: Path) -> None:
-        told = threading.Event()
+        reported = threading.Event()
         holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None
         with holder.stdout:
             assert holder.stdout.readline() == "held\n"
-            next_one = StandBy(tmp_path, machine(), told.set)
+            next_one = StandBy(tmp_path, machine(), reported.set)
             holder.kill()
             holder.wait()
-        assert told.wait(10)
+        assert reported.wait(10)
         next_one.close()
         assert next_one.sole is not None
         next_one.sole.close()

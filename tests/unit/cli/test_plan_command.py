@@ -127,15 +127,15 @@ def test_a_word_that_means_another_policy_is_reported_beside_the_plan():
 def test_another_nodeslo_and_other_gates(tmp_path):
     path = tmp_path / "nodeslo.json"
     path.write_text(json.dumps(NODESLO))
-    told = json.loads(_run(HOG, "--diff", str(path), "--feature-gates", "MemoryEvict=true", "--json"))
-    assert told["schema"] == "koordebpf.plan-diff/v1"
-    assert [each["name"] for each in told["settings"]] == [
+    reported = json.loads(_run(HOG, "--diff", str(path), "--feature-gates", "MemoryEvict=true", "--json"))
+    assert reported["schema"] == "koordebpf.plan-diff/v1"
+    assert [each["name"] for each in reported["settings"]] == [
         "memoryEvictThresholdPercent",
         "memoryEvictLowerPercent",
         "MemoryEvict",
     ]
-    assert [each["candidate"]["name"] for each in told["lost"]] == ["exec-2"]
-    assert told["before"] == json.loads(_run(HOG, "--json"))
+    assert [each["candidate"]["name"] for each in reported["lost"]] == ["exec-2"]
+    assert reported["before"] == json.loads(_run(HOG, "--json"))
 
 
 def test_a_setting_that_is_wrong_is_said_with_its_place(tmp_path):

@@ -125,9 +125,9 @@ def test_a_line_decoded_in_one_go_is_the_same_pod() -> None:
         "status": {"phase": "Running"}, "apiVersion": "v2", "kind": "Other",
     }  # fmt: skip
     assert set(pod) == set(Pod.__struct_fields__)
-    told = decode_pod_event(msgspec.json.encode({"type": "MODIFIED", "object": pod}))
-    assert told is not None
-    kind, who, decoded = told
+    reported = decode_pod_event(msgspec.json.encode({"type": "MODIFIED", "object": pod}))
+    assert reported is not None
+    kind, who, decoded = reported
     assert (kind, str(who), who.uid, who.resourceVersion) == ("MODIFIED", "be/a", "uid-a", "7")
     assert type(decoded) is Pod
     assert decoded == decode_pod(msgspec.Raw(msgspec.json.encode(pod)))
@@ -167,8 +167,8 @@ def test_decoded_in_one_go_or_bit_by_bit_the_table_is_the_same(lines: list[dict[
             continue
         obj = msgspec.Raw(msgspec.json.encode(event["object"]))
         is_news = bit_by_bit.apply(event["type"], obj)
-        told = decode_pod_event(line)
-        assert (one_go.apply_decoded(*told) if told else one_go.apply(event["type"], obj)) is is_news
+        reported = decode_pod_event(line)
+        assert (one_go.apply_decoded(*reported) if reported else one_go.apply(event["type"], obj)) is is_news
     assert one_go.objects == bit_by_bit.objects
     assert (one_go.problems, one_go.version) == (bit_by_bit.problems, bit_by_bit.version)
 
@@ -185,12 +185,12 @@ EVENTS = st.lists(
 
 @given(events=EVENTS, data=st.data())
 def test_duplicates_and_any_order_of_arrival_end_the_same(events: list[tuple[str, str]], data: st.DataObject) -> None:
-    told = [(kind, raw(name, 200 + i)) for i, (kind, name) in enumerate(events)]
+    reported = [(kind, raw(name, 200 + i)) for i, (kind, name) in enumerate(events)]
     straight, shuffled = table("a"), table("a")
-    for kind, obj in told:
+    for kind, obj in reported:
         straight.apply(kind, obj)
-    repeats = data.draw(st.lists(st.sampled_from(told), max_size=12))
-    for kind, obj in data.draw(st.permutations([*told, *repeats])):
+    repeats = data.draw(st.lists(st.sampled_from(reported), max_size=12))
+    for kind, obj in data.draw(st.permutations([*reported, *repeats])):
         shuffled.apply(kind, obj)
     assert held(shuffled) == held(straight)
     assert shuffled.version == straight.version

@@ -41,7 +41,7 @@ def plan_for(view: NodeView, settings: LadderSettings = ALL) -> Plan:
     return decide(view, EvictSettings(ladder=settings))
 
 
-def begun(taken: LadderStep) -> Rung | None:
+def started(taken: LadderStep) -> Rung | None:
     return taken.begin.rung if taken.begin is not None else None
 
 
@@ -67,7 +67,7 @@ def test_who_does_not_grow_is_neither_braked_nor_frozen():
     plan = plan_for(node(850, growth=0))
     assert [each.rung for each in plan.ladder if not each.actions] == [Rung.BRAKE, Rung.FREEZE]
     assert plan.ladder[0].text == "nothing: no victim grows"
-    assert begun(step(node(850, growth=0))) is Rung.RECLAIM
+    assert started(step(node(850, growth=0))) is Rung.RECLAIM
 
 
 def test_without_a_shortage_the_ladder_stays_on_the_ground():
@@ -79,7 +79,7 @@ def test_all_rungs_in_their_order_while_nothing_helps():
     state, rungs, at_s = GROUND, [], 0.0
     for _ in range(5):
         taken = step(node(850, at_s=at_s), state)
-        rungs.append(begun(taken))
+        rungs.append(started(taken))
         state = taken.state
         at_s += 1
     # Eviction is begun anew for as long as somebody is to go: its rounds have their own pace.
@@ -107,7 +107,7 @@ def test_only_what_is_configured_is_climbed():
     first = step(node(850), settings=settings)
     second = step(node(850, at_s=1), first.state, settings)
     third = step(node(850, at_s=2), second.state, settings)
-    assert (begun(first), begun(second), third.kind) == (Rung.BRAKE, Rung.FREEZE, "top")
+    assert (started(first), started(second), third.kind) == (Rung.BRAKE, Rung.FREEZE, "top")
 
 
 def test_a_rung_is_not_judged_before_its_time():
@@ -120,11 +120,11 @@ def test_a_rung_that_freed_half_the_need_is_given_as_long_again():
     # GIVEN 80 MiB were needed when the brake was begun
     first = step(node(860))
     helps = step(node(820, at_s=1), first.state)
-    assert (helps.kind, begun(helps)) == ("wait", None)
+    assert (helps.kind, started(helps)) == ("wait", None)
     assert helps.sentence == "brake helps: use fell by 40.0 MiB"
     # WHEN the next second brings nothing more, the next rung follows
-    assert begun(step(node(820, at_s=2), helps.state)) is Rung.RECLAIM
-    assert begun(step(node(821, at_s=1), first.state)) is Rung.RECLAIM
+    assert started(step(node(820, at_s=2), helps.state)) is Rung.RECLAIM
+    assert started(step(node(821, at_s=1), first.state)) is Rung.RECLAIM
 
 
 def test_stalls_that_fall_are_help_as_long_as_use_does_not_rise():
@@ -132,8 +132,8 @@ def test_stalls_that_fall_are_help_as_long_as_use_does_not_rise():
     assert (
         step(node(860, at_s=1, stalled_s=1), first.state).sentence == "brake helps: use fell by 0 B, stalls fell by 50%"
     )
-    assert begun(step(node(860, at_s=1, stalled_s=1.1), first.state)) is Rung.RECLAIM
-    assert begun(step(node(861, at_s=1, stalled_s=0), first.state)) is Rung.RECLAIM
+    assert started(step(node(860, at_s=1, stalled_s=1.1), first.state)) is Rung.RECLAIM
+    assert started(step(node(861, at_s=1, stalled_s=0), first.state)) is Rung.RECLAIM
 
 
 def test_when_the_shortage_is_over_for_long_enough_all_is_undone_the_last_first():
@@ -164,36 +164,36 @@ def test_a_pod_is_thawed_in_time_and_not_frozen_again_in_the_same_shortage():
 def test_what_was_evicted_and_does_not_go_is_killed_after_its_grace():
     state = _climbed_to(Rung.EVICT)
     assert state.evicted == ("uid-spark-hog",)
-    told = (PendingRelease("uid-spark-hog", NOW_NS + 3 * NS_PER_S, 300 * MIB),)
+    reported = (PendingRelease("uid-spark-hog", NOW_NS + 3 * NS_PER_S, 300 * MIB),)
     # GIVEN it is pending since second 3, so that nobody else is to go
-    waiting = step(replace(node(850, at_s=32.9), pending=told), state)
+    waiting = step(replace(node(850, at_s=32.9), pending=reported), state)
     assert (waiting.kind, waiting.sentence) == ("wait", "the end of evicted pods is awaited")
-    killing = step(replace(node(850, at_s=33), pending=told), waiting.state)
-    assert begun(killing) is Rung.KILL
+    killing = step(replace(node(850, at_s=33), pending=reported), waiting.state)
+    assert started(killing) is Rung.KILL
     assert [action.name for action in killing.begin.actions] == ["hog"]
     # It is killed once; what follows it are further evictions.
     assert killing.state.evicted == ()
-    assert step(replace(node(850, at_s=34), pending=told), killing.state).kind == "wait"
-    assert begun(step(node(850, at_s=34), killing.state)) is Rung.EVICT
+    assert step(replace(node(850, at_s=34), pending=reported), killing.state).kind == "wait"
+    assert started(step(node(850, at_s=34), killing.state)) is Rung.EVICT
 
 
 def test_a_frozen_pod_is_thawed_before_its_eviction():
     evicting = step(node(850, at_s=3), _climbed_to(Rung.FREEZE))
-    assert (begun(evicting), [each.plan.rung for each in evicting.undo]) == (Rung.EVICT, [Rung.FREEZE])
+    assert (started(evicting), [each.plan.rung for each in evicting.undo]) == (Rung.EVICT, [Rung.FREEZE])
 
 
 def test_a_pod_that_another_client_deleted_is_not_killed():
     state = _climbed_to(Rung.EVICT)
     others = (PendingRelease("uid-spark-idle", NOW_NS, 20 * MIB),)
-    assert begun(step(replace(node(850, at_s=60), pending=others), state)) is Rung.EVICT
+    assert started(step(replace(node(850, at_s=60), pending=others), state)) is Rung.EVICT
 
 
 def test_without_the_rung_no_pod_is_killed():
     settings = LadderSettings(rungs=frozenset({Rung.EVICT}))
     first = step(node(850), settings=settings)
-    assert begun(first) is Rung.EVICT
-    told = (PendingRelease("uid-spark-hog", NOW_NS, 300 * MIB),)
-    assert step(replace(node(850, at_s=60), pending=told), first.state, settings).kind == "wait"
+    assert started(first) is Rung.EVICT
+    reported = (PendingRelease("uid-spark-hog", NOW_NS, 300 * MIB),)
+    assert step(replace(node(850, at_s=60), pending=reported), first.state, settings).kind == "wait"
 
 
 def _climbed_to(rung: Rung) -> LadderState:

@@ -49,10 +49,10 @@ def test_off_by_default():
 
 def test_it_begins_at_its_threshold_and_takes_a_quarter_of_what_they_use():
     assert plan(4.9).be_millicpu == 5200
-    begun = plan(5)
-    assert (begun.be_millicpu, begun.quota_us) == (3000, 300_000)
-    assert begun.next.memory_hold == MemoryHold(3000, NOW_NS, NOW_NS, 0.05)
-    assert "best-effort pods made others stall for memory 5.0% of the time: held to 3 CPUs" in begun.reason
+    started = plan(5)
+    assert (started.be_millicpu, started.quota_us) == (3000, 300_000)
+    assert started.next.memory_hold == MemoryHold(3000, NOW_NS, NOW_NS, 0.05)
+    assert "best-effort pods made others stall for memory 5.0% of the time: held to 3 CPUs" in started.reason
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,10 @@ def test_lines_of_an_audit_and_an_agents_answer() -> None:
 def test_the_command(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
     audit.write_bytes(lines(write("a"), write("b", 2)))
-    told = CliRunner().invoke(explain, ["--writes", "--last", "1", str(audit)], catch_exceptions=False)
-    assert told.exit_code == 0
-    assert "cpuset.cpus 0-7 → 0-2: b" in told.output
-    assert ": a" not in told.output
+    reported = CliRunner().invoke(explain, ["--writes", "--last", "1", str(audit)], catch_exceptions=False)
+    assert reported.exit_code == 0
+    assert "cpuset.cpus 0-7 → 0-2: b" in reported.output
+    assert ": a" not in reported.output
     as_json = CliRunner().invoke(explain, ["--writes", "--json", str(audit)], catch_exceptions=False).output
     assert [json.loads(line)["change"]["now_ns"] for line in as_json.splitlines()] == [1, 2]
     both = CliRunner().invoke(explain, ["--writes", "--pod", "web", str(audit)])

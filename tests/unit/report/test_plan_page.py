@@ -36,7 +36,7 @@ def allocatable(used: int = 100) -> NodePlan:
     )
 
 
-def told(plan: NodePlan) -> str:
+def reported(plan: NodePlan) -> str:
     return explained(OpenPlan(plan, node="n", dry_run=True, seen_ns=None, decided_ns=1, wall_s=0.0).record())
 
 
@@ -68,7 +68,7 @@ def test_requests_against_what_is_allocatable() -> None:
         "StallEvict: skipped (gate_off)"
     )
     assert "1. spark/sub (priority 5000, 400 MiB of kubernetes.io/batch-memory)" in " ".join(
-        told(allocatable()).split()
+        reported(allocatable()).split()
     )
 
 
@@ -77,7 +77,7 @@ def test_what_the_features_before_release_counts() -> None:
     page = plan_page(plan, 10)
     assert "  from others   400 MiB  victims of the features before\n" in page
     assert "  the victims of the features before it cover the need\n" in page
-    assert "400 MiB come from the victims of the features before" in " ".join(told(plan).split())
+    assert "400 MiB come from the victims of the features before" in " ".join(reported(plan).split())
 
 
 def test_what_distinguishes_candidates_of_one_priority() -> None:
@@ -100,7 +100,7 @@ def test_what_distinguishes_candidates_of_one_priority() -> None:
         "  rank 2: blocked by spark/etl\n"
         "  ranks 1, 2 are of spark/Job/etl"
     ) in plan_page(plan, 10)
-    text = " ".join(told(plan).split())
+    text = " ".join(reported(plan).split())
     assert "1. spark/hog (priority 5000, 300 MiB), on whose account others stalled 1.25 s, evicted" in text
     assert "2. spark/calm (priority 5000, 10.0 MiB), blocked by spark/etl, stays" in text
 
@@ -132,10 +132,10 @@ def test_a_feature_that_judges_cpu_has_its_own_unit() -> None:
         "*  2  spark/busy      5500  4.5 CPUs  6 CPUs   75 %\n"
         "* evicted; 2 more candidates"
     ) in page
-    text = " ".join(told(starving()).split())
+    text = " ".join(reported(starving()).split())
     assert "BECPUEvict: 6 CPUs were needed, one pod of 4 candidates would give 6 CPUs." in text
     assert "2. spark/busy (priority 5500, 6 CPUs of kubernetes.io/batch-cpu) evicted" in text
-    assert "1. spark/large (priority 5000, 2.5 CPUs) evicted" in " ".join(told(full()).split())
+    assert "1. spark/large (priority 5000, 2.5 CPUs) evicted" in " ".join(reported(full()).split())
 
 
 def full(now: int = 82_000) -> NodePlan:
@@ -194,4 +194,4 @@ def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
 def test_every_line_fits() -> None:
     for plan in (allocatable(), allocatable(820), starving(), full()):
         assert max(map(len, plan_page(plan, 10, with_ladder=True).splitlines())) <= 80
-        assert max(map(len, told(plan).splitlines())) <= 80
+        assert max(map(len, reported(plan).splitlines())) <= 80

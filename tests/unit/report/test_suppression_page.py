@@ -89,11 +89,11 @@ def test_an_annotation_that_cannot_be_read_is_reported():
 
 def test_every_difference_names_its_file():
     view = node(be_cgroups=be_tree(range(8), pods=2), node_used=6000, used={"web": 4000})
-    told = explained_suppression(view)
-    assert {each.path for each in told.differences} == {each.path for each in view.cpu.measured.be_cgroups}
-    assert {each.file for each in told.differences} == {CgroupFile.CPUSET_CPUS}
-    assert {each.now for each in told.differences} == {frozenset(range(8))}
-    assert told.differences[0].path == BE_ROOT
+    reported = explained_suppression(view)
+    assert {each.path for each in reported.differences} == {each.path for each in view.cpu.measured.be_cgroups}
+    assert {each.file for each in reported.differences} == {CgroupFile.CPUSET_CPUS}
+    assert {each.now for each in reported.differences} == {frozenset(range(8))}
+    assert reported.differences[0].path == BE_ROOT
 
 
 @pytest.mark.parametrize(

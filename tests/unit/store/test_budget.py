@@ -42,10 +42,10 @@ def test_what_was_spent_counts_for_the_next_one_as_long_as_its_minute_lasts(path
 
 def test_a_pod_that_a_killed_agent_may_have_evicted_counts_once(path: Path) -> None:
     record = interrupted(2000)
-    told = KeptBudget(path, [record], 3000).budget.evictions
-    assert [(each.at_ns, each.uid, each.namespace) for each in told] == [(2000, "uid-spark-hog", "spark")]
-    KeptBudget(path).keep(Budget(told))
-    assert KeptBudget(path, [record], 3000).budget.evictions == told
+    reported = KeptBudget(path, [record], 3000).budget.evictions
+    assert [(each.at_ns, each.uid, each.namespace) for each in reported] == [(2000, "uid-spark-hog", "spark")]
+    KeptBudget(path).keep(Budget(reported))
+    assert KeptBudget(path, [record], 3000).budget.evictions == reported
 
 
 @pytest.mark.parametrize(

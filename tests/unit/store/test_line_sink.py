@@ -58,10 +58,10 @@ def test_nothing_waits_for_who_takes_no_line_and_what_does_not_fit_is_counted() 
     made = sink(gate.write, max_lines=10, recovered=recovered.append)
     made.put(b"held\n")
     until(lambda: not made._lines, "the writer has the first")
-    begun = time.monotonic()
+    started = time.monotonic()
     for line in lines(range(100)):
         made.put(line)
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - started < 0.5
     assert (made.waiting, made.dropped, made.written) == (11, 90, 0)
     assert not made.flush(0.05)
     assert recovered == []
@@ -96,9 +96,9 @@ def test_a_writer_that_hangs_is_a_problem_after_a_second_and_is_left_behind_at_t
     until(lambda: made.problem, "a problem")
     assert str(made.problem).startswith("a line has been on its way for ")
     assert not made.put(b"two\n")
-    begun = time.monotonic()
+    started = time.monotonic()
     assert not made.close(0.1)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - started < 1
     gate.is_open.set()
 
 

@@ -26,7 +26,7 @@ def outcome(result: Result) -> Outcome:
     return Outcome("uid-spark-hog", "spark", "hog", "cgroup", result, "why", 2, sent_ns=3)
 
 
-def begun() -> UnfinishedKill:
+def started() -> UnfinishedKill:
     target = KillTarget(Path("/sys/fs/cgroup/memory/p"), 7, 1, Path("/sys/fs/cgroup/freezer/p"))
     return UnfinishedKill("uid-spark-hog", "spark", "hog", 2, target)
 
@@ -135,11 +135,11 @@ def test_a_kill_that_has_no_end_is_left_and_what_became_of_it_goes_with_its_deci
     record = decision()
     killed = InFlight(path)
     killed.begin(record)
-    killed.kill(begun())
+    killed.kill(started())
     killed.progress(record.id, outcome(Result.SENT))
     successor = InFlight(path)
-    assert successor.kills == (begun(),)
-    (done,) = successor.finish(lambda kill: outcome(Result.DONE) if kill == begun() else None)
+    assert successor.kills == (started(),)
+    (done,) = successor.finish(lambda kill: outcome(Result.DONE) if kill == started() else None)
     assert [each.outcomes for each in successor.left] == [(done,)]
     # Should it be killed now, its own successor finds the same, and nothing to be finished.
     third = InFlight(path)
@@ -151,7 +151,7 @@ def test_a_kill_with_an_end_is_not_left(path: Path, result: Result) -> None:
     record = decision()
     killed = InFlight(path)
     killed.begin(record)
-    killed.kill(begun())
+    killed.kill(started())
     killed.progress(record.id, outcome(result))
     assert InFlight(path).kills == ()
 
@@ -159,7 +159,7 @@ def test_a_kill_with_an_end_is_not_left(path: Path, result: Result) -> None:
 def test_a_kill_that_needs_no_finish_leaves_no_outcome(path: Path) -> None:
     killed = InFlight(path)
     killed.begin(decision())
-    killed.kill(begun())
+    killed.kill(started())
     successor = InFlight(path)
     assert successor.finish(lambda _: None) == ()
     assert [each.outcomes for each in successor.left] == [()]
