@@ -181,7 +181,7 @@ class TestWhenItIsAsked:
         rig.fails = True
         rig.cpus.note([facts("web")], 2)
         assert rig.asks_again()
-        until(lambda: "is not known anew: it is away" in caplog.text, "the warning")
+        until(lambda: "could not be read again: it is away" in caplog.text, "the warning")
         assert rig.cpus.read() == CpuManagerState("static", {"u-web": (2, 3)})
 
     def test_a_pod_that_the_list_does_not_know_has_its_cpus_all_the_same(self, rig: Rig) -> None:
