@@ -245,7 +245,7 @@ PRIVATE_WORDS = {
     "told": 278,
     "tells of": 6,
     "nobody": 100,
-    "somebody": 25,
+    "somebody": 24,
     "whoever": 31,
     "for want of": 0,
     "(?:hang|hangs|hanging) on": 4,

@@ -392,7 +392,7 @@ class TestOthers:
             *[(WriteResult.WRITTEN, True)] * 3,
             (WriteResult.YIELDED, False),
         ]
-        assert "somebody else" in seen[-1].detail
+        assert "another process" in seen[-1].detail
         assert list(writer.yielded) == [(cgroups.path("be"), QUOTA)]
         assert cgroups.text("be", QUOTA).startswith("80000")
         # It is theirs: there is nothing to be given back.
