@@ -289,6 +289,7 @@ def test_words_that_contain_a_private_one_are_others():
     assert not any(count_words("untold undergoes begunning pyramid # to\ngoing").values())
 
 
+@pytest.mark.slow
 def test_private_words_only_become_fewer():
     sources = [path for room in ("koordebpf", "bpf", "tests") for path in (ROOT / room).rglob("*") if path.is_file()]
     counts = dict.fromkeys(PRIVATE_WORDS, 0)

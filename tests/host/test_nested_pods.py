@@ -62,6 +62,7 @@ def test_the_agent_starts_beside_a_chain_of_cgroups_and_kills_the_pod(
                 remove_nest(directory)
 
 
+@pytest.mark.slow
 def test_no_walk_goes_deeper_than_anything_is_decided_by(memory_cgroup: Path) -> None:
     try:
         os.close(nest(memory_cgroup, 2_300))

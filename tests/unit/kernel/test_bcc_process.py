@@ -62,6 +62,7 @@ def test_a_killed_child_is_named_by_its_signal(python_that: Callable[[str], None
     assert "was killed by SIGKILL" in refusal()
 
 
+@pytest.mark.slow
 def test_a_child_that_never_answers_is_ended_with_its_session(
     python_that: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RENDERERS)
 def test_a_renderer_prints_nothing_that_is_obeyed(name: str) -> None:
     value, render = RENDERERS[name]
