@@ -223,6 +223,11 @@ class TestCpuset:
         fresh = (*tree, BeCgroup(f"{BE_ROOT}/pod0/fresh", "container", "be-0", tuple(range(8))))
         assert len(plan_suppress(node(be_cgroups=fresh, topology_annotations=static)).cpus) == 5
 
+    def test_with_kubelets_static_policy_a_small_set_of_a_pod_is_no_containers(self):
+        static = {MANAGER_POLICY: {"policy": "static", "options": {}}}
+        tree = (*be_tree(range(8), of_containers=range(4)), BeCgroup(f"{BE_ROOT}/pod9", "pod", "be-9", (0,)))
+        assert plan_suppress(node(be_cgroups=tree, topology_annotations=static)).reason.endswith(", from 0-3")
+
     def test_kubelets_own_word_counts_without_any_object(self):
         view = node(manager=CpuManager("static", {"pinned": (0, 1)}))
         plan = plan_suppress(view)

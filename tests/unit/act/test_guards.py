@@ -104,6 +104,17 @@ def test_a_protected_pod_leaves_its_place_to_the_next() -> None:
     assert [v.candidate.name for v in result.allowed] == ["b"]
 
 
+def test_a_protected_pod_is_told_so_in_a_full_round_too() -> None:
+    pods = [*(victim(f"p{n}") for n in range(5)), victim("dns", namespace="kube-system")]
+    (held,) = screen(pods, (), Budget(), LIMITS, now_ns=NOW).held
+    assert held[1].code == "protected_namespace"
+    spent = Budget()
+    for n in range(10):
+        spent = spent.spend(eviction(NOW + n))
+    (held,) = screen(pods[-1:], (), spent, LIMITS, now_ns=NOW + 11).held
+    assert held[1].code == "protected_namespace"
+
+
 def test_a_closed_node_guard_holds_everyone() -> None:
     guard = ClosedGuard("pods_stale", "old")
     result = screen([victim("a"), victim("b")], (guard,), Budget(), LIMITS, now_ns=NOW)

@@ -78,3 +78,9 @@ def test_the_form_of_an_api_servers_uid() -> None:
     assert is_api_uid("3f6f1c2e-8a0b-4e6e-9d3f-0123456789ab")
     assert not is_api_uid(MD5)
     assert not is_api_uid("3f6f1c2e-8a0b-4e6e-9d3f-0123456789ab\n")
+
+
+def test_a_pod_whose_hash_is_its_own_uid_claims_nothing() -> None:
+    for each in (mirror("m", "m"), pod("m", hash="m")):
+        names = cgroup_names([each])
+        assert (names.uids, names.hashes, names.problems) == ({"m": "m"}, {}, ())

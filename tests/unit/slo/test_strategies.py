@@ -191,3 +191,18 @@ def test_the_nodeslo_precedes_the_configmap():
     assert strategy_for(_nodeslo(memoryEvictThresholdPercent=80), data, None).memoryEvictThresholdPercent == 80
     assert strategy_for(None, data, None).memoryEvictThresholdPercent == 90
     assert strategy_for(None, None, None) is None
+
+
+@pytest.mark.parametrize("name", ["evictEnabledPriorityThreshold", "allocatableEvictPriorityThreshold"])
+def test_a_priority_is_a_number_of_32_bits(name):
+    for value in (-(1 << 31), (1 << 31) - 1):
+        assert getattr(parse_nodeslo(_nodeslo(**{name: value})), name) == value
+    for value in (-(1 << 31) - 1, 1 << 31):
+        with pytest.raises(ConfigError, match=f"{name}.*32 bits"):
+            parse_nodeslo(_nodeslo(**{name: value}))
+
+
+def test_a_number_is_of_64_bits():
+    with pytest.raises(ConfigError, match="cpuEvictTimeWindowSeconds"):
+        parse_nodeslo(_nodeslo(cpuEvictTimeWindowSeconds=1 << 63))
+    assert parse_nodeslo(_nodeslo(cpuEvictTimeWindowSeconds=(1 << 63) - 1)).cpuEvictTimeWindowSeconds == (1 << 63) - 1

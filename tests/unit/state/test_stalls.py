@@ -33,6 +33,15 @@ def test_only_growth_counts_and_the_window_moves_on() -> None:
     assert window.rows() == {}
 
 
+def test_waits_at_an_own_limit_count_by_their_growth() -> None:
+    window = StallWindow(10 * S)
+    window.push(1 * S, [stall(1, limit_ns=100, count=4)], {1: "a"}.get)
+    window.push(2 * S, [stall(1, limit_ns=150, count=6)], {1: "a"}.get)
+    assert window.rows()["a"] == StallParts(10 * S, 0, 150, 0, 6)
+    window.push(11 * S, [stall(1, limit_ns=150, count=6)], {1: "a"}.get)
+    assert window.rows()["a"] == StallParts(10 * S, 0, 50, 0, 2)
+
+
 def test_a_reused_id_counts_from_zero() -> None:
     window = StallWindow(10 * S)
     window.push(1 * S, [stall(1, limit_ns=100, count=9)], {1: "a"}.get)

@@ -1,0 +1,53 @@
+"""What a pod asks for, as the scheduler counts it: containers, init containers, sidecars and overhead."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordebpf.kube.cache.objects import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
+from koordebpf.state.pods.requests import BATCH_MEMORY, NATIVE_CPU, NATIVE_MEMORY, cpu_requests, memory_requests
+
+MIB = 1 << 20
+
+
+def container(mib: int, *, sidecar: bool = False, resource: str = NATIVE_MEMORY) -> Container:
+    requests = ResourceRequirements(requests={resource: f"{mib}Mi"})
+    return Container(f"c{mib}", resources=requests, restartPolicy="Always" if sidecar else None)
+
+
+def pod(*init: Container, main: int = 1024, overhead: str | None = None) -> Pod:
+    extra = {NATIVE_MEMORY: overhead} if overhead else None
+    spec = PodSpec(containers=[container(main)], initContainers=list(init), overhead=extra)
+    return Pod(ObjectMeta(name="web", namespace="shop", uid="u"), spec)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mib"),
+    [
+        (pod(), 1024),
+        (pod(container(512)), 1024),  # it has ended before the containers begin
+        (pod(container(4096)), 4096),
+        (pod(container(4096), container(100, sidecar=True)), 4096),
+        (pod(container(100, sidecar=True), container(4096)), 4196),
+        (pod(container(100, sidecar=True), container(500)), 1124),
+        (pod(container(1500), container(1200)), 1500),
+        (pod(container(300, sidecar=True), container(200, sidecar=True), main=10), 510),
+        (pod(overhead="64Mi"), 1088),
+    ],
+)
+def test_memory_of_the_moment_that_needs_most(asked: Pod, mib: int) -> None:
+    assert memory_requests(asked).native_bytes == mib * MIB
+
+
+def test_extended_resources_are_those_of_containers_and_sidecars() -> None:
+    spec = PodSpec(
+        containers=[container(5, resource=BATCH_MEMORY)],
+        initContainers=[container(7, sidecar=True, resource=BATCH_MEMORY), container(100, resource=BATCH_MEMORY)],
+    )
+    assert memory_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)).batch_bytes == 12 * MIB
+
+
+def test_a_limit_alone_is_the_request() -> None:
+    resources = ResourceRequirements(limits={NATIVE_CPU: "1500m"})
+    spec = PodSpec(containers=[Container("c", resources=resources)])
+    assert cpu_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)).native_millicpu == 1500
