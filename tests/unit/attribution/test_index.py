@@ -159,6 +159,28 @@ def test_more_cgroups_than_the_cap_are_counted_and_refused() -> None:
     assert 61 in index
 
 
+def test_a_rename_of_a_cgroup_that_was_missed_adds_it() -> None:
+    index = CgroupIndex()
+    index.replace_all(WALK)
+    index.renamed(CgroupRename(0, 60, POD_ID, 3, SIDECAR, False))
+    owner = index.owner(60)
+    assert owner is not None and (owner.pod_uid, owner.container_id) == ("u-1", SIDECAR)
+    index.renamed(CgroupRename(0, 61, 0, 3, "x", False))  # where it is cannot be known
+    assert 61 not in index
+    assert index.pending_names() == (61,)
+
+
+def test_a_walk_decides_again_which_of_too_many_nested_cgroups_are_held() -> None:
+    index = CgroupIndex()
+    nested = [(100 + at, APP_ID, f"kubepods/podu-1/{APP}/n{at}") for at in range(MAX_NESTED + 5)]
+    index.replace_all([*WALK, *nested])
+    assert (len(index), index.refused) == (len(WALK) + MAX_NESTED, 5)
+    others = [(9000 + at, APP_ID, f"kubepods/podu-1/{APP}/m{at}") for at in range(3)]
+    index.replace_all([*WALK, *others])
+    assert all(cgroup_id in index for cgroup_id, _, _ in others)
+    assert len(index) == len(WALK) + 3
+
+
 def test_a_static_pod_is_found_by_its_hash() -> None:
     index = CgroupIndex()
     index.replace_all([(1, 0, ""), (2, 1, "kubepods"), (3, 2, "kubepods/podhash1"), (4, 3, f"kubepods/podhash1/{APP}")])
