@@ -5,7 +5,7 @@ SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildc
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels mutate lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels cover mutate lint bench bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -30,6 +30,9 @@ test-all: setup ## Run every test this machine can run.
 test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
+
+cover: setup ## Show which lines of pure code no test reaches (3 minutes).
+	@$(PYTHON) -m tests.cover
 
 mutate: setup ## Change pure code at random and see whether tests notice (10 minutes).
 	@$(PYTHON) -m tests.mutate
