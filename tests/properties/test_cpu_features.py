@@ -24,6 +24,7 @@ OF_CPU = FEATURES[2:]
 BATCH = "kubernetes.io/batch-cpu"
 RESOURCES = ("cpu", BATCH, "kubernetes.io/mid-cpu")
 amounts = st.integers(0, 40_000)
+_SECONDS_KNOWN = st.sampled_from([60, 60, 60, 60, 60, 60, 20, 19, 0])  # of the 60 of the window
 
 
 def is_be(each: PodAndMeasure) -> bool:
@@ -34,7 +35,19 @@ def is_be(each: PodAndMeasure) -> bool:
 
 @st.composite
 def nodes(draw: st.DrawFn) -> NodeView:
-    pods = [
+    is_short = draw(st.sampled_from([True, True, True, False]))
+    plain = [
+        pod(
+            f"plain-{index}",
+            uid=f"plain-{index}",
+            anon=draw(st.integers(10, 120)),
+            priority=draw(st.sampled_from([5000, 5500])),
+            labels={"koordinator.sh/eviction-enabled": "true"},
+            requests={BATCH: str(draw(st.integers(1000, 9000)))},
+        )
+        for index in range(draw(st.integers(3, 5)) if is_short else 0)
+    ]
+    pods = plain + [
         pod(
             draw(st.sampled_from(["a", "b", "hog"])),
             uid=f"uid-{index}",
@@ -52,12 +65,14 @@ def nodes(draw: st.DrawFn) -> NodeView:
                 for name in draw(st.sets(st.sampled_from(RESOURCES)))
             },
         )
-        for index in range(draw(st.integers(1, 8)))
+        for index in range(draw(st.integers(1, 4 if is_short else 8)))
     ]
     lower = draw(st.integers(20, 60))
-    if draw(st.integers(0, 3)):  # starving: they use what they may have, and that is little of what they ask for
+    if is_short or draw(
+        st.integers(0, 3)
+    ):  # starving: they use what they may have, and that is little of what they ask for
         asked = sum(int(each.pod.spec.containers[0].resources.requests.get(BATCH, 0)) for each in pods if is_be(each))
-        limit = max(asked * draw(st.integers(5, 70)) // 100, 20)
+        limit = max(asked * draw(st.integers(5, lower - 2 if is_short else 70)) // 100, 20)
         be_used, quota_us, averages = limit, limit * 100, [draw(amounts), limit, asked, limit]
     else:
         be_used, quota_us = draw(st.none() | amounts), draw(st.none() | st.integers(2000, 6_400_000))
@@ -67,10 +82,10 @@ def nodes(draw: st.DrawFn) -> NodeView:
         pods=pods,
         node_used=draw(amounts),
         be_used=be_used,
-        be_pods_used={f"uid-{index}": draw(amounts) for index in range(len(pods)) if draw(st.integers(0, 9))},
+        be_pods_used={each.pod.uid: draw(amounts) for each in pods if draw(st.integers(0, 9))},
         quota_us=quota_us,
         allocatable={name: str(draw(st.integers(0, 60))) for name in draw(st.sets(st.sampled_from(RESOURCES)))},
-        window=CpuWindow(60 * NS_PER_S, draw(st.sampled_from([60, 60, 60, 20, 19, 0])) * NS_PER_S, *averages),
+        window=CpuWindow(60 * NS_PER_S, (60 if is_short else draw(_SECONDS_KNOWN)) * NS_PER_S, *averages),
         strategy={
             "cpuEvictBESatisfactionLowerPercent": lower,
             "cpuEvictBESatisfactionUpperPercent": draw(st.integers(lower, 99)),
@@ -80,7 +95,7 @@ def nodes(draw: st.DrawFn) -> NodeView:
             "evictEnabledPriorityThreshold": draw(st.sampled_from([0, 5500, 7999])),
             "memoryEvictThresholdPercent": 80,
         },
-        gates={name: draw(st.integers(0, 3)) > 0 for name in FEATURES},
+        gates={name: is_short or draw(st.integers(0, 3)) > 0 for name in FEATURES},
     )  # fmt: skip
     return replace(view, used_bytes=view.capacity_bytes * draw(st.integers(50, 100)) // 100)
 

@@ -21,18 +21,27 @@ from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, memory_volume, pod
 
+_PLAIN_PRIORITIES = st.sampled_from([5000, 5000, 5500, 5999])
+
 
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
-    pods = [
+    """Return a frame; most are short of memory that it takes one or more of several plain pods to free."""
+    is_short = draw(st.sampled_from([True, True, True, False]))
+    most = 40 if is_short else 400  # MiB: what is coming back from odd pods leaves something to free
+    plain = [
+        pod(f"plain-{index}", uid=f"plain-{index}", anon=draw(st.integers(10, 120)), priority=draw(_PLAIN_PRIORITIES))
+        for index in range(draw(st.integers(3, 6)) if is_short else 0)
+    ]
+    pods = plain + [
         pod(
             draw(st.sampled_from(["a", "b", "hog"])),
             namespace=draw(st.sampled_from(["x", "y"])),
             uid=f"uid-{index}",
-            anon=(anon := draw(st.integers(0, 400))),
+            anon=(anon := draw(st.integers(0, most))),
             shmem=draw(st.none() | st.integers(0, anon)),
             file=draw(st.integers(0, 100)),
-            kernel=draw(st.none() | st.integers(0, 400)),
+            kernel=draw(st.none() | st.integers(0, most)),
             priority=draw(st.none() | st.sampled_from([0, 5000, 5500, 9500])),
             qos=draw(st.sampled_from(["BE", "BE", "BE", "be", "LS", None])),
             phase=draw(st.sampled_from(["Running", "Running", "Running", "Pending", "Failed"])),
@@ -42,18 +51,20 @@ def frames(draw: st.DrawFn) -> Frame:
             measured=draw(st.integers(0, 9)) > 0,
             volumes=[memory_volume()] if draw(st.booleans()) else [],
         )
-        for index in range(draw(st.integers(0, 12)))
+        for index in range(draw(st.integers(0, 6 if is_short else 12)))
     ]
-    uids = [each.pod.uid for each in pods] or ["uid-gone"]
+    uids = [each.pod.uid for each in pods[len(plain) :]] or ["uid-gone"]
     return frame(
         pods,
-        used=draw(st.integers(700, 1000)),
+        used=draw(st.integers(850, 1000) if is_short else st.integers(700, 1000)),
         executor=draw(st.sampled_from(["api", "cgroup"])),
         pending=[
-            PendingRelease(uid, NOW_NS - draw(st.integers(0, 130)) * NS_PER_S, draw(st.integers(0, 400)) * MIB)
+            PendingRelease(uid, NOW_NS - draw(st.integers(0, 130)) * NS_PER_S, draw(st.integers(0, most)) * MIB)
             for uid in draw(st.lists(st.sampled_from(uids), max_size=2, unique=True))
         ],
-        last_evict_ns=draw(st.none() | st.integers(0, 6).map(lambda seconds: NOW_NS - seconds * NS_PER_S)),
+        last_evict_ns=None
+        if is_short
+        else draw(st.none() | st.integers(0, 6).map(lambda seconds: NOW_NS - seconds * NS_PER_S)),
     )
 
 

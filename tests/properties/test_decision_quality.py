@@ -40,7 +40,20 @@ LABELS = ({"app": "x"}, {"app": "y"}, {})
 def frames(draw: st.DrawFn, *, dense: bool = False) -> Frame:
     """Return a frame. A dense one is short of memory that many could give back: who goes first is all the question."""
     namespaces = ["spark"] if dense else ["spark", "etl", "kube-system"]
-    pods = [
+    is_short = dense or draw(st.sampled_from([True, True, True, False]))
+    plain = [
+        pod(
+            f"plain-{index}",
+            uid=f"plain-{index}",
+            anon=draw(st.integers(10, 120)),
+            priority=draw(st.sampled_from([5000, 5500])),
+            owner=draw(st.sampled_from(OWNERS)),
+            labels={"koordinator.sh/eviction-enabled": "true"} | draw(st.sampled_from(LABELS)),
+            requests={BATCH: f"{draw(st.integers(50, 300))}Mi"},
+        )
+        for index in range(draw(st.integers(3, 5)) if is_short and not dense else 0)
+    ]
+    pods = plain + [
         pod(
             draw(st.sampled_from(["a", "b", "hog"])),
             namespace=draw(st.sampled_from(namespaces)),
@@ -71,9 +84,9 @@ def frames(draw: st.DrawFn, *, dense: bool = False) -> Frame:
     }
     recorded = frame(
         pods,
-        used=draw(st.integers(800, 900) if dense else st.integers(750, 1000)),
+        used=draw(st.integers(800, 900) if dense else st.integers(850 if is_short else 750, 1000)),
         threshold=strategy,
-        gates={"BEMemoryEvict": True} if dense else {name: draw(st.booleans()) for name in GATES},
+        gates={"BEMemoryEvict": True} if dense else {name: draw(st.booleans()) or is_short for name in GATES},
         allocatable={BATCH: f"{draw(st.integers(0, 900))}Mi"},
         executor="api" if dense else draw(st.sampled_from(["api", "cgroup"])),
     )

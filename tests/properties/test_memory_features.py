@@ -23,9 +23,25 @@ NAMES = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
 RESOURCES = ("memory", "kubernetes.io/batch-memory", "kubernetes.io/mid-memory")
 
 
+_IS_ON = st.sampled_from([True, True, False])
+
+
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
-    pods = [
+    """Return a frame; most are short of memory that it takes one or more of several plain pods to free."""
+    is_short = draw(st.sampled_from([True, True, True, False]))
+    plain = [
+        pod(
+            f"plain-{index}",
+            uid=f"plain-{index}",
+            anon=draw(st.integers(10, 120)),
+            priority=draw(st.sampled_from([5000, 5500])),
+            labels={"koordinator.sh/eviction-enabled": "true"},
+            requests={"kubernetes.io/batch-memory": f"{draw(st.integers(50, 300))}Mi"},
+        )
+        for index in range(draw(st.integers(3, 6)) if is_short else 0)
+    ]
+    pods = plain + [
         pod(
             draw(st.sampled_from(["a", "b", "hog"])),
             uid=f"uid-{index}",
@@ -46,18 +62,18 @@ def frames(draw: st.DrawFn) -> Frame:
             own_priority=draw(st.none() | st.sampled_from(["-1", "0", "5", "?"])),
             requests={name: f"{draw(st.integers(0, 300))}Mi" for name in draw(st.sets(st.sampled_from(RESOURCES)))},
         )
-        for index in range(draw(st.integers(0, 10)))
+        for index in range(draw(st.integers(0, 5 if is_short else 10)))
     ]
     strategy = {"enable": True, "memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": draw(st.integers(0, 79))}
-    if draw(st.booleans()):
+    if is_short or draw(st.booleans()):
         strategy["evictEnabledPriorityThreshold"] = draw(st.sampled_from([0, 5500, 7999, 2_147_483_647]))
-    if draw(st.booleans()):
+    if is_short or draw(st.booleans()):
         strategy["allocatableEvictPriorityThreshold"] = draw(st.sampled_from([0, 5500, 7999]))
     return frame(
         pods,
-        used=draw(st.integers(700, 1000)),
+        used=draw(st.integers(850, 1000) if is_short else st.integers(700, 1000)),
         threshold=strategy,
-        gates={name: draw(st.booleans()) for name in NAMES},
+        gates={name: draw(_IS_ON) if is_short else draw(st.booleans()) for name in NAMES},
         allocatable={name: f"{draw(st.integers(0, 900))}Mi" for name in draw(st.sets(st.sampled_from(RESOURCES)))},
         executor=draw(st.sampled_from(["api", "cgroup"])),
     )
