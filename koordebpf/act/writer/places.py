@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,8 @@ from koordebpf.kernel.cgroup.files import (
     Version,
     file_name,
     format_value,
+    format_writes,
+    is_table,
     parse_value,
     settled,
 )
@@ -54,6 +56,8 @@ class Places:
         self._mounts = dict(mounts)
         if "freezer" not in mounts and "memory" in mounts and mounts["memory"].version == 2:
             self._mounts["freezer"] = mounts["memory"]  # v2 freezes without a controller
+        if "io" in mounts:
+            self._mounts.setdefault("blkio", mounts["io"])  # its name on v2
         self._proc_sys = proc_sys
         self.kept = OpenKernelFiles()  # of those that are looked at again and again
         self.versions: dict[str, Version] = {name: mount.version for name, mount in self._mounts.items()}
@@ -92,6 +96,19 @@ class Places:
         return (
             str(value) if isinstance(file, Sysctl) else format_value(file, self.versions.get(file.controller, 2), value)
         )
+
+    def writes(self, key: FileKey, now: Value, wanted: Value) -> tuple[str, ...]:
+        """Return what is written, each by a write(2) of its own, so that a file that holds `now` holds `wanted`."""
+        _, file = key
+        if isinstance(file, Sysctl) or not is_table(file):
+            return (self.format(key, wanted),)
+        return format_writes(file, self.versions[file.controller], now, wanted)
+
+    def is_as_before(self, key: FileKey, held: Held, original: Original) -> bool:
+        """Tell whether a file holds what it held at first: every byte, of a table all limits of its own column."""
+        if is_table(key[1]):
+            return held.value == self.parse(key, original.text)
+        return held.text == original.text
 
     def is_held(self, key: FileKey, held: Value, wanted: Value) -> bool:
         """Tell whether a file that holds `held` is as it would be if `wanted` were written."""
@@ -153,13 +170,13 @@ def look(places: Places, key: FileKey, now_ns: int, before: Held | None = None) 
         raise Unusable(*_classify(error)) from None
 
 
-def written(places: Places, key: FileKey, held: Held, text: str, now_ns: int) -> Held:
-    """Write `text` to the file that was looked at, and return what it holds then.
+def written(places: Places, key: FileKey, held: Held, texts: Sequence[str], now_ns: int) -> Held:
+    """Write `texts` to the file that was looked at, each by a write(2) of its own; return what it holds then.
 
     Raises: Unusable: it was not written, or cannot be read any more.
     """
     try:
-        after = write_kernel_file(held.path, text, None if isinstance(key[1], Sysctl) else held.inode)
+        after = write_kernel_file(held.path, texts, None if isinstance(key[1], Sysctl) else held.inode)
         return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
     except (CgroupGone, OSError, KernelFileError) as error:
         raise Unusable(*_classify(error)) from error

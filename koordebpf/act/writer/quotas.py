@@ -80,7 +80,7 @@ class CutQuotas:
                 now_ns=now_ns,
             )
             try:
-                written(self._places, key, held, text, now_ns)
+                written(self._places, key, held, [text], now_ns)
             except Unusable as error:
                 change = msgspec.structs.replace(change, result=error.result, detail=error.detail)
             self._known[key] = fits
@@ -140,7 +140,7 @@ class CutQuotas:
                 self._known[key] = value
                 with contextlib.suppress(OSError):
                     self._journal.record({key: Original(quota.text, quota.inode, original.owners)})
-        if isinstance(period, int) and not isinstance(value, frozenset):
+        if isinstance(period, int) and (value is None or isinstance(value, int)):
             own[path] = OwnQuota(value, period)
             held[key] = quota
 

@@ -13,7 +13,7 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
 from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
-from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_table
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
@@ -103,7 +103,7 @@ class _Restore:
             else:
                 if held.inode != original.inode:
                     self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
-                elif self._is_anothers(key, held) and held.text != original.text:
+                elif self._is_anothers(key, held) and not self._places.is_as_before(key, held, original):
                     self._tell(key, held.text, WriteResult.YIELDED, "another process has written it since: left to it")
                 else:
                     self._held[key] = held
@@ -166,7 +166,7 @@ class _Restore:
             except Unusable as error:
                 self._tell(key, None, error.result, error.detail)
                 continue
-            if self._held[key].text != self._originals[key].text:
+            if not self._places.is_as_before(key, self._held[key], self._originals[key]):
                 self._step(PlannedWrite(key, wanted[key]))
 
     def _current(self) -> dict[FileKey, Value]:
@@ -185,14 +185,17 @@ class _Restore:
         if held is None or step.key in self._left:
             return  # an earlier step failed
         original = self._originals[step.key]
-        text = original.text if step.is_final else self._places.format(step.key, step.value)
+        texts: tuple[str, ...] = (original.text,)
+        if is_table(step.key[1]) or not step.is_final:
+            texts = self._places.writes(step.key, held.value, step.value)
+        text = "\n".join(texts)
         if not self._enforce:
             if step.is_final:
                 self._tell(step.key, held.text, WriteResult.DRY_RUN, self._lacking.get(step.key, ""))
             return
         old = held.text
         try:
-            held = written(self._places, step.key, held, text, self._now_ns)
+            held = written(self._places, step.key, held, texts, self._now_ns)
         except Unusable as error:
             if self._is_kept(step.key, text, error):
                 self._kept.append(step.key)
@@ -200,7 +203,7 @@ class _Restore:
                 self._tell(step.key, old, error.result, error.detail)
             return
         self._held[step.key] = held
-        if step.is_final and held.text != original.text:
+        if step.is_final and not self._places.is_as_before(step.key, held, original):
             self._tell(step.key, old, WriteResult.REFUSED, f"the file holds {held.text.strip()!r}")
         else:
             detail = self._lacking.get(step.key, "") if step.is_final else ""
@@ -217,7 +220,7 @@ class _Restore:
             held = self._held[key]
             try:
                 effective = read_kernel_file(held.path.parent.parent / "cpuset.cpus.effective").text
-                self._held[key] = written(self._places, key, held, effective, self._now_ns)
+                self._held[key] = written(self._places, key, held, [effective], self._now_ns)
             except Unusable as error:
                 self._tell(key, held.text, error.result, error.detail)
             except (CgroupGone, OSError) as error:

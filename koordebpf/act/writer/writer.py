@@ -316,9 +316,10 @@ class CgroupWriter:
         held = self._held.get(step.key)
         if held is None:
             return  # an earlier step failed
-        old, text = held.text, self._places.format(step.key, step.value)
+        texts = self._places.writes(step.key, held.value, step.value)
+        old, text = held.text, "\n".join(texts)
         try:
-            after = written(self._places, step.key, held, text, call.now_ns)
+            after = written(self._places, step.key, held, texts, call.now_ns)
         except Unusable as error:
             is_quota = self._cut is not None and step.key[1] is CgroupFile.CPU_QUOTA
             if is_quota and error.detail == "EINVAL" and not call.looks_below:

@@ -14,14 +14,16 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import KernelFileError
+from koordebpf.kernel.cgroup.tables import Table, broken_table_rule, format_rows, parse_table
 from koordebpf.units import PAGE_BYTES
 
 Version = Literal[1, 2]
-Value = frozenset[int] | int | None  # CPUs, a number, or no limit
+Value = frozenset[int] | int | Table | None  # CPUs, a number, a limit for each device, or no limit
 
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
 _MAX_BYTES = (1 << 63) - 1
+_MAX_IOPS = (1 << 32) - 2  # block/blk-throttle.c: an unsigned int, of which the largest is no limit
 MIN_QUOTA_US = 1000  # kernel/sched/core.c, min_cfs_quota_period
 _MAX_QUOTA_US = (1 << 44) - 1  # kernel/sched: max_cfs_runtime, MAX_BW (44 bits) in µs
 # PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, 9223372036854771712 with 4 KiB pages; a limit within the
@@ -45,6 +47,10 @@ class CgroupFile(enum.StrEnum):
     MEMORY_HIGH = "memory.high"
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "freezer.state"
+    IO_READ_BPS = "blkio.throttle.read_bps_device"  # a column of io.max on v2, as those below
+    IO_WRITE_BPS = "blkio.throttle.write_bps_device"
+    IO_READ_IOPS = "blkio.throttle.read_iops_device"
+    IO_WRITE_IOPS = "blkio.throttle.write_iops_device"
 
     @property
     def controller(self) -> str:
@@ -80,6 +86,7 @@ class _Form(msgspec.Struct, frozen=True):
     merge: Merge = Merge.NONE
     may_be_unlimited: bool = False
     is_in_pages: bool = False
+    column: str | None = None  # of a table: its column in the v2 file
 
 
 _FORMS = {
@@ -95,6 +102,10 @@ _FORMS = {
     CgroupFile.MEMORY_HIGH: _Form(None, "memory.high", 0, _MAX_BYTES, Merge.LARGER, True, True),
     CgroupFile.MEMORY_OOM_GROUP: _Form(None, "memory.oom.group", 0, 1),
     CgroupFile.FREEZE: _Form("freezer.state", "cgroup.freeze", 0, 1),
+    CgroupFile.IO_READ_BPS: _Form("blkio.throttle.read_bps_device", "io.max", 1, _MAX_BYTES, column="rbps"),
+    CgroupFile.IO_WRITE_BPS: _Form("blkio.throttle.write_bps_device", "io.max", 1, _MAX_BYTES, column="wbps"),
+    CgroupFile.IO_READ_IOPS: _Form("blkio.throttle.read_iops_device", "io.max", 1, _MAX_IOPS, column="riops"),
+    CgroupFile.IO_WRITE_IOPS: _Form("blkio.throttle.write_iops_device", "io.max", 1, _MAX_IOPS, column="wiops"),
 }
 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst. FREEZING: some task has not stopped yet.
 _FREEZER_STATES = {"THAWED": 0, "FREEZING": 1, "FROZEN": 1}
@@ -108,6 +119,11 @@ def file_name(file: CgroupFile, version: Version) -> str | None:
     return form.v1 if version == 1 else form.v2
 
 
+def is_table(file: CgroupFile | Sysctl) -> bool:
+    """Tell whether the file has a limit for each device: its value is a `Table`."""
+    return not isinstance(file, Sysctl) and _FORMS[file].column is not None
+
+
 def merge_of(file: CgroupFile | Sysctl) -> Merge:
     """Return how the file's values are joined."""
     return Merge.NONE if isinstance(file, Sysctl) else _FORMS[file].merge
@@ -117,6 +133,10 @@ def broken_rule(file: CgroupFile, value: Value) -> str | None:
     """Return the rule that the value breaks, None where it may be written."""
     form = _FORMS[file]
     match value:
+        case Table():
+            return broken_table_rule(value, form.minimum, form.maximum) if is_table(file) else "must not be a table"
+        case _ if is_table(file):
+            return "must be a table of devices"
         case frozenset():
             if file is not CgroupFile.CPUSET_CPUS:
                 return "must be a number"
@@ -141,6 +161,8 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
     cpu.max takes the quota alone and keeps its period. Nothing is written by an empty text: no CPUs are a newline.
     """
     match value:
+        case Table():
+            return "\n".join(format_rows(Table(), value, _column(file, version)))
         case frozenset():
             return format_cpu_list(value) or "\n"
         case None:
@@ -153,6 +175,17 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
             return str(value)
 
 
+def format_writes(file: CgroupFile, version: Version, now: Value, wanted: Value) -> tuple[str, ...]:
+    """Return what is written, each by a write(2) of its own, so that a file that holds `now` holds `wanted`."""
+    if isinstance(wanted, Table):
+        return format_rows(now if isinstance(now, Table) else Table(), wanted, _column(file, version))
+    return (format_value(file, version, wanted),)
+
+
+def _column(file: CgroupFile, version: Version) -> str | None:
+    return _FORMS[file].column if version == 2 else None
+
+
 def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Value:
     """Return what a file that reads as `text` holds; `path` is for the error.
 
@@ -160,6 +193,8 @@ def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Val
     """
     if file is CgroupFile.CPUSET_CPUS:
         return parse_cpu_list(text, path)
+    if is_table(file):
+        return parse_table(text, _column(file, version), path)
     words = text.split()
     word = words[0] if words else ""
     if word == "max":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,8 +81,8 @@ class OpenKernelFiles:
             self.close(path)
 
 
-def write_kernel_file(path: Path, text: str, inode: int | None) -> str:
-    """Write `text` with one write(2) to the file that has this inode, None: any; return what it holds then.
+def write_kernel_file(path: Path, texts: Sequence[str], inode: int | None) -> str:
+    """Write each text with one write(2) to the file that has this inode, None: any; return what it holds then.
 
     Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
     """
@@ -90,12 +90,22 @@ def write_kernel_file(path: Path, text: str, inode: int | None) -> str:
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise CgroupGone(str(path.parent))
-        os.write(fd, text.encode())
+        for text in texts:
+            os.write(fd, text.encode())
         return _read(fd, path)
     except OSError as error:
-        raise _gone_or(error, path) from None
+        # ENODEV may mean the device that the text names, too: a removed cgroup answers so to a read as well.
+        raise (error if _can_be_read(fd) else _gone_or(error, path)) from None
     finally:
         os.close(fd)
+
+
+def _can_be_read(fd: int) -> bool:
+    try:
+        os.pread(fd, 1, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _read(fd: int, path: Path) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.tables import Table, tighter
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, wanted_values
 
 # The tightest limit wins: each strategy's promise holds. A file of another kind has one owner.
@@ -24,7 +25,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 def joined(states: Mapping[str, DesiredState]) -> dict[FileKey, Demand]:
     """Return what the strategies together want of each file; `states` by the strategy's name.
 
-    Of two limits the tighter one wins, a cgroup is frozen where anyone wants it frozen.
+    Of two limits the tighter one wins, of each device where a file has one for each; a cgroup is frozen where anyone
+    wants it frozen.
 
     Raises:  ConfigError: a value that its file cannot hold, or two values of a file that can have one owner only.
     """
@@ -48,6 +50,8 @@ def _both(key: FileKey, demand: Demand, value: Value, owner: str) -> Demand:
     _, file = key
     if value == demand.value:
         return Demand(value, (*demand.owners, owner))
+    if isinstance(value, Table) and isinstance(demand.value, Table):
+        return Demand(tighter(demand.value, value), (*demand.owners, owner))
     if file in _LIMITS:
         wins = value is not None and (demand.value is None or _number(value) < _number(demand.value))
     elif file is CgroupFile.FREEZE:

@@ -31,6 +31,10 @@ _FILE_ORDER: dict[CgroupFile | Sysctl, int] = {
             CgroupFile.MEMORY_HIGH,
             CgroupFile.MEMORY_OOM_GROUP,
             CgroupFile.FREEZE,
+            CgroupFile.IO_READ_BPS,
+            CgroupFile.IO_WRITE_BPS,
+            CgroupFile.IO_READ_IOPS,
+            CgroupFile.IO_WRITE_IOPS,
         )
     )
 }

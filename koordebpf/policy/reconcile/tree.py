@@ -16,6 +16,7 @@ from koordebpf.kernel.cgroup.files import (
     settled,
     shares_of_weight,
 )
+from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.values import FileKey
 
 # What leaving cpu.idle = 1 resets cpu.shares to, a cpu.weight of 100: kernel/sched/fair.c, NICE_0_LOAD.
@@ -98,8 +99,8 @@ class FileTree:
 
 
 def _at_most(first: Value, second: Value) -> bool:
-    assert not isinstance(first, frozenset)
-    assert not isinstance(second, frozenset)
+    assert not isinstance(first, frozenset | Table)
+    assert not isinstance(second, frozenset | Table)
     return second is None or (first is not None and first <= second)
 
 

@@ -15,7 +15,8 @@ class CgroupWrite(msgspec.Struct, frozen=True, gc=False):
 
     Shape:   `path` is relative to the mount of the file's hierarchy, the same on v1 and v2: kubepods/besteffort/pod….
     Units:   a set of CPU numbers for cpuset.cpus, empty: as the parent (v2); microseconds for quota and burst; bytes
-             for memory; 2 to 262144 for cpu.shares, also on v2. None: no limit.
+             for memory; 2 to 262144 for cpu.shares, also on v2; a `Table` of bytes or requests a second for
+             blkio.throttle.*. None: no limit.
     """
 
     path: str

@@ -6,6 +6,7 @@ import pytest
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl, Value
+from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.demands import Demand, joined, owners_of
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
 
@@ -35,6 +36,14 @@ def test_the_tightest_limit_wins_and_a_freeze_before_a_thaw(
     assert demand.value == value
     assert demand.owners[0] == winner
     assert set(demand.owners) == {"a", "b"}
+
+
+def test_of_two_tables_the_lower_limit_of_each_device_wins():
+    file = CgroupFile.IO_READ_BPS
+    first, second = (wants(file, Table.of(limits)) for limits in ({"8:0": 5, "8:16": 9}, {"8:0": 7, "8:32": 1}))
+    assert joined({"a": first, "b": second}) == {
+        ("be/pod", file): Demand(Table.of({"8:0": 5, "8:16": 9, "8:32": 1}), ("a", "b"))
+    }
 
 
 def test_the_same_value_has_both_owners():
