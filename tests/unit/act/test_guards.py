@@ -104,7 +104,7 @@ def test_a_protected_pod_leaves_its_place_to_the_next() -> None:
     assert [v.candidate.name for v in result.allowed] == ["b"]
 
 
-def test_a_protected_pod_is_told_so_in_a_full_round_too() -> None:
+def test_a_protected_pod_is_called_protected_in_a_full_round_too() -> None:
     pods = [*(victim(f"p{n}") for n in range(5)), victim("dns", namespace="kube-system")]
     (held,) = screen(pods, (), Budget(), LIMITS, now_ns=NOW).held
     assert held[1].code == "protected_namespace"
