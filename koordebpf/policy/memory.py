@@ -183,6 +183,8 @@ def _answered(memory: DecisionMemory, outcome: Outcome, now_ns: int) -> Decision
     uid = outcome.uid
     memory = replace(memory, pending=_after_answer(memory.pending, outcome, now_ns))
     is_pending = any(entry.uid == uid for entry in memory.pending)
+    if not is_pending:
+        memory = replace(memory, late=memory.late - {uid})
     if not is_pending or (is_fruitless(outcome) and not outcome.was_sent):
         memory = replace(memory, effectiveness=memory.effectiveness.without(uid))
     # A kill of no process may have been one of processes that this agent does not see: the next measurement shows.
