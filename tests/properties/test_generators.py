@@ -37,6 +37,7 @@ def victims_in(examples: st.SearchStrategy[Any]) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "examples",
     [
