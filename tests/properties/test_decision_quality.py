@@ -84,7 +84,7 @@ def frames(draw: st.DrawFn, *, dense: bool = False) -> Frame:
     }
     recorded = frame(
         pods,
-        used=draw(st.integers(800, 900) if dense else st.integers(850 if is_short else 750, 1000)),
+        used=draw(st.integers(840, 900) if dense else st.integers(850 if is_short else 750, 1000)),
         threshold=strategy,
         gates={"BEMemoryEvict": True} if dense else {name: draw(st.booleans()) or is_short for name in GATES},
         allocatable={BATCH: f"{draw(st.integers(0, 900))}Mi"},
