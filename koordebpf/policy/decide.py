@@ -1,52 +1,69 @@
-"""All features of one round, and the sentence that says what comes of it."""
+"""The arbiter: the victims of all demands of one round, and the sentence that says what comes of it."""
 
 from __future__ import annotations
 
-from koordebpf.policy.credit import amount_text, candidate_credit
-from koordebpf.policy.detect import be_memory_evict
+from collections.abc import Sequence
+
+from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.candidates.exemptions import undecided_namespaces
-from koordebpf.policy.evict.cpu_features import CPU_FEATURES
-from koordebpf.policy.evict.feature_round import plan_feature
-from koordebpf.policy.evict.features import MEMORY_FEATURES
+from koordebpf.policy.evict.feature_round import plan_demand
+from koordebpf.policy.evict.features import Feature
+from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import PASSED_OVER
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder.rungs import rung_plans
 from koordebpf.policy.plan import Candidate, FeaturePlan, Plan
+from koordebpf.policy.strategy import Demand, Empty
 from koordebpf.state.pods.exemptions import judged
-from koordebpf.state.view import NodeView, is_mostly_kernel
-from koordebpf.units import format_bytes
+from koordebpf.state.view import NodeView
 
 _NO_EFFECT = frozenset({"no_effect"})
 _NAMES = 3  # victims spelled out in the sentence
 
 
-def decide(view: NodeView, settings: EvictSettings = EvictSettings()) -> Plan:  # noqa: B008 - frozen
-    """Return what is to be done for this view, and why not the rest. The same view gives the same plan.
+def decide(
+    view: NodeView,
+    settings: EvictSettings = EvictSettings(),  # noqa: B008 - frozen
+    features: Sequence[Feature] = FEATURES,
+) -> Plan:
+    """Return which pods are to be evicted for this view, and why not the rest. The same view gives the same plan.
 
-    The plan holds BEMemoryEvict and every other feature whose gate is on, in Koordinator's order; each counts what the
-    ones before it give back.
+    The plan holds BEMemoryEvict and every other feature whose gate is on, in Koordinator's order.
     """
     view = judged(view, settings.exemptions)
-    current = Round(view, settings)
-    plans = [
-        plan_feature(current, feature)
-        for feature in (*MEMORY_FEATURES, *CPU_FEATURES)
-        if feature.name == be_memory_evict.FEATURE or view.feature_gates.get(feature.name, False)
-    ]
+    asked = (each for each in features if each.is_asked(view.feature_gates))
+    return arbitrate(view, settings, [d for each in asked for d in each.decide(view, Empty(), settings).demands])
+
+
+def arbitrate(view: NodeView, settings: EvictSettings, demands: Sequence[Demand]) -> Plan:
+    """Return the victims of all demands: a pod counts once, and each demand counts what those before it release.
+
+    Forced demands come first, each kind in the order of `policy.strategies`; budgets and PodDisruptionBudgets hold for
+    all of them together.
+
+    Args:
+        view: the node, as `judged` returned it.
+        settings: of eviction rounds.
+        demands: of all strategies, in their order.
+    """
+    ordered = sorted(demands, key=lambda demand: demand.mode != "force")
+    reliefs = (*(feature.relief for feature in FEATURES), *(demand.relief for demand in ordered))
+    current = Round(view, settings, dict.fromkeys(reliefs))
+    plans = [plan_demand(current, demand) for demand in ordered]
     return Plan(
         now_ns=view.now_ns,
         features=tuple(plans),
-        sentence=_sentence(plans),
+        sentence=_sentence(plans, [demand.relief for demand in ordered]),
         ladder=rung_plans(view, plans, settings.ladder),
         undecided_namespaces=undecided_namespaces(view, settings.exemptions),
     )
 
 
-def _sentence(plans: list[FeaturePlan]) -> str:
-    acting = [plan for plan in plans if plan.victims]
+def _sentence(plans: list[FeaturePlan], reliefs: list[Relief]) -> str:
+    acting = [_acting(plan, relief) for plan, relief in zip(plans, reliefs, strict=True) if plan.victims]
     if acting:
-        return "; ".join(_acting(plan) for plan in acting)
+        return "; ".join(acting)
     # A feature that is off says nothing where another one is on.
     judged = [plan for plan in plans if plan.verdict.skipped is None] or plans[:1]
     return f"no action: {'; '.join(dict.fromkeys(_idle(plan) for plan in judged))}"
@@ -58,14 +75,13 @@ def _idle(plan: FeaturePlan) -> str:
     return f"{plan.verdict.reason}, but {plan.reason}{_passed_over(plan, _NO_EFFECT)}"
 
 
-def _acting(plan: FeaturePlan) -> str:
-    who = ", ".join(_named(victim.candidate, plan) for victim in plan.victims[:_NAMES])
+def _acting(plan: FeaturePlan, relief: Relief) -> str:
+    balance = plan.balance
+    who = ", ".join(_named(victim.candidate, plan, relief) for victim in plan.victims[:_NAMES])
     if len(plan.victims) > _NAMES:
         who += f" and {len(plan.victims) - _NAMES} more"
-    resource = next(iter(plan.verdict.amounts))
-    coming = plan.cpu.pending_millicpu if plan.cpu else plan.pending_bytes
-    pending = f", {amount_text(resource, coming)} already coming back" if coming else ""
-    missing = f"; {plan.reason}" if (plan.cpu.missing_millicpu if plan.cpu else plan.missing_bytes) else ""
+    pending = f", {balance.text(balance.pending)} already coming back" if balance.pending else ""
+    missing = f"; {plan.reason}" if balance.missing else ""
     return f"evicting {who}: {plan.verdict.reason}{pending}{missing}{_passed_over(plan)}"
 
 
@@ -78,12 +94,7 @@ def _passed_over(plan: FeaturePlan, codes: frozenset[str] = PASSED_OVER | _NO_EF
     return f"; passed over {held[0].namespace}/{held[0].name} ({held[0].why}){more}"
 
 
-def _named(candidate: Candidate, plan: FeaturePlan) -> str:
+def _named(candidate: Candidate, plan: FeaturePlan, relief: Relief) -> str:
     priority = "no priority" if candidate.priority is None else f"priority {candidate.priority}"
-    gives = format_bytes(candidate.credit_bytes)
-    if plan.cpu is not None:
-        credit = {resource: candidate_credit(candidate, resource) for resource in plan.verdict.amounts}
-        gives = " and ".join(amount_text(resource, amount) for resource, amount in credit.items() if amount)
-    elif is_mostly_kernel(candidate.kernel_bytes, candidate.credit_bytes):
-        gives += f", {format_bytes(candidate.kernel_bytes or 0)} of it kernel memory"
+    gives = relief.gives(candidate, plan.verdict.amounts)
     return f"{candidate.namespace}/{candidate.name} ({priority}, {gives})"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.pending import still_pending
 from koordebpf.policy.plan import Candidate
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PastEviction, PendingRelease, Problem, RefusedEviction
@@ -83,7 +84,9 @@ def after(memory: DecisionMemory, event: Event) -> DecisionMemory:
         case EvictionSent():
             return _sent(memory, event)
         case EvictionFailed(candidate, decided_ns):
-            return replace(memory, pending=_pending(memory.pending, candidate.uid, candidate.credit_bytes, decided_ns))
+            return replace(
+                memory, pending=_pending(memory.pending, candidate.uid, candidate.of(MEMORY).released, decided_ns)
+            )
         case OutcomeArrived():
             return _answered(memory, event.outcome, event.now_ns)
         case PodsListed(uids):
@@ -162,14 +165,15 @@ def is_fruitless(outcome: Outcome) -> bool:
 
 def _sent(memory: DecisionMemory, event: EvictionSent) -> DecisionMemory:
     pod, decided_ns = event.candidate, event.decided_ns
+    released = pod.of(MEMORY).released
     past = PastEviction(decided_ns, pod.uid, pod.namespace, pod.workload)
     return replace(
         memory,
         budget=memory.budget.refund(pod.uid, decided_ns).spend(past),
-        pending=_pending(memory.pending, pod.uid, pod.credit_bytes, decided_ns),
+        pending=_pending(memory.pending, pod.uid, released, decided_ns),
         effectiveness=memory.effectiveness.after(
             pod.uid,
-            credit_bytes=pod.credit_bytes if event.for_use else 0,
+            credit_bytes=released if event.for_use else 0,
             used_bytes=event.used_bytes,
             decided_ns=decided_ns,
         ),

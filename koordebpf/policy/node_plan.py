@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from koordebpf.policy.decide import decide
+from koordebpf.policy.decide import arbitrate
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Plan
+from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
+from koordebpf.policy.strategies import OWN_STRATEGIES, StrategySettings, decide_strategies
+from koordebpf.policy.strategy import GATE_OFF
 from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.state.pods.exemptions import judged
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 
 
+class OtherDecision(msgspec.Struct, frozen=True):
+    """What a strategy beside evictions and suppression decides; what it demands of pods is in the features."""
+
+    reason: str
+    skipped: str | None = None
+    writes: tuple[CgroupWrite, ...] = ()
+    sysctls: tuple[SysctlWrite, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+
 class NodePlan(Plan, frozen=True, kw_only=True):
-    """The plan with suppression and the stall net beside the evictions: what `koordebpf plan` prints."""
+    """The plan with suppression and the stall net beside the evictions: what `koordebpf plan` prints.
+
+    `guards`: of a round of an agent, those that are closed and keep it from acting. `strategies`: the decisions of the
+    others whose gate is on, by name.
+    """
 
     suppression: ExplainedSuppression
     stall_net: Verdict  # StallEvict, judged whether its gate is on or not
+    guards: tuple[ClosedGuard, ...] = ()
+    strategies: Mapping[str, OtherDecision] = {}
 
 
-def decide_node(view: NodeView, eviction: EvictSettings, suppress: SuppressSettings) -> NodePlan:
-    """Return all decisions for this view; evictions and suppression do not know of each other, as in the agent."""
+def decide_node(
+    view: NodeView,
+    eviction: EvictSettings,
+    suppress: SuppressSettings,
+    strategies: StrategySettings = StrategySettings(),  # noqa: B008 - frozen
+    states: Mapping[str, Any] | None = None,
+) -> NodePlan:
+    """Return all decisions for this view; evictions and suppression do not know of each other, as in the agent.
+
+    `states` is what the other strategies remember, by name.
+    """
     view = judged(view, eviction.exemptions)
-    plan = decide(view, eviction)
+    settings = TickSettings(eviction=eviction, suppress=suppress, strategies=strategies)
+    decisions = decide_strategies(view, states or {}, settings, has_cpu=view.cpu is not None)
+    plan = arbitrate(view, eviction, [each for made in decisions.values() for each in made.demands])
     suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
     stalls = stall_evict(view, eviction.stall.full_percent, eviction.stall.seconds, strict=eviction.strict_compat)
-    return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression, stall_net=stalls)
-
-
-def node_plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a plan."""
-    return msgspec.json.schema(NodePlan)
+    shown = {
+        each.name: OtherDecision(made.reason, made.skipped, made.writes, made.sysctls, made.conditions)
+        for each in OWN_STRATEGIES
+        if (made := decisions.get(each.name)) is not None and made.skipped != GATE_OFF
+    }
+    return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression, stall_net=stalls, strategies=shown)

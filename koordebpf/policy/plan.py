@@ -4,32 +4,47 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.errors import ConfigError
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.ladder_settings import Rung
+from koordebpf.state.amount import Dimension, Resource
 
 
-class CandidateCpu(msgspec.Struct, frozen=True):
-    """What the eviction of a candidate would release of CPU. Millicpu."""
+class Balance(msgspec.Struct, frozen=True):
+    """What one round needs of a resource, and what it gets, in its unit. Zeros: the feature does not fire."""
 
-    used_millicpu: int | None  # None: not measured
-    request_resource: str  # what its band asks for
-    request_millicpu: int  # of that resource
-    batch_millicpu: int  # of batch-cpu
+    resource: Resource
+    need: int = 0
+    pending: int = 0  # credit of pods that already leave, counted against the need
+    shared: int = 0  # credit of the victims of features before this one, counted against the need
+    credit: int = 0  # of the victims
+    missing: int = 0  # need that no candidate can cover
+
+    def text(self, value: int) -> str:
+        """Return an amount of the resource for people."""
+        return self.resource.unit.format(value)
 
 
-class CpuAmounts(msgspec.Struct, frozen=True):
-    """A feature's part of the plan where it judges CPU. Millicpu; the names as in `FeaturePlan`."""
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """What a pod takes of one resource, in its unit."""
 
-    need_millicpu: int = 0
-    pending_millicpu: int = 0
-    shared_millicpu: int = 0
-    credit_millicpu: int = 0
-    missing_millicpu: int = 0
+    resource: Resource
+    used: int | None  # None: not measured
+    released: int  # of what is used, by its eviction
+    asked: str = ""  # dimension of what its band asks for
+    requested: int = 0
+    others: tuple[tuple[str, int], ...] = ()  # what it requests beside, by dimension
+
+    def credit(self, dimension: Dimension) -> int:
+        """Return what its eviction releases."""
+        if dimension.is_use:
+            return self.released
+        if dimension.name == self.asked:
+            return self.requested
+        return sum(amount for name, amount in self.others if name == dimension.name)
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One pod in the ranking, with the parts of its rank and what its eviction would release. Bytes."""
+    """One pod in the ranking, with the parts of its rank and what its eviction would release."""
 
     rank: int  # 1 is evicted first
     uid: str
@@ -37,12 +52,10 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     name: str
     cgroup_id: int | None
     priority: int | None
-    used_bytes: int | None  # page cache left out; None: not measured
-    credit_bytes: int
-    koordinator_credit_bytes: int
-    growth_bytes_per_s: float | None = None
-    request_resource: str = "memory"  # what its band asks for
-    request_bytes: int = 0  # of that resource
+    holdings: tuple[Holding, ...]  # of each resource that was measured
+    koordinator_credit_bytes: int = 0  # of memory, as Koordinator counts it
+    growth_bytes_per_s: float | None = None  # of memory
+    kernel_bytes: int | None = None  # of its memory in use: what the kernel holds for it; None: not measured
     own_priority: int = 0  # annotation koordinator.sh/eviction-priority
     sub_priority: int | None = None  # label koordinator.sh/priority; None: equal to the priority
     caused_ns: int | None = (
@@ -50,8 +63,13 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     )
     workload: str | None = None  # its controller, as namespace/kind/name
     disruption: str | None = None  # `allowed`, or why a PodDisruptionBudget refuses; None: nothing is known of them
-    cpu: CandidateCpu | None = None  # None: nothing was measured of the node's CPUs
-    kernel_bytes: int | None = None  # of `used_bytes`: what the kernel holds for it; None: not measured
+
+    def of(self, resource: Resource) -> Holding:
+        """Return what it takes of a resource; nothing where that was not measured."""
+        for each in self.holdings:
+            if each.resource is resource or each.resource == resource:
+                return each
+        return Holding(resource, None, 0)
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False):
@@ -76,19 +94,14 @@ class Excluded(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeaturePlan(msgspec.Struct, frozen=True):
-    """One feature's part of the plan. Bytes; of a feature that judges CPU they are 0, and `cpu` has the amounts."""
+    """One feature's part of the plan."""
 
     verdict: Verdict
-    need_bytes: int = 0
-    pending_bytes: int = 0  # credit of pods that already leave, counted against the need
-    shared_bytes: int = 0  # credit of the victims of features before this one, counted against the need
+    balance: Balance
     victims: tuple[Victim, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # the whole ranking
     excluded: tuple[Excluded, ...] = ()
-    credit_bytes: int = 0  # of the victims
-    missing_bytes: int = 0  # need that no candidate can cover
     reason: str = ""  # why nothing, or why no more
-    cpu: CpuAmounts | None = None
     not_honoured: tuple[Excluded, ...] = ()  # what would have spared a candidate, if the operator honoured it there
 
 
@@ -128,19 +141,3 @@ class Plan(msgspec.Struct, frozen=True):
     def victims(self) -> tuple[Victim, ...]:
         """All victims in the order of their eviction."""
         return tuple(victim for feature in self.features for victim in feature.victims)
-
-
-def encode_plan(plan: Plan) -> bytes:
-    """Return the plan as JSON that `decode_plan` reads back to an equal value."""
-    return msgspec.json.encode(plan)
-
-
-def decode_plan(raw: bytes, path: str) -> Plan:
-    """Return the plan in `raw`; `path` says where it came from.
-
-    Raises: ConfigError: not a plan; names the JSON path and the rule.
-    """
-    try:
-        return msgspec.json.decode(raw, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(path, raw[:80].decode(errors="replace"), str(error)) from error

@@ -11,6 +11,7 @@ from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.view import cpu_view
+from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -94,13 +95,15 @@ def build_view(
     )
 
 
-def view_of_frame(frame: Frame, *, strict: bool = False) -> NodeView:
+def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFacts] | None = None) -> NodeView:
     """Return the view a frame stands for; `strict` as in `build_view`.
+
+    `facts` are those of the frame's pods where the caller has decoded them already, as an agent does once per change.
 
     Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
     """
     return build_view(
-        pods=facts_of_pods(frame.pods),
+        pods=facts_of_pods(frame.pods) if facts is None else facts,
         node=frame.node,
         strategy=strategy_of_frame(frame),
         measured=frame.measured,
@@ -122,16 +125,30 @@ def view_of_frame(frame: Frame, *, strict: bool = False) -> NodeView:
     )
 
 
+def with_memory(view: NodeView, memory: DecisionMemory) -> NodeView:
+    """Return the view with another memory of evictions."""
+    return msgspec.structs.replace(
+        view,
+        pending=memory.pending,
+        refused=memory.refused,
+        last_evict_ns=memory.last.last_ns(for_cpu=False),
+        evictions=memory.budget.recent(view.now_ns),
+        last_cpu_evict_ns=memory.last.last_ns(for_cpu=True),
+    )
+
+
 def namespace_labels(namespaces: Iterable[Namespace]) -> dict[str, Labels]:
     """Return the labels of each namespace by its name, in a form that can be hashed."""
     return {each.metadata.name: tuple(sorted((each.metadata.labels or {}).items())) for each in namespaces}
 
 
 def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:
-    """Return the strategy in force in a frame; None: no source told.
+    """Return the strategy in force in a frame; None: no source has one.
 
     Raises: ConfigError: its NodeSLO or ConfigMap is unusable.
     """
+    if not isinstance(frame.strategyInForce, msgspec.UnsetType):
+        return frame.strategyInForce
     labels = frame.node.metadata.labels if frame.node else None
     nodeslo = None if isinstance(frame.nodeSLO, msgspec.UnsetType) or bytes(frame.nodeSLO) == b"null" else frame.nodeSLO
     return strategy_for(nodeslo, frame.sloControllerConfig, labels)

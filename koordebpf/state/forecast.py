@@ -20,7 +20,7 @@ HORIZON_S = 86_400.0  # Why: what is a day off is no forecast of a minute's samp
 # The windows that tell of a crossing T away are those from T/16 to 4·T: shorter ones are noise, longer ones the past.
 _SHORTEST = 16
 _LONGEST = 4
-_SLOPE = 4  # of these, what is at least T/4 long tells how fast and how slow it may go on
+_SLOPE = 4  # of these, what is at least T/4 long bounds how fast and how slow it may continue
 _BAND = 2.0  # what lies off the line was seen at a dozen moments: at others it may be twice as much
 _ROUNDS = 8
 _MOST_STALLED = 0.9

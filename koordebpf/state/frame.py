@@ -24,9 +24,17 @@ def decode_frame(raw: bytes, path: str) -> Frame:
     try:
         frame = msgspec.json.decode(raw, type=Frame)
     except msgspec.ValidationError as error:
-        raise _located(raw, path, str(error)) from error
+        raise located(raw, path, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(path, raw[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+    return check_frame(frame, path)
+
+
+def check_frame(frame: Frame, path: str) -> Frame:
+    """Return a decoded frame if each of its objects is there once, by name.
+
+    Raises: ConfigError: names the JSON path, the value and the rule.
+    """
     _refuse_unnamed_pods(frame, path)
     _refuse_namespaces_that_are_there_twice(frame, path)
     return frame
@@ -65,7 +73,8 @@ def _refuse_unnamed_pods(frame: Frame, path: str) -> None:
         measured.add(measure.uid)
 
 
-def _located(raw: bytes, path: str, message: str) -> ConfigError:
+def located(raw: bytes, path: str, message: str) -> ConfigError:
+    """Return the error that names the place which msgspec's message names, and the value there."""
     found = _AT.match(message)
     rule, inner = (found["rule"], found["path"] or "") if found else (message, "")
     try:

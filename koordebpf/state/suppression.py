@@ -1,4 +1,4 @@
-"""What suppression has to remember from one decision to the next."""
+"""State of CPU suppression that is carried from one decision to the next."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def with_nodeslo(frame: Frame, nodeslo: msgspec.Raw) -> Frame:
     Raises: ConfigError: a value in it has the wrong type.
     """
     parse_nodeslo(nodeslo)
-    return msgspec.structs.replace(frame, nodeSLO=nodeslo, sloControllerConfig=None)
+    return msgspec.structs.replace(frame, nodeSLO=nodeslo, sloControllerConfig=None, strategyInForce=msgspec.UNSET)
 
 
 def with_configmap(frame: Frame, data: Mapping[str, str]) -> Frame:
@@ -40,7 +40,9 @@ def with_configmap(frame: Frame, data: Mapping[str, str]) -> Frame:
 
     Raises: ConfigError: a value in it has the wrong type.
     """
-    other = msgspec.structs.replace(frame, nodeSLO=msgspec.UNSET, sloControllerConfig=dict(data))
+    other = msgspec.structs.replace(
+        frame, nodeSLO=msgspec.UNSET, sloControllerConfig=dict(data), strategyInForce=msgspec.UNSET
+    )
     strategy_of_frame(other)
     return other
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
+from koordebpf.policy.detect.verdict import Need
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
-
-Need = TypeVar("Need")
+from koordebpf.state.amount import dimension
 
 
 def over_allocatable(
     requested: Mapping[str, int],
     allocatable: Mapping[str, int],
     percents: tuple[int, int],
-    need_of: Callable[[str, int, int, int], Need],
-    text: Callable[[int], str],
 ) -> tuple[tuple[Need, ...], tuple[str, ...]]:
     """Return what is too much of each resource, and a sentence for each that anything is requested of.
 
@@ -23,8 +20,6 @@ def over_allocatable(
         requested: in the order in which resources are reported.
         allocatable: absent is 0: then all that is requested is the need.
         percents: threshold and lower mark, of what is allocatable.
-        need_of: makes a need of the resource, what is to be released, what is requested and what is allocatable.
-        text: an amount for people.
     """
     threshold, lower = percents
     needs: list[Need] = []
@@ -33,8 +28,10 @@ def over_allocatable(
         has = allocatable.get(resource, 0)
         if not asked:
             continue
+        counted = dimension(resource)
+        text = counted.resource.unit.format
         if has <= 0:
-            needs.append(need_of(resource, asked, asked, has))
+            needs.append(Need(counted, asked, asked, has))
             sentences.append(f"{text(asked)} of {resource} are requested and none is allocatable")
             continue
         percent = asked * 100 // has
@@ -42,6 +39,6 @@ def over_allocatable(
             sentences.append(f"{resource} requested at {percent} % ≤ {threshold} % of allocatable")
             continue
         need = asked - first_byte_at(lower, has)
-        needs.append(need_of(resource, need, asked, has))
+        needs.append(Need(counted, need, asked, has))
         sentences.append(f"{resource} requested at {percent} % > {threshold} % of allocatable, need {text(need)}")
     return tuple(needs), tuple(sentences)

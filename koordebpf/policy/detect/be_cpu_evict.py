@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.policy.detect.verdict import BE_REQUESTED_CPU, CpuEvidence, CpuMoment, CpuNeed, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
 from koordebpf.slo.strategies.cpu_threshold_rules import (
     BY_ALLOCATABLE,
     DEFAULT_BE_USAGE_THRESHOLD_PERCENT,
     be_cpu_evict_problem,
 )
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
+from koordebpf.state.amount import BE_REQUESTED_CPU, CPU
 from koordebpf.state.cpu.best_effort import be_limit_millicpu, be_request_millicpu
 from koordebpf.state.cpu.measured import CpuView
 from koordebpf.state.cpu.view import MILLI
@@ -65,12 +66,12 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
     for moment, when in ((average, f"in {window.window_ns // NS_PER_S} s"), (now, "now")):
         is_busy = below_one_is_busy and moment.limit < MILLI
         if (why := _why_fine(moment, 0 if is_busy else busy, lower)) is not None:
-            return Verdict(FEATURE, False, f"{why} {when}", cpu=evidence)
+            return Verdict(FEATURE, False, f"{why} {when}", evidence=evidence)
     need = _need(average, upper)
     if (now.request, now.limit) != (average.request, average.limit):
         need = min(need, _need(now, upper))
     if need <= 0:
-        return Verdict(FEATURE, False, f"best-effort pods have what {upper} % of their requests are", cpu=evidence)
+        return Verdict(FEATURE, False, f"best-effort pods have what {upper} % of their requests are", evidence=evidence)
     return Verdict(
         feature=FEATURE,
         fires=True,
@@ -78,27 +79,28 @@ def be_cpu_evict(view: NodeView, *, below_one_is_busy: bool = False) -> Verdict:
             f"best-effort pods may have {format_millicpu(average.limit)}, {_percent(average)} % ≤ {lower} % of what "
             f"they ask for, need {format_millicpu(need)} less asked for to reach {upper} %"
         ),
-        cpu=evidence,
-        cpu_needs=(CpuNeed(BE_REQUESTED_CPU, need, average.request, average.limit),),
+        evidence=evidence,
+        needs=(Need(BE_REQUESTED_CPU, need, average.request, average.limit),),
     )
 
 
 # The percents are those of the strategy: busy, lower, upper.
-def _evidence(window_ns: int, average: _Moment, now: _Moment, percents: tuple[int, int, int]) -> CpuEvidence:
+def _evidence(window_ns: int, average: _Moment, now: _Moment, percents: tuple[int, int, int]) -> UseEvidence:
     busy, lower, upper = percents
-    return CpuEvidence(
-        window_ns=window_ns,
-        used_millicpu=average.used,
-        of_millicpu=average.limit,
+    return UseEvidence(
+        CPU,
+        of=average.limit,
+        used=average.used,
         used_percent=average.used * 100 // average.limit if average.limit else None,
         threshold_percent=busy,
         lower_percent=lower,
-        threshold_millicpu=first_byte_at(busy, average.limit),
-        lower_millicpu=average.request * lower // 100,
+        threshold=first_byte_at(busy, average.limit),
+        lower=average.request * lower // 100,
+        window_ns=window_ns,
         upper_percent=upper,
-        upper_millicpu=average.request * upper // 100,
-        request_millicpu=average.request,
-        now=CpuMoment(now.used, now.limit, now.request),
+        upper=average.request * upper // 100,
+        request=average.request,
+        now=UseMoment(now.used, now.limit, now.request),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
 from koordebpf.policy.detect.strategy_gate import skip, skipped_cpu
-from koordebpf.policy.detect.verdict import CpuNeed, Verdict
+from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.slo.strategies.cpu_threshold_rules import (
     cpu_allocatable_percents,
     cpu_allocatable_problem,
@@ -13,7 +13,6 @@ from koordebpf.slo.strategies.cpu_threshold_rules import (
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.pods.requests import BATCH_CPU, MID_CPU, NATIVE_CPU
 from koordebpf.state.view import FINISHED_PHASES, NodeView
-from koordebpf.units import format_millicpu
 
 FEATURE = "CPUAllocatableEvict"
 _RESOURCES = (BATCH_CPU, MID_CPU, NATIVE_CPU)
@@ -39,11 +38,9 @@ def cpu_allocatable_evict(view: NodeView, *, unless_written: bool = False) -> Ve
         _requested(view, allocatable_priority(view.strategy)),
         view.cpu.allocatable,
         cpu_allocatable_percents(view.strategy),
-        CpuNeed,
-        format_millicpu,
     )
     reason = "; ".join(sentences) or "no pod in reach asks for CPU"
-    return Verdict(FEATURE, bool(needs), reason, cpu_needs=needs)
+    return Verdict(FEATURE, bool(needs), reason, needs=needs)
 
 
 def _requested(view: NodeView, highest: int) -> dict[str, int]:

@@ -1,11 +1,12 @@
-"""CPUEvict: does the node use more CPU than the line above which pods go by their priority."""
+"""CPUEvict: does the node use more CPU than the line above which pods are evicted by priority."""
 
 from __future__ import annotations
 
 from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.policy.detect.verdict import USED_CPU, CpuEvidence, CpuMoment, CpuNeed, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
 from koordebpf.slo.strategies.cpu_threshold_rules import cpu_evict_lower_percent, cpu_evict_problem
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
+from koordebpf.state.amount import CPU, USED_CPU
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu
 
@@ -36,34 +37,35 @@ def cpu_evict(view: NodeView, *, by_percent: bool = False) -> Verdict:
         return skip(FEATURE, "no_window", "the node's CPU usage is known for less than a third of the window")
     used, now, capacity = window.node_used_millicpu, usage.node_used_millicpu, cpu.capacity_millicpu
     percent, percent_now = used * 100 // capacity, now * 100 // capacity
-    evidence = CpuEvidence(
-        window_ns=window.window_ns,
-        used_millicpu=used,
-        of_millicpu=capacity,
+    evidence = UseEvidence(
+        CPU,
+        of=capacity,
+        used=used,
         used_percent=percent,
         threshold_percent=threshold,
         lower_percent=lower,
-        threshold_millicpu=first_byte_at(threshold, capacity),
-        lower_millicpu=max(capacity * lower // 100, 0),
-        now=CpuMoment(now, capacity),
+        threshold=first_byte_at(threshold, capacity),
+        lower=max(capacity * lower // 100, 0),
+        window_ns=window.window_ns,
+        now=UseMoment(now, capacity),
     )
     if percent < threshold:
-        return Verdict(FEATURE, False, f"node uses {percent} % of its CPU < {threshold} %", cpu=evidence)
+        return Verdict(FEATURE, False, f"node uses {percent} % of its CPU < {threshold} %", evidence=evidence)
     if percent_now < threshold:
         over = f"node uses {percent_now} % of its CPU now < {threshold} %"
-        return Verdict(FEATURE, False, f"{over}; {percent} % in {window.window_ns // NS_PER_S} s", cpu=evidence)
+        return Verdict(FEATURE, False, f"{over}; {percent} % in {window.window_ns // NS_PER_S} s", evidence=evidence)
     if by_percent:
         need = capacity * (min(percent, percent_now) - lower) // 100
     else:
-        need = min(used, now) - evidence.lower_millicpu
+        need = min(used, now) - max(capacity * lower // 100, 0)
     if need <= 0:  # a threshold of 0 on an idle node
-        return Verdict(FEATURE, False, "node uses no CPU", cpu=evidence)
+        return Verdict(FEATURE, False, "node uses no CPU", evidence=evidence)
     return Verdict(
         feature=FEATURE,
         fires=True,
         reason=(
             f"node uses {percent} % of its CPU ≥ {threshold} %, need {format_millicpu(need)} to reach {max(lower, 0)} %"
         ),
-        cpu=evidence,
-        cpu_needs=(CpuNeed(USED_CPU, need, used, capacity),),
+        evidence=evidence,
+        needs=(Need(USED_CPU, need, used, capacity),),
     )

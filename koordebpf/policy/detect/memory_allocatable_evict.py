@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
 from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import ResourceNeed, Verdict
+from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_rules import (
     allocatable_priority,
@@ -14,7 +14,6 @@ from koordebpf.slo.strategies.threshold_rules import (
 )
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.view import FINISHED_PHASES, NodeView
-from koordebpf.units import format_bytes
 
 FEATURE = "MemoryAllocatableEvict"
 _RESOURCES = (BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY)
@@ -41,12 +40,10 @@ def memory_allocatable_evict(view: NodeView, *, unless_written: bool = False) ->
         _requested(view, view.strategy),
         view.allocatable,
         memory_allocatable_percents(view.strategy),
-        ResourceNeed,
-        format_bytes,
     )
-    total = sum(need.need_bytes for need in needs)
+    total = sum(need.need for need in needs) if needs else None
     reason = "; ".join(sentences) or "no pod in reach asks for memory"
-    return Verdict(FEATURE, bool(needs), reason, need_bytes=total, koordinator_need_bytes=total, needs=needs)
+    return Verdict(FEATURE, bool(needs), reason, needs=needs, koordinator_need=total)
 
 
 def _requested(view: NodeView, strategy: ResourceThresholdStrategy) -> dict[str, int]:

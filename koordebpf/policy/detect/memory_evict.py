@@ -1,4 +1,4 @@
-"""MemoryEvict: is the node's memory above the line at which pods go by their priority."""
+"""MemoryEvict: is the node's memory above the line at which pods are evicted by priority."""
 
 from __future__ import annotations
 

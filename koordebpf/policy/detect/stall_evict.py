@@ -9,7 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import USED, ResourceNeed, StallEvidence, Verdict
+from koordebpf.policy.detect.verdict import Need, StallEvidence, Verdict
+from koordebpf.state.amount import USED
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
@@ -69,8 +70,7 @@ def stall_evict(view: NodeView, full_percent: int, seconds: int, *, strict: bool
         FEATURE,
         fires=True,
         reason=f"{said}, for {int(evidence.above_s)} s ≥ {seconds} s{at}",
-        need_bytes=(need := max(capacity // _RECLAIM_SHARE, 1)),
-        needs=(ResourceNeed(USED, need, used or 0, capacity),),
+        needs=(Need(USED, max(capacity // _RECLAIM_SHARE, 1), used or 0, capacity),),
         stall=evidence,
     )
 

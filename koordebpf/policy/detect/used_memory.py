@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import USED, Evidence, ResourceNeed, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
 from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent
+from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.view import NodeView, TimeTo
 from koordebpf.units import format_bytes, format_ns
 
@@ -42,15 +43,16 @@ def used_memory(
     if used is None:
         return skip(feature, "unknown_usage", "the node's memory usage is not known")
     used_percent = used * 100 // capacity
-    evidence = Evidence(
-        capacity_bytes=capacity,
-        used_bytes=used,
+    evidence = UseEvidence(
+        MEMORY,
+        of=capacity,
+        used=used,
         used_percent=used_percent,
         threshold_percent=threshold,
         lower_percent=lower,
-        threshold_bytes=first_byte_at(threshold, capacity),
+        threshold=first_byte_at(threshold, capacity),
         # Below threshold 2 the default lower mark is negative; nothing can be used less than not at all.
-        lower_bytes=max(capacity * lower // 100, 0),
+        lower=max(capacity * lower // 100, 0),
     )
     first = first_byte_at(threshold, capacity)
     ahead = None
@@ -66,10 +68,9 @@ def used_memory(
         feature=feature,
         fires=True,
         reason=f"{said}, need {format_bytes(need)} to reach {max(lower, 0)} %",
-        need_bytes=need,
-        koordinator_need_bytes=koordinator_need,
         evidence=evidence,
-        needs=(ResourceNeed(USED, need, used, capacity),),
+        needs=(Need(USED, need, used, capacity),),
+        koordinator_need=koordinator_need,
         ahead=ahead,
     )
 

@@ -4,78 +4,49 @@ from __future__ import annotations
 
 import msgspec
 
+from koordebpf.state.amount import Dimension, Resource
 from koordebpf.state.view import TimeTo
 
 
-class Evidence(msgspec.Struct, frozen=True):
-    """The numbers a verdict rests on. Bytes; percents as configured."""
+class UseMoment(msgspec.Struct, frozen=True, gc=False):
+    """What is used and what there is of a resource, over some time, in its unit."""
 
-    capacity_bytes: int
-    used_bytes: int
-    used_percent: int  # floor(used · 100 / capacity), Koordinator's integer rule
+    used: int
+    of: int  # capacity, or what best-effort pods may have
+    request: int | None = None  # BECPUEvict: what they ask for
+
+
+class UseEvidence(msgspec.Struct, frozen=True):
+    """The use of a resource that a verdict rests on, in its unit; percents as configured.
+
+    With `window_ns` it is an average, and `now` is the last sample. Of BECPUEvict the threshold is of what best-effort
+    pods may have, the marks are of what they ask for.
+    """
+
+    resource: Resource
+    of: int  # capacity, or what best-effort pods may have
+    used: int
+    used_percent: int | None = (
+        None  # floor(used · 100 / of), Koordinator's integer rule; None: there is nothing to have
+    )
     threshold_percent: int | None = None
     lower_percent: int | None = None
-    threshold_bytes: int | None = None  # smallest usage that fires
-    lower_bytes: int | None = None
-
-
-USED = "used"  # the resource of a need that only released memory can meet
-
-
-class ResourceNeed(msgspec.Struct, frozen=True):
-    """What is too much of one resource. Bytes.
-
-    `resource` is `used`, or what pods request: memory, kubernetes.io/batch-memory or kubernetes.io/mid-memory.
-    """
-
-    resource: str
-    need_bytes: int  # to release to reach the lower mark
-    now_bytes: int  # what is used, or requested
-    of_bytes: int  # capacity, or what is allocatable
-
-
-USED_CPU = "used cpu"  # as `used`, of CPU time
-BE_REQUESTED_CPU = "best-effort cpu"  # batch-cpu that pods with the label BE ask for, whatever their band
-
-
-class CpuMoment(msgspec.Struct, frozen=True, gc=False):
-    """CPU used and CPU available, over some time. Millicpu."""
-
-    used_millicpu: int
-    of_millicpu: int  # capacity, or what best-effort pods may have
-    request_millicpu: int | None = None  # BECPUEvict: what they ask for
-
-
-class CpuEvidence(msgspec.Struct, frozen=True):
-    """The averages a verdict on CPU rests on, and `now`. Millicpu; percents as configured.
-
-    Of BECPUEvict the threshold is of what best-effort pods may have, the marks are of what they ask for.
-    """
-
-    window_ns: int
-    used_millicpu: int
-    of_millicpu: int  # capacity, or what best-effort pods may have
-    used_percent: int | None  # floor(used · 100 / of), Koordinator's integer rule; None: there is nothing to have
-    threshold_percent: int
-    lower_percent: int
-    threshold_millicpu: int  # smallest usage that fires
-    lower_millicpu: int
+    threshold: int | None = None  # smallest usage that fires
+    lower: int | None = None
+    window_ns: int | None = None  # None: it is no average
     upper_percent: int | None = None  # BECPUEvict, as all below but `now`
-    upper_millicpu: int | None = None
-    request_millicpu: int | None = None
-    now: CpuMoment | None = None
+    upper: int | None = None
+    request: int | None = None
+    now: UseMoment | None = None
 
 
-class CpuNeed(msgspec.Struct, frozen=True):
-    """What is too much of one resource of CPU. Millicpu.
+class Need(msgspec.Struct, frozen=True):
+    """What is too much of a resource, in its unit."""
 
-    `resource` is `used cpu`, `best-effort cpu`, or what pods request: cpu, kubernetes.io/batch-cpu or mid-cpu.
-    """
-
-    resource: str
-    need_millicpu: int  # to release to reach the lower mark, or the upper one of BECPUEvict
-    now_millicpu: int  # what is used, or requested
-    of_millicpu: int  # capacity, what is allocatable, or what best-effort pods may have
+    dimension: Dimension
+    need: int  # to release to reach the lower mark, or the upper one of BECPUEvict
+    now: int  # what is used, or requested
+    of: int  # capacity, what is allocatable, or what best-effort pods may have
 
 
 class StallEvidence(msgspec.Struct, frozen=True):
@@ -99,26 +70,29 @@ class StallEvidence(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """Whether a condition holds. `reason` is one sentence with both numbers, also where it does not fire.
 
-    `skipped` is set (a short stable word for metrics) when the condition could not or must not be judged. Of a feature
-    that judges CPU `cpu` and `cpu_needs` stand in place of `evidence` and `needs`, and the bytes are 0.
+    `skipped` is set (a short stable word for metrics) when the condition could not or must not be judged.
     """
 
     feature: str
     fires: bool
     reason: str
-    need_bytes: int = 0  # to release to reach the lower mark; 0 unless it fires
-    koordinator_need_bytes: int = 0  # by Koordinator's floored percent, for comparison
     skipped: str | None = None
-    evidence: Evidence | None = None
-    needs: tuple[ResourceNeed, ...] = ()  # by resource; `need_bytes` is their sum
+    evidence: UseEvidence | None = None
+    needs: tuple[Need, ...] = ()  # what to release to reach the lower mark; none unless it fires
+    koordinator_need: int | None = None  # by Koordinator's floored percent; None: there is nothing to compare
     ahead: TimeTo | None = None  # it fires before the threshold, which will be crossed in this time
-    cpu: CpuEvidence | None = None
-    cpu_needs: tuple[CpuNeed, ...] = ()
     stall: StallEvidence | None = None  # StallEvict; its need is what may be reclaimed at once, at most
 
     @property
-    def amounts(self) -> dict[str, int]:
-        """Resource → need: bytes, or millicpu of a feature that judges CPU."""
-        return {need.resource: need.need_bytes for need in self.needs} | {
-            need.resource: need.need_millicpu for need in self.cpu_needs
-        }
+    def amounts(self) -> dict[Dimension, int]:
+        """Need by dimension."""
+        return {need.dimension: need.need for need in self.needs}
+
+    @property
+    def need(self) -> int:
+        """The sum of the needs: all are of one resource."""
+        return sum(need.need for need in self.needs)
+
+    def is_for(self, resource: Resource) -> bool:
+        """Tell whether it fires because this resource is short."""
+        return any(need.dimension.resource == resource for need in self.needs)

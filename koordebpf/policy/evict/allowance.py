@@ -38,7 +38,7 @@ class Allowance:
 
     @property
     def is_endless(self) -> bool:
-        """Whether everybody may go, and nothing is known of PodDisruptionBudgets."""
+        """Whether every pod may be evicted, and nothing is known of PodDisruptionBudgets."""
         return self._per_workload is None and self._per_namespace is None and not self._disruptions.is_known
 
     def copy(self) -> Self:

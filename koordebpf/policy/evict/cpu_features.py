@@ -9,12 +9,14 @@ from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.candidates.best_effort import candidates_of
 from koordebpf.policy.evict.candidates.by_priority import candidates_by_priority, priority_key, priority_order
 from koordebpf.policy.evict.candidates.protection import exclusion
-from koordebpf.policy.evict.features import Feature, Ranking
-from koordebpf.policy.evict.ranking.order import as_candidates, be_key, by_name, with_cpu
+from koordebpf.policy.evict.features import Feature
+from koordebpf.policy.evict.ranking.order import as_candidates, be_key, by_name
 from koordebpf.policy.evict.ranking.preference import preferred
+from koordebpf.policy.evict.resources import CPU_RELIEF
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.policy.strategy import Ranking
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.view import NodeView, PodView
 
@@ -34,7 +36,7 @@ def _judge_by_usage(view: NodeView, settings: EvictSettings) -> Verdict:
 def _rank_be(current: Round) -> Ranking:
     pods, excluded = candidates_of(current, be_cpu_evict.FEATURE, needs_memory=False)
     order = preferred(be_cpu_order(pods), be_key, _used_permille, {}, current.settings, current.victims)
-    return with_cpu(as_candidates(order), order), excluded
+    return as_candidates(order, current.reliefs), excluded
 
 
 def _rank_allocatable(current: Round) -> Ranking:
@@ -66,7 +68,7 @@ def _measured(pods: Iterable[PodView]) -> tuple[list[PodView], list[Excluded]]:
 
 def _by_priority(current: Round, pods: Iterable[PodView], size: Callable[[PodView], int]) -> tuple[Candidate, ...]:
     order = preferred(priority_order(pods, size), priority_key, size, {}, current.settings, current.victims)
-    return with_cpu(as_candidates(order), order)
+    return as_candidates(order, current.reliefs)
 
 
 def be_cpu_order(pods: Iterable[PodView]) -> list[PodView]:
@@ -97,9 +99,13 @@ def _requested(pod: PodView) -> int:
 
 
 CPU_FEATURES = (
-    Feature(be_cpu_evict.FEATURE, _judge_be, _rank_be, "best-effort pod"),
+    Feature(be_cpu_evict.FEATURE, CPU_RELIEF, _judge_be, _rank_be, "best-effort pod"),
     Feature(
-        cpu_allocatable_evict.FEATURE, _judge_allocatable, _rank_allocatable, "pod in reach of the priority threshold"
+        cpu_allocatable_evict.FEATURE,
+        CPU_RELIEF,
+        _judge_allocatable,
+        _rank_allocatable,
+        "pod in reach of the priority threshold",
     ),
-    Feature(cpu_evict.FEATURE, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"),
+    Feature(cpu_evict.FEATURE, CPU_RELIEF, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"),
 )

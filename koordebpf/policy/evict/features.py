@@ -1,10 +1,8 @@
-"""The features that evict for memory, in Koordinator's fixed order."""
+"""The features that evict for memory, in Koordinator's fixed order, and what every feature is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-
-import msgspec
 
 from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.policy.detect import be_memory_evict, memory_allocatable_evict, memory_evict, stall_evict
@@ -13,29 +11,64 @@ from koordebpf.policy.evict.candidates.best_effort import candidates_of
 from koordebpf.policy.evict.candidates.by_priority import candidates_by_priority, priority_key, priority_order
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.evict.candidates.protection import exclusion
-from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order, with_cpu
+from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
 from koordebpf.policy.evict.ranking.preference import preferred
+from koordebpf.policy.evict.resources import MEMORY_RELIEF, Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.policy.plan import Candidate
+from koordebpf.policy.strategy import Decision, Demand, Empty, Ranking, Strategy
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.stalls.causes import largest_cause_ns
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_ns
 
-Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
+
+class Feature(Strategy[Empty, EvictSettings]):
+    """One of the features that evict: its condition, and which pods may be evicted for it in which order.
+
+    Args:
+        name: as in Koordinator; also its gate.
+        relief: of the resource that it judges.
+        judge: its condition.
+        rank: the pods.
+        whom: in sentences: "no <whom> can be evicted".
+        is_on: its gate's default; a feature that is on by default says so in a plan where it is switched off.
+    """
+
+    settings = EvictSettings
+    state = Empty
+    is_one_by_one = False
+
+    def __init__(
+        self,
+        name: str,
+        relief: Relief,
+        judge: Callable[[NodeView, EvictSettings], Verdict],
+        rank: Callable[[Round], Ranking],
+        whom: str,
+        *,
+        is_on: bool = False,
+    ) -> None:
+        self.name = self.gate = name
+        self.summary = f"evict a {whom} for {relief.resource.name}"
+        self.is_on = self.decides_when_off = is_on
+        self.relief = relief
+        self._judge = judge
+        self._rank = rank
+        self._whom = whom
+
+    def decide(self, view: NodeView, state: Empty, settings: EvictSettings) -> Decision[Empty]:
+        """Return the demand that the condition makes, also where it does not hold: a plan says why not."""
+        verdict = self._judge(view, settings)
+        demand = Demand(verdict, self.relief, self._rank, self._whom, is_one_by_one=self.is_one_by_one)
+        return Decision(state=state, reason=verdict.reason, skipped=verdict.skipped, demands=(demand,))
 
 
-class Feature(msgspec.Struct, frozen=True):
-    """One feature: its condition, and who may go for it in which order."""
+class OneByOne(Feature):
+    """A feature of which is not known how much an eviction releases: one pod is evicted, and its effect awaited."""
 
-    name: str
-    judge: Callable[[NodeView, EvictSettings], Verdict]
-    rank: Callable[[Round], Ranking]
-    whom: str  # in sentences: "no <whom> can be evicted"
-    is_one_by_one: bool = (
-        False  # what an eviction brings is not known in bytes: one pod is evicted, and its effect awaited
-    )
+    is_one_by_one = True
 
 
 def _judge_be(view: NodeView, settings: EvictSettings) -> Verdict:
@@ -103,27 +136,32 @@ def _in_order(
 ) -> tuple[Candidate, ...]:
     view, settings, caused = current.view, current.settings, current.caused
     order = preferred(order, key, size, caused or {}, settings, current.victims)
-    candidates = as_candidates(
-        order, caused, as_koordinator=settings.strict_compat, disruption=None if view.pdbs is None else ALLOWED
+    return as_candidates(
+        order,
+        current.reliefs,
+        caused,
+        as_koordinator=settings.strict_compat,
+        disruption=None if view.pdbs is None else ALLOWED,
     )
-    # A pod evicted for memory releases CPU too.
-    return candidates if view.cpu is None else with_cpu(candidates, order)
 
 
 MEMORY_FEATURES = (
-    Feature(be_memory_evict.FEATURE, _judge_be, _rank_be, "best-effort pod"),
+    Feature(be_memory_evict.FEATURE, MEMORY_RELIEF, _judge_be, _rank_be, "best-effort pod", is_on=True),
     Feature(
         memory_allocatable_evict.FEATURE,
+        MEMORY_RELIEF,
         _judge_allocatable,
         _rank_allocatable,
         "pod in reach of the priority threshold",
     ),
-    Feature(memory_evict.FEATURE, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"),
     Feature(
+        memory_evict.FEATURE, MEMORY_RELIEF, _judge_by_usage, _rank_by_usage, "pod in reach of the priority threshold"
+    ),
+    OneByOne(
         stall_evict.FEATURE,
+        MEMORY_RELIEF,
         _judge_stalls,
         _rank_aggressors,
         "best-effort pod that makes latency-sensitive ones stall",
-        is_one_by_one=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""How long a victim that is evicted through the API server has to end."""
+"""The grace period of an eviction through the API server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def may_be_hurried(pod: PodView, view: NodeView, settings: EvictSettings) -> boo
 
     The user who deletes a pod chooses its grace period, a day if need be; an Eviction of it shortens that.
 
-    Source: k8s.io/apiserver pkg/registry/rest/delete.go, BeforeDelete: a period under way can be shortened only.
+    Source: k8s.io/apiserver pkg/registry/rest/delete.go, BeforeDelete: a running period can be shortened only.
     """
     is_late = any(
         entry.uid == pod.uid and entry.failed_ns is None and view.now_ns - entry.since_ns > settings.pending_max_ns

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from koordebpf.policy.credit import credit_bytes, pod_credit
-from koordebpf.policy.detect.verdict import USED, USED_CPU
+from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.state.amount import Dimension
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView, StrayMeasure
 from koordebpf.units import format_ns
 
@@ -51,32 +51,39 @@ def leaving_pods(view: NodeView) -> tuple[PodView, ...]:
 
 
 def pending_credit(
-    view: NodeView, settings: EvictSettings, leaving: Iterable[PodView], resources: Iterable[str]
-) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return what leaving pods of any class will still release of each resource, and the names of those that do.
+    view: NodeView,
+    settings: EvictSettings,
+    leaving: Iterable[PodView],
+    dimensions: Iterable[Dimension],
+    credit_of: Callable[[PodView, Dimension], int],
+    stray_credit: Callable[[StrayMeasure], int] | None,
+) -> tuple[dict[Dimension, int], tuple[str, ...]]:
+    """Return what leaving pods of any class will still release in each dimension, and the names of those that do.
 
     With the `leaving` count those that were evicted and hold memory though their object is gone.
-    Of `used` the memory they hold now counts: that is what the node's usage holds of them, whatever the credit was when
-    they were told; of a requested resource their request, for as long as their object is there. A pod that was told
+    Of what is used counts what they hold now: that is what the node's usage holds of them, whatever the credit was at
+    their eviction; of a requested resource their request, for as long as their object is there. A pod that was evicted
     longer ago than `pending_max_ns`, or whose eviction brought nothing, counts no more.
     """
     is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
-    sums = dict.fromkeys(resources, 0)
+    sums = dict.fromkeys(dimensions, 0)
     names: list[str] = []
     for pod in leaving:
         if not is_awaited.get(pod.uid, True):
             continue
         is_finished = pod.phase in FINISHED_PHASES  # and asks for nothing
-        credit = {name: pod_credit(pod, name) for name in sums if name in (USED, USED_CPU) or not is_finished}
+        credit = {each: credit_of(pod, each) for each in sums if each.is_use or not is_finished}
         if any(credit.values()):
             names.append(pod.key)
-        for resource, amount in credit.items():
-            sums[resource] += amount
-    for stray in view.strays if USED in sums else ():
-        if stray.uid is None or not is_awaited.get(stray.uid, False) or not stray_bytes(stray):
-            continue
-        names.append(f"pod {stray.uid}")
-        sums[USED] += stray_bytes(stray)
+        for each, amount in credit.items():
+            sums[each] += amount
+    used = next((each for each in sums if each.is_use), None)
+    if used is None or stray_credit is None:
+        return sums, tuple(names)
+    for stray in view.strays:
+        if stray.uid is not None and is_awaited.get(stray.uid, False) and (amount := stray_credit(stray)):
+            names.append(f"pod {stray.uid}")
+            sums[used] += amount
     return sums, tuple(names)
 
 

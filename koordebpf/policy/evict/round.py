@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from koordebpf.policy.evict.allowance import Allowance
 from koordebpf.policy.evict.candidates.protection import Reason, protected
 from koordebpf.policy.evict.grace import may_be_hurried
 from koordebpf.policy.evict.pending import fruitless, leaving_pods, pending_uids
+from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate
 from koordebpf.state.stalls.causes import caused_stalls
@@ -18,11 +19,12 @@ _LEAVING = ("leaving", "it was evicted and has not released its memory yet")
 
 
 class Round:
-    """A view, its settings, and the victims so far. What is worked out of them is worked out once, if anybody asks."""
+    """A view, its settings, and the victims so far. What follows from them is computed once, when first needed."""
 
-    def __init__(self, view: NodeView, settings: EvictSettings) -> None:
+    def __init__(self, view: NodeView, settings: EvictSettings, reliefs: Iterable[Relief]) -> None:
         self.view = view
         self.settings = settings
+        self.reliefs = [each for each in reliefs if each.is_measured(view)]
         self.victims: list[Candidate] = []  # of the features that had their turn
 
     @cached_property

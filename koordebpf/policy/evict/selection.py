@@ -14,6 +14,7 @@ from koordebpf.policy.evict.candidates.protection import Reason, exclusion
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.victims import choose_victims, giving
 from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.state.amount import Dimension
 
 # Codes of candidates whose turn had come and who may not go in this round.
 PASSED_OVER = frozenset({"pdb", "workload_budget", "namespace_budget"})
@@ -27,7 +28,7 @@ class Selection(msgspec.Struct, frozen=True):
     passed_over: tuple[Excluded, ...]
 
 
-def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, int]) -> Selection:
+def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[Dimension, int]) -> Selection:
     """Choose as few of the ranking as cover the needs, and say who is passed over for a budget.
 
     A pod whose workload or namespace has lost enough within a minute, earlier victims of this round included, is
@@ -44,7 +45,7 @@ def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, 
     free: Iterable[Candidate] = trial.free(candidates)
     ranking = candidates
     if current.allowance.knows_pdbs:
-        free, ranking = list(free), trial.ranking  # to the end: everybody says what a PodDisruptionBudget does
+        free, ranking = list(free), trial.ranking  # to the end: every pod has what a PodDisruptionBudget does to it
     victims = choose_victims(free, needs, strict=strict)
     missing = _missing(victims, needs)
     if missing and trial.blocked:
@@ -62,13 +63,13 @@ def select(current: Round, candidates: Sequence[Candidate], needs: Mapping[str, 
     return Selection(tuple(ranking), victims, passed_over)
 
 
-def _missing(victims: Sequence[Candidate], needs: Mapping[str, int]) -> dict[str, int]:
+def _missing(victims: Sequence[Candidate], needs: Mapping[Dimension, int]) -> dict[Dimension, int]:
     left = {resource: need - credit_of(victims, resource) for resource, need in needs.items()}
     return {resource: amount for resource, amount in left.items() if amount > 0}
 
 
 class _Trial:
-    # A way down a ranking as if everybody went who may.
+    # A walk down a ranking as if every pod were evicted that may be.
 
     def __init__(self, allowance: Allowance, helps: Callable[[Candidate], object]) -> None:
         self.ranking: list[Candidate] = []  # as far as it was gone down, where PodDisruptionBudgets are known

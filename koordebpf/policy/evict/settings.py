@@ -67,7 +67,7 @@ class EvictSettings(msgspec.Struct, frozen=True):
     cool_time_ns: int = 4 * NS_PER_S
     cpu_cool_time_ns: int = 20 * NS_PER_S
     pending_max_ns: int = 120 * NS_PER_S
-    # Not 0: the API server would forget the pod at once, while its processes go on.
+    # Not 0: the API server would forget the pod at once, while its processes run.
     max_grace_seconds: Annotated[int, msgspec.Meta(ge=1)] | None = 30
     prefer_aggressor: bool = True
     aggressor_min_ns: int = 10 * NS_PER_MS

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from koordebpf.policy.credit import credit_in
-from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.plan import Candidate
+from koordebpf.state.amount import MEMORY, USED, Dimension
 
 
-def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Candidate], object]:
-    """Return a predicate: whether the eviction of a candidate releases some of one of the resources.
+def giving(dimensions: Collection[Dimension], *, strict: bool = False) -> Callable[[Candidate], object]:
+    """Return a predicate: whether the eviction of a candidate releases something of what is short.
 
     With `strict` a pod whose memory was not measured counts as one that does: Koordinator does not ask.
     """
-    credits = [credit_in(resource) for resource in resources]
-    with_unmeasured = strict and USED in resources
+    credits = [credit_in(each) for each in dimensions]
+    with_unmeasured = strict and USED in dimensions
     if len(credits) == 1 and not with_unmeasured:
         return credits[0]
 
@@ -23,13 +23,13 @@ def giving(resources: Collection[str], *, strict: bool = False) -> Callable[[Can
         for credit in credits:
             if credit(candidate):
                 return True
-        return with_unmeasured and candidate.used_bytes is None
+        return with_unmeasured and candidate.of(MEMORY).used is None
 
     return helps
 
 
 def choose_victims(
-    candidates: Iterable[Candidate], needs: Mapping[str, int], *, strict: bool = False
+    candidates: Iterable[Candidate], needs: Mapping[Dimension, int], *, strict: bool = False
 ) -> tuple[Candidate, ...]:
     """Return the victims that cover the needs, in rank order; all that release something if that is not enough.
 
@@ -43,7 +43,7 @@ def choose_victims(
 
     Args:
         candidates: the ranking; it is read no further than needed.
-        needs: resource → bytes; those of 0 or less are covered.
+        needs: by dimension, in its unit; those of 0 or less are covered.
         strict: down the ranking and no further, as Koordinator does: no pod is spared again.
     """
     left = {resource: need for resource, need in needs.items() if need > 0}

@@ -1,4 +1,4 @@
-"""The ladder: what is tried before a pod is evicted, each rung judged by its measured effect before the next one.
+"""The ladder of milder actions before an eviction: each rung is judged by its measured effect before the next.
 
 Decides; the executor of a step hands its state in with the next view.
 """
@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.ladder.rungs import kill_plan
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Plan, RungPlan
+from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes, format_ns
@@ -104,7 +104,7 @@ def _is_short(plan: Plan, state: LadderState) -> bool:
     firing = [feature for feature in plan.features if feature.verdict.fires]
     if state.rung in _REPEATED:
         return bool(firing)
-    return any(feature.verdict.needs or feature.victims for feature in firing) or (
+    return any(feature.verdict.is_for(MEMORY) or feature.victims for feature in firing) or (
         state.rung is not None and _are_stalls_watched(plan)
     )
 
@@ -204,10 +204,7 @@ def _of(plan: Plan, rung: Rung) -> RungPlan | None:
 
 
 def _from_here(view: NodeView, state: LadderState, plan: Plan) -> LadderState:
-    need = max(
-        (each.need_bytes for feature in plan.features for each in feature.verdict.needs if each.resource == USED),
-        default=0,
-    )
+    need = max((feature.verdict.amounts.get(USED, 0) for feature in plan.features), default=0)
     return replace(
         state,
         since_ns=view.now_ns,

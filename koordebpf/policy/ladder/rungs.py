@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from koordebpf.policy.detect.verdict import USED, USED_CPU
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Candidate, FeaturePlan, RungAction, RungPlan
+from koordebpf.state.amount import MEMORY, USED, Amount, Resource
 from koordebpf.state.view import MemoryParts, NodeView, PodView
-from koordebpf.units import format_bytes, format_millicpu
+from koordebpf.units import format_bytes
 
 _NAMES = 3  # pods spelled out in a sentence
 
@@ -23,27 +23,22 @@ def rung_plans(view: NodeView, features: Sequence[FeaturePlan], settings: Ladder
     if not victims:
         return ()
     for_use = [
-        victim.candidate
-        for feature in features
-        if any(need.resource == USED for need in feature.verdict.needs)
-        for victim in feature.victims
+        victim.candidate for feature in features if USED in feature.verdict.amounts for victim in feature.victims
     ]
-    need = max(
-        (each.need_bytes for feature in features for each in feature.verdict.needs if each.resource == USED), default=0
-    )
+    need = max((feature.verdict.amounts.get(USED, 0) for feature in features), default=0)
     for_stalls = {
         victim.candidate.uid for feature in features if feature.verdict.stall is not None for victim in feature.victims
     }
     pods = {pod.uid: pod for pod in view.pods}
     growing = [each for each in for_use if (each.growth_bytes_per_s or 0) > 0 or each.caused_ns]
     whole = {each.uid: _whole(each) for each in victims}
-    actions, gives = list(whole.values()), [each.credit_bytes for each in victims]
+    actions, gives = list(whole.values()), [each.of(MEMORY).released for each in victims]
     return (
         _brake(growing, pods, settings),
         _reclaim(for_use, pods, need, settings, for_stalls),
         _freeze([whole[each.uid] for each in growing], settings),
-        _evict(actions, sum(gives), _cpu_of(features), settings),
-        _kill(actions, gives, settings, _used_cpu_of(features)),
+        _evict(actions, sum(gives), _others_of(features), settings),
+        _kill(actions, gives, settings, _used_others_of(features)),
     )
 
 
@@ -97,25 +92,28 @@ def _freeze(growing: Sequence[RungAction], settings: LadderSettings) -> RungPlan
     return _rung(Rung.FREEZE, settings, tuple(growing), text, "no victim grows", undo="thaw")
 
 
-# What pods evicted for CPU release.
-def _cpu_of(features: Sequence[FeaturePlan]) -> int:
-    return sum(feature.cpu.credit_millicpu for feature in features if feature.cpu is not None)
+# What pods evicted for other resources release of them.
+def _others_of(features: Iterable[FeaturePlan]) -> list[Amount]:
+    sums: dict[Resource, int] = {}
+    for balance in (feature.balance for feature in features):
+        if balance.resource != MEMORY:
+            sums[balance.resource] = sums.get(balance.resource, 0) + balance.credit
+    return [Amount(resource, value) for resource, value in sums.items() if value]
 
 
-# Of it what a kill releases too: whose processes end asks for as much as before.
-def _used_cpu_of(features: Sequence[FeaturePlan]) -> int:
-    return _cpu_of([feature for feature in features if USED_CPU in feature.verdict.amounts])
+# Of it what a kill releases too: a pod whose processes end requests as much as before.
+def _used_others_of(features: Iterable[FeaturePlan]) -> list[Amount]:
+    return _others_of(feature for feature in features if any(each.is_use for each in feature.verdict.amounts))
 
 
-def _evict(victims: Sequence[RungAction], gives: int, gives_millicpu: int, settings: LadderSettings) -> RungPlan:
-    text = f"evicts {_names(victims)}: {_back(gives, gives_millicpu)} come back"
+def _evict(victims: Sequence[RungAction], gives: int, others: Sequence[Amount], settings: LadderSettings) -> RungPlan:
+    text = f"evicts {_names(victims)}: {_back(gives, others)} come back"
     return _rung(Rung.EVICT, settings, tuple(victims), text, "", gives_bytes=gives)
 
 
-def _back(gives: int, gives_millicpu: int) -> str:
-    cpu = [format_millicpu(gives_millicpu)] if gives_millicpu else []
-    memory = [format_bytes(gives)] if gives or not cpu else []
-    return " and ".join([*memory, *cpu])
+def _back(gives: int, others: Sequence[Amount]) -> str:
+    memory = [Amount(MEMORY, gives)] if gives or not others else []
+    return " and ".join(map(str, [*memory, *others]))
 
 
 def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSettings) -> RungPlan:
@@ -124,13 +122,11 @@ def kill_plan(pods: Sequence[PodView], gives: Sequence[int], settings: LadderSet
 
 
 def _kill(
-    pods: Sequence[RungAction], gives: Sequence[int], settings: LadderSettings, gives_millicpu: int = 0
+    pods: Sequence[RungAction], gives: Sequence[int], settings: LadderSettings, others: Sequence[Amount] = ()
 ) -> RungPlan:
     actions = tuple([each for each in pods if each.cgroup_id is not None])
     back = sum([credit for each, credit in zip(pods, gives, strict=True) if each.cgroup_id is not None])
-    text = (
-        f"kills the cgroup of {_names(actions)}: {_back(back, gives_millicpu)} come back, what a tmpfs keeps left out"
-    )
+    text = f"kills the cgroup of {_names(actions)}: {_back(back, others)} come back, what a tmpfs keeps left out"
     return _rung(Rung.KILL, settings, actions, text, "no victim's cgroup is known", gives_bytes=back)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.tables import Table, tighter
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, wanted_values
 
-# The tightest limit wins: each strategy's promise holds. A file of another kind has one owner.
+# The tightest limit wins: each strategy's promise holds.
 _LIMITS = frozenset({CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT, CgroupFile.MEMORY_HIGH})
 
 
@@ -25,10 +24,11 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 def joined(states: Mapping[str, DesiredState]) -> dict[FileKey, Demand]:
     """Return what the strategies together want of each file; `states` by the strategy's name.
 
-    Of two limits the tighter one wins, of each device where a file has one for each; a cgroup is frozen where anyone
-    wants it frozen.
+    Of two limits the tighter one wins, of each device where a file has one for each; a cgroup is frozen where any
+    strategy wants it frozen. Of every other file the first strategy in the order of `states` has it: a set of CPUs, a
+    weight or a sysctl has no value that keeps two promises.
 
-    Raises:  ConfigError: a value that its file cannot hold, or two values of a file that can have one owner only.
+    Raises:  ConfigError: a value that its file cannot hold.
     """
     demands: dict[FileKey, Demand] = {}
     for owner, state in states.items():
@@ -57,9 +57,7 @@ def _both(key: FileKey, demand: Demand, value: Value, owner: str) -> Demand:
     elif file is CgroupFile.FREEZE:
         wins = _number(value) > _number(demand.value)
     else:
-        path, _ = key
-        rule = f"must have one value, {demand.owners[0]} wants {demand.value!r}"
-        raise ConfigError(f"{path}/{file.value}".lstrip("/"), value, rule)
+        wins = False
     return Demand(value, (owner, *demand.owners)) if wins else Demand(demand.value, (*demand.owners, owner))
 
 

@@ -27,7 +27,7 @@ def memory_hold(
 ) -> MemoryHoldChoice:
     """Return what best-effort pods are held to for the sake of others' memory, and whether the hold helped so far.
 
-    It begins at `start_ratio`, takes `step_ratio` of what they use each second in which anybody stalled, and ends when
+    It begins at `start_ratio`, takes `step_ratio` of what they use each second in which a pod stalled, and ends when
     the stalls are below half of `start_ratio`, or no pod stalled for `judge_ns`. A hold that has not lowered them by
     `effect_ratio` after `judge_ns`, or after the ledger's window if that is longer, ends too and is not tried again for
     `rest_ns`.

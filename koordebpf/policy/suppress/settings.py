@@ -48,7 +48,7 @@ class SuppressSettings(msgspec.Struct, frozen=True):
     `at_exit`         what becomes of the values where no other agent stands by, which continues from them at once.
                       restore: as if there had been no suppression; keep: outside of a container they stay for a
                       successor, and a process waits for one and else restores them. Why restore: an agent that was
-                      taken off a node must not hold anybody there.
+                      taken off a node must not limit any pod there.
     `keep_s`          how long such a process waits; a successor continues from values no older than that. Why:
                       a service is updated in that time.
     `memory_pressure` whether stalls for memory take CPU.

@@ -1,1 +1,1 @@
-"""The node's CPUs: counters to rates, and one view of who may use which. Pure."""
+"""The node's CPUs: rates from counters, and one view of which pods may use which CPUs. Pure."""

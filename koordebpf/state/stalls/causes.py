@@ -10,7 +10,7 @@ from koordebpf.state.view import LedgerView, PodView
 
 
 def is_latency_sensitive(pod: PodView) -> bool:
-    """Tell the same of a pod as `slo.qos` of its classes."""
+    """Judge a pod as `slo.pods.qos` judges its QoS classes."""
     return qos.is_latency_sensitive(pod.koord_qos, pod.kube_qos)
 
 

@@ -113,7 +113,7 @@ class Ledger:
         return 4 * now_ns // self._slice_ns != self._looked
 
     def push(self, now_ns: int, stalls: Mapping[Party, StallGrowth], usages: Sequence[Usage]) -> list[Charge]:
-        """Take what stalled since the push before, and what everybody holds now; return what was charged.
+        """Take what stalled since the push before, and what every party holds now; return what was charged.
 
         Args:
             now_ns: not before that of the last push.

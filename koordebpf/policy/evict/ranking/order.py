@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from msgspec.structs import replace
-
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.plan import Candidate, CandidateCpu
+from koordebpf.policy.evict.resources import Relief
+from koordebpf.policy.plan import Candidate
 from koordebpf.state.view import PodView
 
 
@@ -51,6 +50,7 @@ def by_name(pods: Iterable[PodView]) -> list[PodView]:
 
 def as_candidates(
     order: Sequence[PodView],
+    reliefs: Sequence[Relief],
     caused: Mapping[str, int] | None = None,
     *,
     as_koordinator: bool = False,
@@ -58,16 +58,15 @@ def as_candidates(
 ) -> tuple[Candidate, ...]:
     """Return pods that are in their order as candidates, ranks counted from 1.
 
-    `caused` None: there is no ledger. `as_koordinator`: the amounts are Koordinator's, which credits a tmpfs that
-    outlives its pod and leaves out the kernel's memory.
+    `reliefs`: those of the resources that were measured. `caused` None: there is no ledger. `as_koordinator`: the
+    amounts are Koordinator's, which credits a tmpfs that outlives its pod and leaves out the kernel's memory.
     `disruption`: what most of them say; `select` puts right what is otherwise, since a new value costs 2 µs.
     """
+    columns = [[each.holding(pod, as_koordinator) for pod in order] for each in reliefs]
     candidates: list[Candidate] = []
-    for rank, pod in enumerate(order, 1):
+    for rank, (pod, holdings) in enumerate(zip(order, zip(*columns, strict=True), strict=True), 1):
         terms = pod.terms
         memory = pod.memory
-        theirs = memory.koordinator_used_bytes if memory is not None else 0
-        held = theirs if as_koordinator or memory is None else memory.held_bytes
         # Positional: half the time of keywords, and this runs for every pod of every feature that fires.
         candidates.append(
             Candidate(
@@ -77,35 +76,15 @@ def as_candidates(
                 pod.name,
                 pod.cgroup_id,
                 pod.priority,
-                held if memory is not None else None,
-                held if as_koordinator or (theirs and not pod.keeps_tmpfs) else credit_bytes(pod),
-                theirs,
+                holdings,
+                memory.koordinator_used_bytes if memory is not None else 0,
                 pod.growth_bytes_per_s,
-                terms.memory_resource,
-                terms.memory_request_bytes,
+                None if as_koordinator or memory is None else memory.kernel_bytes,
                 terms.own_priority,
                 None if terms.sub_priority == terms.priority else terms.sub_priority,
                 None if caused is None else caused.get(pod.uid, 0),
                 terms.workload,
                 disruption,
-                None,
-                None if as_koordinator or memory is None else memory.kernel_bytes,
             )
         )
     return tuple(candidates)
-
-
-def with_cpu(candidates: Iterable[Candidate], pods: Iterable[PodView]) -> tuple[Candidate, ...]:
-    """Return candidates with what they would release of CPU; `pods` are the same ones in the same order."""
-    return tuple(
-        replace(
-            candidate,
-            cpu=CandidateCpu(
-                used_millicpu=pod.cpu_used_millicpu,
-                request_resource=pod.terms.cpu_resource,
-                request_millicpu=pod.terms.cpu_request_millicpu,
-                batch_millicpu=pod.terms.batch_cpu_millicpu,
-            ),
-        )
-        for candidate, pod in zip(candidates, pods, strict=True)
-    )

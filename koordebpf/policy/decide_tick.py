@@ -1,0 +1,182 @@
+"""One round of an agent: its frame to everything that is to be done. `plan` and a replay decide by the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.policy.decide import arbitrate, decide
+from koordebpf.policy.detect import be_memory_evict
+from koordebpf.policy.evict.all_features import RESOURCE_OF
+from koordebpf.policy.evict.overdue import overdue_plan
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.guards.emergency import emergency, without_stale
+from koordebpf.policy.guards.rules import Screening, closed_guards, screen, victim_guard
+from koordebpf.policy.ladder.climb import LadderStep
+from koordebpf.policy.ladder.escalation import LadderMemory, escalate
+from koordebpf.policy.plan import Plan
+from koordebpf.policy.strategies import decide_strategies
+from koordebpf.policy.strategy import Decision
+from koordebpf.policy.suppress.round import SuppressPlan
+from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.decision_memory import Budget
+from koordebpf.state.pods.exemptions import judged
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.view import Frame, NodeView
+
+By = Literal["evict", "kill", "overdue", "emergency"]  # who carries a plan out
+
+
+class CarriedOut(msgspec.Struct, frozen=True):
+    """What is carried out of a plan now: the victims that no guard holds back, and their executor."""
+
+    plan: Plan
+    screening: Screening
+    guards: tuple[ClosedGuard, ...]  # of the node; the ladder's rung that is tried first is one
+    by: By = "evict"
+
+
+class TickDecision(msgspec.Struct, frozen=True):
+    """The decision of one round.
+
+    `plan`     of this moment, before anything is held back.
+    `guards`   that are closed, and `holding` those of them that forbid acting now: in an emergency not all.
+    `carried`  what is carried out; None: nothing is, or it is not time yet.
+    `step`     of the ladder; None: it waits for a guard to open.
+    `ladder`   its memory once the step is done; None: there is no ladder, or it is not asked now.
+    `strategies` the decision of each strategy that was asked, by name, but for the features that evict: their verdicts,
+               and what the others demand, are in the plan.
+    """
+
+    plan: Plan
+    guards: tuple[ClosedGuard, ...]
+    holding: tuple[ClosedGuard, ...]
+    carried: CarriedOut | None = None
+    step: LadderStep | None = None
+    ladder: LadderMemory | None = None
+    strategies: dict[str, Decision[Any]] = {}
+
+    @property
+    def suppress(self) -> SuppressPlan | None:
+        """What best-effort pods may have of the CPUs; None: that is not judged in this round."""
+        found = self.strategies.get(BE_CPU_SUPPRESS.name)
+        return found.plan if isinstance(found, SuppressDecision) else None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether any feature asks for an eviction."""
+        return any(feature.verdict.fires for feature in self.plan.features)
+
+
+def tick_view(tick: TickFrame, facts: Sequence[PodFacts] | None = None) -> NodeView:
+    """Return the node as this round sees it; `facts` as in `view_of_frame`.
+
+    Raises:  ConfigError: a NodeSLO, ConfigMap or quantity in the frame is unusable.
+    """
+    view = _view(tick.frame, tick, facts)
+    return replace(view, woken_by=tick.woken_by) if tick.woken_by else view
+
+
+def decide_tick(tick: TickFrame, view: NodeView, facts: Sequence[PodFacts] | None = None) -> TickDecision:
+    """Return everything that this round does. The same frame gives the same decision, bit for bit.
+
+    Args:
+        tick: the round's frame.
+        view: `tick_view` of it.
+        facts: as in `view_of_frame`.
+    """
+    settings = tick.settings
+    states = {BE_CPU_SUPPRESS.name: tick.frame.suppression, **tick.states}
+    decisions = decide_strategies(view, states, settings, has_cpu=tick.has_cpu)
+    lost = _lost_sentence(tick)
+    if lost:
+        plan = decide(_without_server(tick, facts), settings.eviction)
+    else:
+        plan = arbitrate(view, settings.eviction, [each for made in decisions.values() for each in made.demands])
+    guards = closed_guards(tick.guards, settings.guards)
+    holding = without_stale(guards) if lost else guards
+    kept = {
+        name: replace(made, demands=()) if made.demands else made
+        for name, made in decisions.items()
+        if name not in RESOURCE_OF
+    }
+    decision = TickDecision(plan, guards, holding, strategies=kept)
+    if decision.is_short and tick.is_round_due:
+        if lost:
+            plan = replace(plan, sentence=f"{lost}: {plan.sentence}")
+            decision = replace(decision, carried=_screened(tick, plan, decision.holding, "emergency"))
+        elif late := _overdue(tick, view, plan):
+            decision = replace(decision, carried=_screened(tick, late, guards, "overdue"))
+        elif tick.ladder is None:
+            decision = replace(decision, carried=_screened(tick, plan, guards, "evict"))
+        else:
+            decision = _climbed(tick, view, decision)
+    elif tick.ladder is not None and not decision.is_short:
+        decision = replace(_climbed(tick, view, decision), carried=None)
+    return decision
+
+
+def decided_again(tick: TickFrame) -> TickDecision:
+    """Return the decision of a recorded round.
+
+    Raises:  ConfigError: a NodeSLO, ConfigMap or quantity in the frame is unusable.
+    """
+    return decide_tick(tick, tick_view(tick))
+
+
+def _lost_sentence(tick: TickFrame) -> str | None:
+    if tick.listed_cgroups is None or tick.guards.pods_synced_ns is None:
+        return None
+    return emergency(tick.frame.measured.now_ns - tick.guards.pods_synced_ns, tick.settings.emergency)
+
+
+def _view(frame: Frame, tick: TickFrame, facts: Sequence[PodFacts] | None) -> NodeView:
+    eviction = tick.settings.eviction
+    return judged(view_of_frame(frame, strict=eviction.strict_compat, facts=facts), eviction.exemptions)
+
+
+# The node as a decision without the API server may see it: for a kill by cgroup, by BEMemoryEvict alone. The pods are
+# those that still are the ones of the last good list, the same UID in the same cgroup. It was the API server that
+# refused evictions, so no pod counts as refused.
+def _without_server(tick: TickFrame, facts: Sequence[PodFacts] | None) -> NodeView:
+    cgroups = tick.listed_cgroups or {}
+    be = be_memory_evict.FEATURE
+    gates = {name: is_on and name == be for name, is_on in tick.frame.featureGates.items()}
+    view = _view(replace(tick.frame, featureGates=gates, executor="cgroup", refused=()), tick, facts)
+    same = (pod for pod in view.pods if pod.cgroup_id is not None and cgroups.get(pod.uid) == pod.cgroup_id)
+    return replace(view, pods=tuple(same))
+
+
+def _overdue(tick: TickFrame, view: NodeView, plan: Plan) -> Plan | None:
+    settings = tick.settings
+    if settings.kill_after_ns is None:
+        return None
+    return overdue_plan(
+        view, plan, tick.evicted, kill_after_ns=settings.kill_after_ns, pending_max_ns=settings.eviction.pending_max_ns
+    )
+
+
+def _climbed(tick: TickFrame, view: NodeView, decision: TickDecision) -> TickDecision:
+    plan, own_uid = decision.plan, tick.frame.ownPodUid
+    # The decision has passed over such pods already; they are looked for once more before anything is done to them.
+    spared = {each.candidate.uid for each in plan.victims if victim_guard(each, own_pod_uid=own_uid) is not None}
+    found = escalate(view, plan, decision.guards, tick.ladder or LadderMemory(), tick.settings.eviction.ladder, spared)
+    carried = _screened(tick, found.plan, found.guards, found.by)
+    return replace(decision, carried=carried, step=found.step, ladder=found.memory)
+
+
+def _screened(tick: TickFrame, plan: Plan, guards: tuple[ClosedGuard, ...], by: By) -> CarriedOut:
+    screening = screen(
+        plan.victims,
+        guards,
+        Budget(tick.frame.evictions),
+        tick.settings.guards,
+        now_ns=tick.frame.measured.now_ns,
+        own_pod_uid=tick.frame.ownPodUid,
+    )
+    return CarriedOut(plan, screening, guards, by)

@@ -1,0 +1,1 @@
+"""Rules that forbid an eviction: limits, budgets, what earlier evictions brought. Pure."""

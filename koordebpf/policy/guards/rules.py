@@ -1,0 +1,160 @@
+"""When the agent must not act, as rules over facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.plan import Victim
+from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.state.decision_memory import Budget
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.units import NS_PER_S
+
+
+class GuardLimits(msgspec.Struct, frozen=True):
+    """Where the guards close.
+
+    `pods_max_age_ns`         of the list of pods. Why: a kubelet list is refreshed every few seconds; a view half a
+                              minute old may name a pod that another one has replaced. A watch needs more: 90 s with
+                              source api, which proves itself each 75 s.
+    `lost_max_ratio`          of the records since the last rescan. Why: mkdir is among them; one lost in a hundred
+                              still leaves the rescan, more means that the ring does not keep up.
+    `clock_jump_max_ns`       how long the machine may have slept. Why: its samples and list of pods are from before.
+    `cgroupless_max_ratio`    of the running pods. Why: single pods start and stop; half of them means that the agent
+                              looks at another node's cgroups (a wrong --node-cgroup) or lists another node's pods.
+    `evictions_per_minute`    on this node. Why: kubelet evicts at most one pod in 10 s, 6 a minute; one hog needs 1,
+                              and a mistake must not empty a node of 110 pods before someone looks.
+    `victims_per_round`       of all features. Why: Koordinator sets none; half the minute's budget, so that one round
+                              never spends it.
+    `useless_after`           so many evictions in a row that did not help close the guard `evictions_useless`. Why: one
+                              may coincide with another pod's growth; three mean that the cause is somewhere else.
+                              None: never.
+    `useless_pause_ns`        … for so long; then one more round may try. Why: an alert has been raised by then, and a
+                              node that is still short is not left alone for longer.
+    """
+
+    pods_max_age_ns: int = 30 * NS_PER_S
+    lost_max_ratio: float = 0.01
+    clock_jump_max_ns: int = 5 * NS_PER_S
+    cgroupless_max_ratio: float = 0.5
+    evictions_per_minute: int = 10
+    victims_per_round: int = 5
+    useless_after: int | None = 3
+    useless_pause_ns: int = 60 * NS_PER_S
+
+
+def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, ...]:
+    """Return every guard that forbids acting on this node now; none: the agent may act.
+
+    A file that can be read is never stale: nothing newer exists than what it says.
+    """
+    closed: list[ClosedGuard] = []
+    if facts.pods_synced_ns is None:
+        closed.append(ClosedGuard("no_pod_view", f"no list of pods from the {facts.source} source yet"))
+    else:
+        age_ns = facts.now_ns - facts.pods_synced_ns
+        if facts.source == "file":
+            if facts.source_problem is not None:
+                closed.append(ClosedGuard("source_unreadable", f"the file source: {facts.source_problem}"))
+        elif age_ns > limits.pods_max_age_ns:
+            closed.append(
+                ClosedGuard(
+                    "pods_stale",
+                    f"the {facts.source} source's list of pods is {age_ns / NS_PER_S:.0f} s old"
+                    f" > {limits.pods_max_age_ns / NS_PER_S:.0f} s",
+                )
+            )
+    seen = facts.records + facts.lost_records
+    if seen and facts.lost_records > limits.lost_max_ratio * seen:
+        closed.append(
+            ClosedGuard(
+                "records_lost",
+                f"{facts.lost_records} of {seen} kernel records lost since the last rescan"
+                f" > {limits.lost_max_ratio:.0%}",
+            )
+        )
+    if abs(facts.clock_jump_ns) > limits.clock_jump_max_ns:
+        closed.append(
+            ClosedGuard(
+                "clock_jump",
+                f"the machine was suspended for {abs(facts.clock_jump_ns) / NS_PER_S:.0f} s since the last rescan",
+            )
+        )
+    if facts.running_pods and facts.running_pods_without_cgroup > limits.cgroupless_max_ratio * facts.running_pods:
+        closed.append(
+            ClosedGuard(
+                "node_disagrees",
+                f"{facts.running_pods_without_cgroup} of {facts.running_pods} running pods have no cgroup here:"
+                " check --node-name and --node-cgroup",
+            )
+        )
+    if (guard := _useless(facts, limits)) is not None:
+        closed.append(guard)
+    return tuple(closed)
+
+
+def _useless(facts: GuardFacts, limits: GuardLimits) -> ClosedGuard | None:
+    most = limits.useless_after
+    if most is None or facts.useless_ns is None or facts.useless_evictions < max(most, 1):
+        return None
+    left_ns = facts.useless_ns + limits.useless_pause_ns - facts.now_ns
+    if left_ns <= 0:
+        return None
+    last = "the last eviction" if facts.useless_evictions == 1 else f"the last {facts.useless_evictions} evictions"
+    return ClosedGuard(
+        "evictions_useless",
+        f"{last} did not bring the node's use down by half of what was promised:"
+        f" none for another {left_ns / NS_PER_S:.0f} s",
+    )
+
+
+def victim_guard(victim: Victim, *, own_pod_uid: str | None = None) -> ClosedGuard | None:
+    """Return why this pod is never to be evicted, or None.
+
+    The decision has passed such pods over already; this asks the same once more at the last moment, by no settings.
+    """
+    pod = victim.candidate
+    if own_pod_uid is not None and pod.uid == own_pod_uid:
+        return ClosedGuard("own_pod", f"{pod.namespace}/{pod.name} is this agent")
+    if pod.namespace in ALWAYS_PROTECTED_NAMESPACES:
+        return ClosedGuard("protected_namespace", f"{pod.namespace}/{pod.name} is in a protected namespace")
+    if pod.priority is not None and pod.priority >= SYSTEM_CRITICAL_PRIORITY:
+        return ClosedGuard("system_critical", f"{pod.namespace}/{pod.name} has system-critical priority {pod.priority}")
+    return None
+
+
+class Screening(msgspec.Struct, frozen=True):
+    """Which victims may go, in order, and which are held and why."""
+
+    allowed: tuple[Victim, ...]
+    held: tuple[tuple[Victim, ClosedGuard], ...]
+
+
+def screen(
+    victims: Iterable[Victim],
+    node_guards: tuple[ClosedGuard, ...],
+    budget: Budget,
+    limits: GuardLimits,
+    *,
+    now_ns: int,
+    own_pod_uid: str | None = None,
+) -> Screening:
+    """Return what of a plan may be carried out now: node guards first, then each pod's own, then the budget."""
+    allowed: list[Victim] = []
+    held: list[tuple[Victim, ClosedGuard]] = []
+    left = budget.left(now_ns, limits.evictions_per_minute)
+    for victim in victims:
+        guard = node_guards[0] if node_guards else victim_guard(victim, own_pod_uid=own_pod_uid)
+        if guard is None and len(allowed) >= limits.victims_per_round:
+            guard = ClosedGuard("round_full", f"{limits.victims_per_round} victims in this round already")
+        if guard is None and len(allowed) >= left:
+            guard = ClosedGuard("budget_spent", f"{limits.evictions_per_minute} evictions in the last minute already")
+        if guard is None:
+            allowed.append(victim)
+        else:
+            held.append((victim, guard))
+    return Screening(tuple(allowed), tuple(held))

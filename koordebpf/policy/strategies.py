@@ -1,0 +1,88 @@
+"""The strategies of this agent, in Koordinator's order, and what follows from the tuple: gates and settings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from koordebpf.policy.evict.all_features import FEATURES
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.strategy import Decision, Empty, Strategy, off
+from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
+from koordebpf.slo.feature_gates import KOORDLET_GATES
+from koordebpf.state.view import NodeView
+
+# A demand of an earlier one is met first, and what its victims release counts for the later ones. The eviction ladder
+# is none of them: it comes after the arbiter, between the plan and its eviction (policy/ladder/escalation.py).
+STRATEGIES: tuple[Strategy[Any, Any], ...] = (
+    *FEATURES,
+    BE_CPU_SUPPRESS,
+)
+
+_OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then
+
+FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES
+OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}
+
+# Sections of the configuration file that several strategies share.
+_SHARED: Mapping[type[msgspec.Struct], str] = {EvictSettings: "eviction", SuppressSettings: "suppress"}
+OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in _SHARED)
+
+if TYPE_CHECKING:
+    StrategySettings = msgspec.Struct
+else:
+    StrategySettings = msgspec.defstruct(
+        "StrategySettings",
+        [(each.name, each.settings, each.settings()) for each in OWN_STRATEGIES if each.settings is not Empty],
+        frozen=True,
+        forbid_unknown_fields=True,
+        namespace={"__doc__": "A section for each strategy that has settings of its own."},
+    )
+
+
+def section_of(strategy: Strategy[Any, Any]) -> str | None:
+    """Return the section of the configuration file that has a strategy's settings; None: it has none."""
+    if strategy.settings is Empty:
+        return None
+    return _SHARED.get(strategy.settings) or f"strategies.{strategy.name}"
+
+
+def settings_of(strategy: Strategy[Any, Any], sections: Any) -> Any:
+    """Return a strategy's settings out of `eviction`, `suppress` and `strategies` of a configuration."""
+    if strategy.settings is Empty:
+        return Empty()
+    section = _SHARED.get(strategy.settings)
+    return getattr(sections, section) if section else getattr(sections.strategies, strategy.name)
+
+
+def decide_strategies(
+    view: NodeView, states: Mapping[str, Any], sections: Any, *, has_cpu: bool
+) -> dict[str, Decision[Any]]:
+    """Return the decision of each strategy that is asked in this round, by name, in their order.
+
+    Args:
+        view: the node.
+        states: what each one remembers, by name, as it is or as JSON has it; of one that is left out, nothing.
+        sections: of a configuration, as `settings_of` takes them.
+        has_cpu: the CPUs were measured, and pods and Node are known.
+    """
+    decisions: dict[str, Decision[Any]] = {}
+    for strategy in STRATEGIES:
+        if strategy.needs_cpu and not has_cpu:
+            continue
+        state = _state(strategy, states)
+        if strategy.is_asked(view.feature_gates):
+            decisions[strategy.name] = strategy.decide(view, state, settings_of(strategy, sections))
+        else:
+            decisions[strategy.name] = off(strategy, state)
+    return decisions
+
+
+def _state(strategy: Strategy[Any, Any], states: Mapping[str, Any]) -> Any:
+    state = states.get(strategy.name)
+    if state is None:
+        return strategy.state()
+    return state if isinstance(state, strategy.state) else msgspec.convert(state, strategy.state)

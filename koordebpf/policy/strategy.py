@@ -1,0 +1,109 @@
+"""What a strategy is: a folder of `policy/` with one of these, and a line in `policy/strategies.py`. Pure.
+
+Its gate, settings, state, place in the plan, metrics, audit and files come from there.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.evict.resources import Relief
+from koordebpf.policy.evict.round import Round
+from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
+from koordebpf.state.view import NodeView
+
+GATE_OFF = "gate_off"
+
+Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
+S = TypeVar("S", bound=msgspec.Struct)  # what a strategy remembers from one round to the next
+C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """Of a strategy that remembers nothing, or has nothing to set."""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """Something that pods must release. The arbiter (`policy.decide`) chooses the victims of all demands together.
+
+    `verdict`        what is short, and by how much.
+    `relief`         of the resource that is short: what an eviction releases of it.
+    `rank`           the pods that may be evicted for it, in order, and those that may not and why.
+    `whom`           in sentences: "no <whom> can be evicted".
+    `mode`           force: PodDisruptionBudgets and grace periods as the operator set. soft: after all that is forced,
+                     and both are always honoured.
+    `is_one_by_one`  how much an eviction releases is not known: one pod is evicted, and its effect awaited.
+    """
+
+    verdict: Verdict
+    relief: Relief
+    rank: Callable[[Round], Ranking]
+    whom: str
+    mode: Literal["force", "soft"] = "force"
+    is_one_by_one: bool = False
+
+
+class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """What a strategy wants in one round; `reason` is one sentence.
+
+    `state`       to be remembered.
+    `skipped`     a short stable word where the round could not be judged: what was written before stays.
+    `demands`     what pods are to release.
+    `writes`      all cgroup files that the strategy wants now; one that it wants no more is restored. Where several
+                  strategies want a file, `policy.reconcile.demands` says who wins.
+    `sysctls`     the same of files of /proc/sys.
+    `conditions`  sentences that say why the node is to be marked (`nodeMark`), so that no pod is sent to it.
+    `wake_at_ns`  the next round is due then at the latest. None: no hurry.
+    """
+
+    state: S
+    reason: str
+    skipped: str | None = None
+    demands: tuple[Demand, ...] = ()
+    writes: tuple[CgroupWrite, ...] = ()
+    sysctls: tuple[SysctlWrite, ...] = ()
+    conditions: tuple[str, ...] = ()
+    wake_at_ns: int | None = None
+
+
+class Strategy(abc.ABC, Generic[S, C]):
+    """One strategy.
+
+    `name`              in camelCase, for the configuration file (strategies.<name>), the journal and frames.
+    `gate`              its feature gate; koordlet's where koordlet has the strategy.
+    `summary`           what it does, in a few words: its line in `koordebpf config strategies`.
+    `is_on`             the gate's default.
+    `settings`          a type whose docstring says of each field what it is and why its default; it is a section of
+                        the configuration file.
+    `state`             a type with a default for each field.
+    `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
+    `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known.
+    """
+
+    name: str
+    gate: str
+    summary: str
+    settings: type[C]
+    state: type[S]
+    is_on: bool = False
+    decides_when_off: bool = False
+    needs_cpu: bool = False
+
+    def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:
+        """Tell whether it decides: its gate is on, or it reads the gate itself."""
+        return self.decides_when_off or feature_gates.get(self.gate, self.is_on)
+
+    @abc.abstractmethod
+    def decide(self, view: NodeView, state: S, settings: C) -> Decision[S]:
+        """Return what is wanted now. The same view, state and settings give the same decision."""
+
+
+def off(strategy: Strategy[Any, Any], state: msgspec.Struct) -> Decision[Any]:
+    """Return the decision of a strategy whose gate is off: it wants nothing."""
+    return Decision(state=state, reason=f"feature gate {strategy.gate} is off", skipped=GATE_OFF)
