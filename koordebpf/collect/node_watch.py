@@ -8,23 +8,34 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.scope import NodeScope
+from koordebpf.collect.signal_health import SignalHealth
 from koordebpf.errors import DecodeError
-from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals
+from koordebpf.events.layout import check_layout, decode, decode_stall
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Record, Totals
 from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import walk
 from koordebpf.kernel.signals.interface import SignalRequest, SignalSource
-from koordebpf.kernel.signals.quality import SignalQuality, quality_of
+from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.sources.base import Source
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 
-_PROBE_NS = 10 * NS_PER_S
+
+class SignalState(msgspec.Struct, frozen=True):
+    """The signals of one node."""
+
+    quality: SignalQuality
+    lost: tuple[SignalSource, ...] = ()  # worked at start only
+    other_kubepods: int = 0  # directories called kubepods that are not the kubelet's
+    totals: Totals | None = None  # None: the backend counts nothing
+    pods_synced_ns: int | None = None  # None: there is no source, or it has not answered yet
 
 
 class NodeWatch:
@@ -57,17 +68,13 @@ class NodeWatch:
         self.index = CgroupIndex(cgroup_root=scope.cgroup_root)
         self.undecodable = 0
         self.rescans = 0
-        self._raw_totals: bytes | None = None  # the last ones, and what they say
-        self._totals: Totals | None = None
         self._lost_seen = 0
         self._must_rescan = False
         self._rescanned_ns = 0
         self._pods_version = 0
-        self._probed_ns = time.monotonic_ns()
-        self.lost: tuple[SignalSource, ...] = ()
         self.request = _request(scope, min_stall_ns, measures, ring_bytes)
         self.signals = open_signals(self.request, check_layout, wanted_backend(backend))
-        self.quality: SignalQuality = quality_of(self.signals)
+        self.health = SignalHealth(self.signals)
         self.rescan()
 
     def rescan(self) -> None:
@@ -86,17 +93,24 @@ class NodeWatch:
 
     def totals(self) -> Totals | None:
         """Return the backend's counters; None where it has none."""
-        raw = self.signals.totals()
-        if raw != self._raw_totals:
-            self._raw_totals, self._totals = raw, decode_totals(raw) if raw else None
-        return self._totals
+        return self.health.totals()
+
+    @property
+    def quality(self) -> SignalQuality:
+        """How good the signals were at the last look."""
+        return self.health.quality
+
+    @property
+    def lost(self) -> tuple[SignalSource, ...]:
+        """Those that worked at start only."""
+        return self.health.lost
 
     def drain(self) -> list[tuple[Record, Owner | None]]:
         """Take all records out of the backend, oldest first, each with its cgroup's owner at that moment.
 
         The index is up to date with them afterwards; after a loss it is read again from the file system.
         """
-        self._look_for_lost_probes(time.monotonic_ns())
+        self.health.look(time.monotonic_ns())
         seen: list[tuple[Record, Owner | None]] = []
         for buf in self.signals.read():
             try:
@@ -121,18 +135,6 @@ class NodeWatch:
             self.rescans += self._must_rescan
             self.rescan()
         return seen
-
-    # Asks the backend what it had at start and lost; `lost` and `quality` say so afterwards.
-    def _look_for_lost_probes(self, now_ns: int) -> None:
-        if now_ns - self._probed_ns < _PROBE_NS:
-            return
-        self._probed_ns = now_ns
-        lost = tuple(self.signals.lost_probes())
-        for source in lost:
-            if source.signal not in {known.signal for known in self.lost}:
-                log.warning("lost: %s: %s. %s", source.signal, source.reason, source.remedy)
-        totals = self.totals()
-        self.lost, self.quality = lost, quality_of(self.signals, lost, totals.missed_runs if totals else 0)
 
     def _is_ours(self, record: Record) -> bool:
         # A backend may tell of every cgroup of the machine; of a node cgroup only what lies below it counts.
@@ -188,6 +190,17 @@ class NodeWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def signal_state(watch: NodeWatch) -> SignalState:
+    """Return the state of a node's signals as last looked at."""
+    return SignalState(
+        quality=watch.quality,
+        lost=watch.lost,
+        other_kubepods=len(watch.index.kubelet.others),
+        totals=watch.totals(),
+        pods_synced_ns=(watch.source.state().synced_at_ns or None) if watch.source else None,
+    )
 
 
 def _request(scope: NodeScope, min_stall_ns: int, measures: bool, ring_bytes: int | None) -> SignalRequest:

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import time
-
-from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.collector import NodeParts
 from koordebpf.collect.scope import NodeScope
-from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import PsiTriggers
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
 
 _LATENCY_SENSITIVE = ("LSE", "LSR", "LS")
-_EVERY_NS = NS_PER_S  # Why: a pod that is new stalls its node's own trigger too
 
 
 class PodPressure:
     """PSI triggers by pod: one for each latency-sensitive pod that runs, closed when the pod is gone."""
 
-    def __init__(self, scope: NodeScope, index: CgroupIndex, loop: Loop) -> None:
-        self.triggers = PsiTriggers()
-        self._scope = scope
-        self._index = index
-        self._loop = loop
-        self._looked_ns = 0
+    name = "pressure triggers of pods"
+    period_ns = NS_PER_S  # Why: a pod that is new stalls its node's own trigger too
 
-    def follow(self, pods: tuple[Pod, ...]) -> None:
-        """Have triggers for the latency-sensitive ones of these pods; looks at most once a second."""
-        now_ns = time.monotonic_ns()
-        if self._scope.hierarchy.version == 1 or now_ns - self._looked_ns < _EVERY_NS:
-            return
-        self._looked_ns = now_ns
-        cgroups, wanted = self._index.pod_cgroups(), {}
+    def __init__(self, parts: NodeParts) -> None:
+        self.triggers = PsiTriggers()
+        self._watch = parts.watch
+        self._loop = parts.loop
+
+    def collect(self, now_ns: int, into: NodeSeries) -> None:
+        """Have triggers for the latency-sensitive ones of the pods as they are now."""
+        scope, source = self._watch.scope, self._watch.source
+        if scope.hierarchy.version == 2 and source is not None:
+            self._follow(scope, source.state().pods)
+
+    def _follow(self, scope: NodeScope, pods: tuple[Pod, ...]) -> None:
+        index, wanted = self._watch.index, {}
+        cgroups = index.pod_cgroups()
         for pod in pods:
             if koord_qos_or_default(pod.metadata.labels, pod.status.qosClass or "") not in _LATENCY_SENSITIVE:
                 continue
-            if (cgroup_id := cgroups.get(pod.uid)) is not None and (path := self._index.path(cgroup_id)) is not None:
-                wanted[cgroup_id] = self._scope.hierarchy.mount_point / path
+            if (cgroup_id := cgroups.get(pod.uid)) is not None and (path := index.path(cgroup_id)) is not None:
+                wanted[cgroup_id] = scope.hierarchy.mount_point / path
         new, closed = self.triggers.keep_only(wanted)
         for fd in closed:
             self._loop.unwatch(fd)

@@ -107,7 +107,7 @@ class BccSignals:
         self._probes = ProbeWatch(links, self.totals, {source.signal: source for source in self.sources})
 
     def listen_to(self, request: SignalRequest) -> None:
-        """Take another node or another threshold, which needs no compiler; counters and sums go on."""
+        """Take another node or another threshold, which needs no compiler; counters and sums continue."""
         if self._maps:
             self._maps.listen_to(request)
 

@@ -18,7 +18,7 @@ from koordebpf.kernel.backends.pressure_totals import PressureTotals
 from koordebpf.kernel.cgroup.tree import CgroupTree, Change, TreeCgroup
 from koordebpf.kernel.proc.vmstat import Vmstat
 from koordebpf.kernel.signals.interface import BackendName, SignalRequest, SignalSource
-from koordebpf.kernel.signals.quality import BIRTHS
+from koordebpf.kernel.signals.quality import CGROUP_LIFECYCLE
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 _CGROUP_EVENTS = "cgroup.events"
@@ -223,7 +223,7 @@ class FilesSignals:
     def lost_probes(self) -> list[SignalSource]:
         """Return the source of mkdir while watches are missing for some cgroups; else nothing."""
         source = self._describe_mkdir()
-        self.sources = [source if each.signal == BIRTHS else each for each in self.sources]
+        self.sources = [source if each.signal == CGROUP_LIFECYCLE else each for each in self.sources]
         return [] if source.works else [source]
 
     def close(self) -> None:
@@ -234,9 +234,9 @@ class FilesSignals:
 
     def _describe_mkdir(self) -> SignalSource:
         if not self.tree.unwatched:
-            return SignalSource(BIRTHS, "inotify on each cgroup's directory", works=True)
+            return SignalSource(CGROUP_LIFECYCLE, "inotify on each cgroup's directory", works=True)
         return SignalSource(
-            BIRTHS,
+            CGROUP_LIFECYCLE,
             "inotify on each cgroup's directory",
             False,
             f"{len(self.tree.unwatched)} cgroups have no watch: {self.tree.watches} of at most"

@@ -132,7 +132,7 @@ class Built:
         return found, fds
 
     def attach(self) -> tuple[list[tuple[str, str, int, str]], list[int]]:
-        """Attach what the kernel lets, ends before begins: a begin without its end would be under way for ever.
+        """Attach what the kernel lets, ends before begins: a begin without its end would never end.
 
         Return program, how it is attached, errno (0: it is) and words of each; and two fds of each that is: the
         program's, and one that keeps it attached while it is open.
@@ -167,7 +167,7 @@ class Built:
         elif _KPROBE_PMU.exists():
             link = self._lib.bpf_attach_kprobe(loaded, 0, f"koord_{target}".encode(), target.encode(), 0, 0)
         else:
-            # Before v4.17 or without kprobes. bcc would write to kprobe_events, what stays when everybody is gone.
+            # Before v4.17 or without kprobes. bcc would write to kprobe_events, which outlives every process.
             raise FileNotFoundError(errno.ENOENT, f"no {_KPROBE_PMU}")
         if link < 0:
             code = -link if link < -1 else ctypes.get_errno()

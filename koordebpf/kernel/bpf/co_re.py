@@ -40,7 +40,7 @@ _SAYS: dict[_Way, str] = {
     "kprobe": "kprobe",
     "iter": "BPF iterator",
 }
-# First, and a begin not without: an end alone is passed over, but what has no end would be under way for ever.
+# First, and a begin not without: an end alone is passed over, but what has no end would never end.
 _ENDS = ("_end", "_leave", "_sleep")
 
 _KPROBES = Path("/sys/bus/event_source/devices/kprobe")  # since 4.17

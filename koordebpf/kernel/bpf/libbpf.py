@@ -317,7 +317,7 @@ def link_identity(link_fd: int) -> tuple[int, int] | None:
 
 
 def missed_runs(program_fd: int) -> int:
-    """Return how often the kernel passed over a program that was under way on that CPU; 0 before Linux 5.12.
+    """Return how often the kernel passed over a program that was running on that CPU; 0 before Linux 5.12.
 
     Cost:    2.6 µs.
     """

@@ -14,7 +14,7 @@ from koordebpf.kernel.proc.vmstat import Vmstat, VmstatValues
 from koordebpf.kernel.signals.interface import SignalSource
 
 _TOTALS = struct.Struct("<15Q")  # the first members of struct koord_totals, up to `ignored`
-# What the kernel counts a moment before the program does may be under way; this many at once are not.
+# What the kernel counts a moment before the program does may be in flight; this many at once are not.
 _SILENT = 23
 _REMEDY = "Restart the agent."
 

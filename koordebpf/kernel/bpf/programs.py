@@ -17,7 +17,7 @@ ENDS = (
     "on_mm_compaction_end",
     "on_psi_memstall_leave",
 )
-BIRTHS = ("on_cgroup_mkdir", "on_cgroup_rmdir", "on_cgroup_rename")
+LIFECYCLE = ("on_cgroup_mkdir", "on_cgroup_rmdir", "on_cgroup_rename")
 
 EVERY_STALL = "every memory stall the kernel counts"
 

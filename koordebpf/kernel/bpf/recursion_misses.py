@@ -1,6 +1,6 @@
 """Detect BPF recursion misses (`recursion_misses`) and expire stalls whose end was missed.
 
-A program is not run where it is under way on that CPU already. That takes a preemption in the middle of it, which
+A program is not run where it is running on that CPU already. That takes a preemption in the middle of it, which
 kernels that preempt lazily do (seen on 7.2). A begin that is missed is one stall less; a missed end leaves its thread
 stalled. Most such are closed by what their thread does next (`lost_ends` of struct koord_totals); for the others who is
 stalled is counted from zero.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.maps import SignalMaps
-from koordebpf.kernel.bpf.programs import BIRTHS, ENDS
+from koordebpf.kernel.bpf.programs import ENDS, LIFECYCLE
 
 _LOOK_NS = 10**9  # why: 18 programs are 0.1 ms of a node at rest; what was missed shows in shares of 10 s
 _FORGET_NS = 60 * 10**9
@@ -60,7 +60,7 @@ class RecursionMisses:
             return
         self._looked_ns = now_ns
         missed = {name: libbpf.missed_runs(fd) for name, fd in self._programs.items()}
-        self._maps.missed = sum(missed.values()), sum(missed.get(name, 0) for name in BIRTHS)
+        self._maps.missed = sum(missed.values()), sum(missed.get(name, 0) for name in LIFECYCLE)
         if self._open.push(sum(missed.get(name, 0) for name in ENDS) - self._maps.lost_ends()):
             self._maps.restart_epoch()
             self._has_restarted = True

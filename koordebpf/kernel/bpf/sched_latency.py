@@ -95,7 +95,7 @@ class SchedLatency:
         return bool(self._links)
 
     def attach(self, sample_shift: int = 0) -> None:
-        """Let the programs run, on one wake-up of 2^sample_shift; attached ones go on with that.
+        """Let the programs run, on one wake-up of 2^sample_shift; attached ones continue with that.
 
         Raises:  SupportError: the kernel refuses it.
         """

@@ -1,4 +1,4 @@
-"""The freezer: who is frozen, and an end to it. On cgroup v1 a hierarchy of its own, on v2 a file of each cgroup."""
+"""The cgroup freezer: freeze, thaw, find what is frozen. On v1 a hierarchy of its own, on v2 a file of each cgroup."""
 
 from __future__ import annotations
 

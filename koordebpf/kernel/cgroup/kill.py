@@ -60,7 +60,7 @@ class KillReport(msgspec.Struct, frozen=True):
     """How a kill ended. Times are CLOCK_MONOTONIC nanoseconds.
 
     `left_tasks` are the processes still there at the deadline; `unseen_tasks` is 1 where some live in a pid namespace
-    that this process cannot see, which only cgroup.kill reaches. `refusals` are those whom the kernel did not let this
+    that this process cannot see, which only cgroup.kill reaches. `refusals` are those that the kernel did not let this
     process signal, as a security module does: pid and why.
     """
 
@@ -87,7 +87,7 @@ def kill_cgroup(target: KillTarget, *, deadline_ns: int, release_early: bool = T
 
 
 class Kill:
-    """A kill under way: the signals are out. Owns the cgroup's directory and the pidfds until `close`."""
+    """A kill in progress: the signals are sent. Owns the cgroup's directory and the pidfds until `close`."""
 
     def __init__(self, target: KillTarget, directory_fd: int) -> None:
         self.target = target
@@ -262,7 +262,7 @@ class Kill:
             if pid not in self._pidfds and (pidfd := _pidfd_open(pid)) is not None:
                 self._pidfds[pid] = pidfd
 
-    # The biggest last, and thawed once its release is under way: then its own exit can no longer take the mm away, and
+    # The biggest last, and thawed once its release has started: then its own exit can no longer take the mm away, and
     # works beside us where it has a processor (2.5 GiB: p50 80 ms, 120 ms when thawed afterwards).
     def _release_early(self) -> None:
         by_size = sorted(self._pidfds.items(), key=lambda item: _resident_pages(item[0]))
@@ -338,7 +338,7 @@ def _pidfd_open(pid: int) -> int | None:
 # at most 0.2 s at the highest nice level, up to 1.2 s at the default one.
 def _hurry(pid: int, pidfd: int) -> None:
     with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, 0)  # ESRCH: it was reaped, and its pid may be anybody's
+        signal.pidfd_send_signal(pidfd, 0)  # ESRCH: it was reaped, and its pid may be reused
         os.setpriority(os.PRIO_PROCESS, pid, -20)
 
 

@@ -10,13 +10,13 @@ import msgspec
 from koordebpf.kernel.signals.interface import Backend, BackendName, SignalSource
 
 StallQuality = Literal["timed", "pressure", "counted", "none"]
-BirthQuality = Literal["traced", "watched", "rescanned"]
+LifecycleQuality = Literal["traced", "watched", "rescanned"]
 ScanQuality = Literal["one pass", "files"]
 
 # The signals that quality rests on, as every backend names them in its sources.
 GLOBAL_STALLS = "global reclaim stalls"
 LIMIT_STALLS = "memcg-limit reclaim stalls"
-BIRTHS = "cgroup births and deaths"
+CGROUP_LIFECYCLE = "cgroup births and deaths"
 
 _STALLS: dict[StallQuality, str] = {
     "timed": "each stall is timed",
@@ -24,10 +24,10 @@ _STALLS: dict[StallQuality, str] = {
     "counted": "stalls of pods are not timed, hits of limits are counted",
     "none": "stalls are not seen",
 }
-_BIRTHS: dict[BirthQuality, str] = {
-    "traced": "births of cgroups are traced",
-    "watched": "births of cgroups come by inotify",
-    "rescanned": "births of cgroups are found by rescans, up to a second late",
+_LIFECYCLE: dict[LifecycleQuality, str] = {
+    "traced": "cgroup creation is traced",
+    "watched": "cgroup creation is reported by inotify",
+    "rescanned": "new cgroups are found by rescans, up to a second late",
 }
 _SCAN: dict[ScanQuality, str] = {
     "one pass": "all cgroups are measured in one pass",
@@ -46,7 +46,7 @@ class SignalQuality(msgspec.Struct, frozen=True):
 
     backend: BackendName
     stalls: StallQuality
-    births: BirthQuality
+    births: LifecycleQuality
     scan: ScanQuality
     sentence: str
 
@@ -71,9 +71,9 @@ def quality_of(backend: Backend, lost: Iterable[SignalSource] = (), missed_runs:
         stalls = "pressure" if is_files else "timed"
     else:
         stalls = "counted" if is_files else "none"
-    births: BirthQuality = ("watched" if is_files else "traced") if works.get(BIRTHS) else "rescanned"
+    births: LifecycleQuality = ("watched" if is_files else "traced") if works.get(CGROUP_LIFECYCLE) else "rescanned"
     scan: ScanQuality = "one pass" if backend.can_scan else "files"
-    sentence = f"backend {backend.name}: {_STALLS[stalls]}, {_BIRTHS[births]}, {_SCAN[scan]}"
+    sentence = f"backend {backend.name}: {_STALLS[stalls]}, {_LIFECYCLE[births]}, {_SCAN[scan]}"
     if missed_runs:
         sentence += f"; the kernel passed over {missed_runs} runs of programs"
     return SignalQuality(backend.name, stalls, births, scan, sentence)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordebpf.collect.cpu_files import CgroupCpuFiles
-from koordebpf.collect.cpu_owners import CpuOwners
+from koordebpf.collect.cpu.files import CgroupCpuFiles
+from koordebpf.collect.cpu.owners import CpuOwners
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.state.cpu.best_effort import be_sets
 from koordebpf.state.cpu.measured import BeCgroup

@@ -5,7 +5,7 @@ A cgroup that is gone in the middle of it is left out, here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.attribution.owner import Owner
-from koordebpf.collect.best_effort_sets import BestEffortSets
-from koordebpf.collect.cpu_files import CgroupCpuFiles, CpuManagerReader
-from koordebpf.collect.cpu_owners import CpuOwners, cpu_owners
+from koordebpf.collect.cpu.best_effort_sets import BestEffortSets
+from koordebpf.collect.cpu.files import CgroupCpuFiles, CpuManagerReader
+from koordebpf.collect.cpu.owners import CpuOwners, cpu_owners
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, NodeCpuTime
@@ -30,7 +30,9 @@ from koordebpf.state.cpu.measured import (
     OtherPodsCpu,
     PodCpu,
 )
-from koordebpf.state.cpu.rates import CpuRates, CpuWindows
+from koordebpf.state.cpu.rates import CpuRates
+from koordebpf.state.cpu.window import append_cpu, cpu_window
+from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
 
 _NODE = ""  # its key among the rates; no cgroup below the node has it
@@ -57,6 +59,9 @@ class CpuCollector:
     Cost:    9 µs for each pod where `each_pod`; 4 µs for each set of CPUs that is read: a part in turn, all
              where one has changed.
     """
+
+    name = "cpu"
+    period_ns = NS_PER_S
 
     def __init__(
         self,
@@ -87,7 +92,6 @@ class CpuCollector:
         self._manager = CpuManagerReader(paths.manager, kubelet)
         self._rates: CpuRates[str] = CpuRates(window_ns)
         self._bursts: CpuRates[str] | None = None if burst_window_ns is None else CpuRates(burst_window_ns)
-        self._windows = CpuWindows()
         self._owners = CpuOwners()
         self._best_effort = BestEffortSets(self._files)
 
@@ -114,9 +118,10 @@ class CpuCollector:
         outside = self._owners.outside()
         return BurstLook(together + sum(self._burst(path, now_ns) or 0 for path in outside), best_effort or 0)
 
-    def sample(
+    def collect(
         self,
         now_ns: int,
+        into: NodeSeries,
         *,
         be_request_millicpu: int | None = None,
         evict_window_ns: int = NS_PER_S,
@@ -126,6 +131,7 @@ class CpuCollector:
 
         Args:
             now_ns: CLOCK_MONOTONIC.
+            into: gets what CPU eviction averages.
             be_request_millicpu: what best-effort pods ask for now, for the averages.
             evict_window_ns: over which CPU eviction averages.
             each_pod: pods one by one, as who evicts for CPU needs it; else only the best-effort directory, and
@@ -134,25 +140,13 @@ class CpuCollector:
         """
         node_ns = self._stat.used_ns() if self._stat is not None else self._node_ns()
         node_used = self._rates.millicpu(_NODE, now_ns, node_ns)
-        owners, root, parent = self._owners, self._owners.root, self._owners.parent
+        root, parent = self._owners.root, self._owners.parent
         be_used, be_burst = self._used(root, now_ns, is_be=False) if root is not None else (None, None)
         # Also where it is not asked for: a look takes the two from each other, so that they need the same samples.
         others = self._others(now_ns, be_used, be_burst)
-        apart = None if each_pod else frozenset(owners.apart)
         # Read in the first sampling too, which only begins the rates.
-        pods = tuple(
-            PodCpu(uid, used, is_be, burst)
-            for path, (uid, is_be) in owners.pods.items()
-            if apart is None or path in apart
-            for used, burst in [self._used(path, now_ns, is_be=is_be)]
-            if used is not None
-        )
-        applications = tuple(
-            HostApplicationCpu(name, used, is_be, burst)
-            for path, (name, is_be) in owners.applications.items()
-            for used, burst in [self._used(path, now_ns, is_be=is_be)]
-            if used is not None
-        )
+        pods = self._pods(now_ns, None if each_pod else frozenset(self._owners.apart))
+        applications = self._applications(now_ns)
         usage = None
         if node_used is not None:
             usage = CpuUsage(self._window_ns, node_used, be_used, pods, None if each_pod else others, applications)
@@ -165,14 +159,15 @@ class CpuCollector:
             manager=self._manager.read(),
             be_idle=None if root is None else self._files.read(root, CgroupCpu.idle),
         )
-        self._windows.push(
+        append_cpu(
+            into,
             now_ns,
             node_used=node_used,
             be_used=be_used,
             be_request=be_request_millicpu,
             be_limit=be_limit_millicpu(measured, self._best_effort.sets),
         )
-        return replace(measured, window=self._windows.window(now_ns, evict_window_ns))
+        return replace(measured, window=cpu_window(into, now_ns, evict_window_ns))
 
     def close(self) -> None:
         """Close every fd."""
@@ -191,6 +186,24 @@ class CpuCollector:
         root = self._owners.root
         found = None if root is None else self._files.read(root, CgroupCpu.bandwidth)
         return None if found is None else BeQuota(found.quota_us, found.period_us)
+
+    # Of those paths, None: of all.
+    def _pods(self, now_ns: int, paths: Collection[str] | None) -> tuple[PodCpu, ...]:
+        return tuple(
+            PodCpu(uid, used, is_be, burst)
+            for path, (uid, is_be) in self._owners.pods.items()
+            if paths is None or path in paths
+            for used, burst in [self._used(path, now_ns, is_be=is_be)]
+            if used is not None
+        )
+
+    def _applications(self, now_ns: int) -> tuple[HostApplicationCpu, ...]:
+        return tuple(
+            HostApplicationCpu(name, used, is_be, burst)
+            for path, (name, is_be) in self._owners.applications.items()
+            for used, burst in [self._used(path, now_ns, is_be=is_be)]
+            if used is not None
+        )
 
     def _burst(self, path: str, now_ns: int) -> int | None:
         used_ns = self._files.read(path, CgroupCpu.used_ns)

@@ -1,0 +1,1 @@
+"""Measures the CPUs of the node, and which of them pods may use."""

@@ -1,0 +1,1 @@
+"""Measures the memory of the node, its pods and their cgroups."""
