@@ -5,7 +5,7 @@ Source: koordinator pkg/features/koordlet_features.go; k8s.io/component-base fea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from koordebpf.errors import ConfigError
 
@@ -19,8 +19,6 @@ _ALPHA = (
     "NodeMetricPromMetrics",
 )
 KOORDLET_GATES: Mapping[str, bool] = {**dict.fromkeys(_BETA, True), **dict.fromkeys(_ALPHA, False)}
-# koordlet has none of these, so none of its stages stands for them.
-OWN_GATES: Mapping[str, bool] = {"StallEvict": False}
 _STAGES = {"AllAlpha": _ALPHA, "AllBeta": _BETA}
 
 # strconv.ParseBool
@@ -30,10 +28,13 @@ _BOOLS = {
 }
 
 
-def parse_feature_gates(given: Sequence[str], path: str = "--feature-gates") -> dict[str, bool]:
+def parse_feature_gates(
+    given: Sequence[str], path: str = "--feature-gates", *, own: Collection[str] = ()
+) -> dict[str, bool]:
     """Return what `Name=true,Other=false` sets, the last of a name counting; each text may hold several.
 
-    AllAlpha and AllBeta stand for the gates of their stage that are not named themselves.
+    AllAlpha and AllBeta stand for the gates of their stage that are not named themselves. `own` are gates that koordlet
+    has not, so that none of its stages stands for them.
 
     Raises:  ConfigError: there is no such gate, or a value is no boolean.
     """
@@ -42,8 +43,8 @@ def parse_feature_gates(given: Sequence[str], path: str = "--feature-gates") -> 
         if not entry:
             continue
         name, _, value = (part.strip() for part in entry.partition("="))
-        if name not in KOORDLET_GATES and name not in OWN_GATES and name not in _STAGES:
-            known = ", ".join((*KOORDLET_GATES, *_STAGES, *OWN_GATES))
+        if name not in KOORDLET_GATES and name not in own and name not in _STAGES:
+            known = ", ".join((*KOORDLET_GATES, *_STAGES, *own))
             raise ConfigError(path, entry, f"no such gate; known are {known}")
         if value not in _BOOLS:
             raise ConfigError(path, entry, "must be NAME=true or NAME=false")

@@ -1,7 +1,7 @@
 """The strategy in force on a node: from its NodeSLO object, or from the ConfigMap that NodeSLO objects are made of.
 
 Types are checked one by one. Ranges are not judged here: koordlet leaves them to the feature that uses the value, which
-then skips with its own text (`threshold_rules`) while the others go on.
+then skips with its own text (`threshold_rules`) while the others continue.
 """
 
 from __future__ import annotations

@@ -1,31 +1,53 @@
-"""The audit, and what stands in for it until it has a line: the record of what is being carried out."""
+"""The audit log, and the write-ahead log of plans in progress until the audit has their lines."""
 
 from __future__ import annotations
 
+import logging
+
+from koordebpf.act.writer.change import WriteResult
+from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.state.outcome import Outcome
-from koordebpf.store.audit import AuditLog, AuditRecord
+from koordebpf.store.audit import AuditLog
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.sink import (
+    AgentStopped,
+    DecisionsInterrupted,
+    Event,
+    FileChanged,
+    PlanDecided,
+    PlanStarted,
+    RoundEnded,
+    TickEnded,
+)
 from koordebpf.store.wal import InFlight
-from koordebpf.store.write_log import AuditedWrite
+from koordebpf.store.write_log import AuditedWrite, audited_write
+
+log = logging.getLogger("koordebpf")
 
 _CLOSE_S = 0.5  # Why: an audit that takes nothing must not keep the agent from its end; with the log's it is a second
 
 
 class AuditTrail:
-    """Either may be missing. A killed agent loses what is queued for the audit, so the other is kept until then."""
+    """The sink of audit and write-ahead log; either may be missing.
 
-    def __init__(self, audit: AuditLog | None, in_flight: InFlight | None) -> None:
+    A plan stands in the write-ahead log before its first eviction is sent, and in the audit once its outcomes are
+    known. A killed agent loses what is queued for the audit, so the other is kept until then.
+    """
+
+    name = "audit"
+
+    def __init__(self, audit: AuditLog | None, in_flight: InFlight | None, plans: OpenPlans) -> None:
         self._audit = audit
         self._in_flight = in_flight
+        self._plans = plans
+        self._repeats = RepeatFilter()
 
     @property
     def left(self) -> tuple[AuditRecord, ...]:
         """Decisions that an agent was ended in the middle of."""
         return self._in_flight.left if self._in_flight else ()
-
-    @property
-    def problem(self) -> str | None:
-        """Why audit lines wait; None: nothing is in their way."""
-        return self._audit.problem if self._audit else None
 
     @property
     def dropped(self) -> int:
@@ -37,32 +59,69 @@ class AuditTrail:
         """How many audit lines are not written yet."""
         return self._audit.waiting if self._audit else 0
 
-    def begin(self, record: AuditRecord) -> bool:
-        """Note a decision before it is carried out; tell whether it stands where the next agent finds it."""
-        return self._in_flight is None or self._in_flight.begin(record)
+    def publish(self, event: Event) -> None:
+        """Write what the event is worth."""
+        match event:
+            case PlanStarted():
+                self._start(event)
+            case PlanDecided(_, outcomes) if self._plans.current is not None:
+                for outcome in outcomes:
+                    self._progress(self._plans.current, outcome)
+            case OutcomeArrived(outcome):
+                for line in self._plans:
+                    self._progress(line, outcome)
+            case FileChanged(change, wall_s):
+                if change.result is WriteResult.WRITTEN or not self._plans.dry_run:
+                    self._write(audited_write(change, self._plans.node, wall_s))
+            case RoundEnded(_, view):
+                self._catch_up(view.now_ns)
+            case TickEnded():
+                for line in self._plans.closed:
+                    self._write(line.record())
+                if not self._plans:
+                    self._clear()
+            case DecisionsInterrupted(records):
+                for record in records:
+                    log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
+                    self._write(record)
+                self._clear()
+            case AgentStopped():
+                for line in self._plans.closed:
+                    self._write(line.record())
+                self._close()
 
-    def progress(self, id: str, outcome: Outcome) -> None:
-        """Note what became of one victim of decision `id`."""
-        if self._in_flight:
-            self._in_flight.progress(id, outcome)
+    def _start(self, event: PlanStarted) -> None:
+        line = self._plans.current
+        if self._in_flight and line is not None and not self._in_flight.begin(line.record()):
+            sentence = "what is under way cannot be noted: a kill of the agent now would leave no record"
+            self._say("in-flight", sentence, event.decided_ns)
 
-    def write(self, record: AuditRecord | AuditedWrite) -> None:
-        """Append one audit line."""
+    def _progress(self, line: OpenPlan, outcome: Outcome) -> None:
+        if self._in_flight and line.has_victim(outcome.uid):
+            self._in_flight.progress(line.id, outcome)
+
+    def _write(self, record: AuditRecord | AuditedWrite) -> None:
         if self._audit:
             self._audit.write(record)
 
-    def catch_up(self) -> None:
-        """Have the lines that wait written."""
-        if self._audit:
-            self._audit.catch_up()
+    def _catch_up(self, now_ns: int) -> None:
+        if self._audit is None:
+            return
+        self._audit.catch_up()
+        if problem := self._audit.problem:
+            self._say("audit", problem, now_ns)
 
-    def clear(self) -> None:
-        """Forget what was carried out, unless lines of it wait."""
+    # Forgets what was carried out, unless lines of it wait.
+    def _clear(self) -> None:
         if self._in_flight and not self._in_flight.is_empty and not self.waiting:
             self._in_flight.clear()
 
-    def close(self) -> None:
-        """Write what waits, within half a second; what is left then the next agent tells."""
+    # What is not written within half a second the next agent reports.
+    def _close(self) -> None:
         is_written = self._audit.close(_CLOSE_S) if self._audit else True
         if self._in_flight and is_written:
             self._in_flight.close()
+
+    def _say(self, key: str, sentence: str, now_ns: int) -> None:
+        if said := self._repeats.say(key, sentence, now_ns):
+            log.info("%s", said)

@@ -11,7 +11,7 @@ import msgspec
 
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.view import PastEviction
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
 
 log = logging.getLogger("koordebpf")
 
@@ -57,7 +57,7 @@ class KeptBudget:
 
 def _read(path: Path | None) -> tuple[PastEviction, ...]:
     # What cannot be read is of another version, and a minute old soon.
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(path.read_bytes(), type=Budget).evictions if path else ()
     return ()
 

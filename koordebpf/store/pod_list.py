@@ -136,7 +136,7 @@ class KeptList:
 
 def _read(path: Path, node_name: str) -> _Kept | None:
     # What cannot be read is of another version, and minutes old soon.
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(fd, "rb") as file:
             kept = msgspec.json.decode(file.read(_FILE_BYTES), type=_Kept)

@@ -1,4 +1,4 @@
-"""The file that recordings are: written while the kernel's records come, read by who decodes them later.
+"""The file format of recordings: kernel records are written as they come and decoded later.
 
 Shape:   magic, u32 version, u32 length of the header; the header as JSON, padded to 8; then the ring's own frames, each
          a u32 length with flags, a u32 that means nothing here, the record, padding to 8; then the end mark with four
@@ -229,7 +229,7 @@ def _read_header(path: Path, data: memoryview) -> tuple[RecordingHeader, int]:
         raise ConfigError("recording", str(path), "is cut within its header, so that it holds no records")
     try:
         header = msgspec.json.decode(data[_PREFIX.size : end], type=RecordingHeader)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("recording", str(path), f"has a broken header: {error}") from error
     _check_layouts(path, header)
     return header, end

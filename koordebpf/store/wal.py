@@ -1,6 +1,6 @@
 """Write-ahead log on a tmpfs: evictions and kills in flight, so that a killed agent's last decisions are not lost.
 
-Written before the first signal or request leaves, and after each answer; empty while nothing is under way. Not the
+Written before the first signal or request leaves, and after each answer; empty while nothing is in progress. Not the
 audit file: that one may be on a slow or full disk, and an eviction waits for neither. The next agent on the node reads
 what is left and writes the audit lines that are owed.
 
@@ -21,7 +21,10 @@ from msgspec import structs
 
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.v1 import types as v1
+from koordebpf.store.v1.decode import audit_of_json
+from koordebpf.store.v1.encode import audit_json
 from koordebpf.units import MIB
 
 IN_FLIGHT_PATH = Path("/run/koordebpf/machine/in-flight.jsonl")
@@ -29,7 +32,7 @@ _MAX_BYTES = MIB  # Why: 50 decisions of 20 kB; /run must not fill up
 
 
 class _Intent(msgspec.Struct, frozen=True, tag="intent"):
-    record: AuditRecord
+    record: v1.AuditRecord
 
 
 class _Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -49,7 +52,7 @@ _LINE = msgspec.json.Decoder(_Intent | _Progress | _Kill, dec_hook=_path_of)
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What an agent that was killed had under way: its decisions, and by pod the kills by cgroup without an end."""
+    """What a killed agent had in progress: its decisions, and by pod the kills by cgroup without an end."""
 
     records: tuple[AuditRecord, ...] = ()
     kills: tuple[UnfinishedKill, ...] = ()
@@ -79,7 +82,7 @@ class InFlight:
 
     def begin(self, record: AuditRecord) -> bool:
         """Note a decision before it is carried out; tell whether it stands in the file."""
-        return self._append(_Intent(record))
+        return self._append(_Intent(audit_json(record)))
 
     def progress(self, id: str, outcome: Outcome) -> bool:
         """Note what became of one victim of decision `id`; tell whether it stands in the file."""
@@ -108,11 +111,11 @@ class InFlight:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is under way, and the audit has what was."""
+        """Whether nothing is in progress, and the audit has what was."""
         return not self._bytes
 
     def clear(self) -> None:
-        """Forget everything: it stands in the audit, or nothing is under way."""
+        """Forget everything: the audit has it, or nothing is in progress."""
         if self._bytes:
             os.ftruncate(self._fd, 0)
             self._bytes = 0
@@ -149,11 +152,11 @@ def read_left(raw: bytes) -> Left:
     for text in raw.splitlines():
         try:
             line = _LINE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # cut short, or of another version
         match line:
             case _Intent():
-                intents[line.record.id] = line.record
+                intents[line.record.id] = audit_of_json(line.record)
             case _Kill():
                 kills[line.kill.uid] = line.kill
             case _Progress():

@@ -1,4 +1,4 @@
-"""Which CPUs belong to whom, by the annotations of Koordinator and kubelet.
+"""CPUs that are bound to pods or reserved, by the annotations of Koordinator and kubelet.
 
 What cannot be read says nothing, as in koordlet, and comes back as a problem for people: a typo in one pod's annotation
 must not end the protection of the node.

@@ -1,0 +1,121 @@
+"""Frames of an agent's rounds with what was decided on each: one JSON line a round, to be decided again elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.frame import located
+from koordebpf.store.line_sink import LineSink
+from koordebpf.store.rotated_file import RotatedFile, check_file
+from koordebpf.store.sink import AgentStopped, Event, RoundEnded
+from koordebpf.store.v1.encode import encode_decision
+from koordebpf.units import MIB
+
+log = logging.getLogger("koordebpf")
+
+_MAX_BYTES = 64 * MIB  # Why: a minute of a node with 330 containers, and one more in the file before
+_WAITING = 200  # lines; Why: a second of a disk that is busy
+_CLOSE_S = 0.5
+
+
+class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One round: everything it was decided from, and the decision, as JSON."""
+
+    tick: TickFrame
+    decision: msgspec.Raw
+
+    def is_same(self, decision: TickDecision) -> bool:
+        """Tell whether a decision is the recorded one, bit for bit; `policy.decide_tick.decided_again` makes it."""
+        return encode_decision(decision) == bytes(self.decision)
+
+
+class _Keys(msgspec.Struct):
+    tick: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class FrameLog:
+    """The sink that appends each round to a file of 64 MiB, and keeps the one before.
+
+    A thread writes; what does not fit is lost.
+    """
+
+    name = "frames"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sink = LineSink(
+            RotatedFile(path, max_bytes=_MAX_BYTES, kept=1).append, "frames", max_lines=_WAITING, recovered=_say_lost
+        )
+        self._sink.start()
+
+    def publish(self, event: Event) -> None:
+        """Append a round; close at the end."""
+        match event:
+            case RoundEnded(tick, _, decision):
+                self.write(tick, decision)
+            case AgentStopped():
+                self.close()
+
+    def write(self, tick: TickFrame, decision: TickDecision) -> None:
+        """Append one round."""
+        recorded = RecordedTick(tick, msgspec.Raw(encode_decision(decision)))
+        self._sink.put(msgspec.json.encode(recorded) + b"\n")
+
+    def close(self) -> None:
+        """Write what waits, for half a second at most."""
+        if not self._sink.close(_CLOSE_S):
+            log.warning("%d frames were not written to %s", self._sink.waiting, self._path)
+
+
+def open_frames(path: Path | None) -> FrameLog | None:
+    """Return what keeps the frames; None where none are wanted.
+
+    Raises:  ConfigError: the file cannot be written.
+    """
+    if path is None:
+        return None
+    check_file("--frames", path)
+    return FrameLog(path)
+
+
+def read_ticks(path: Path) -> Iterator[RecordedTick]:
+    """Yield the rounds of a file; an unfinished last line is passed over.
+
+    Raises:  ConfigError: a line is none; names its number, the place in it and the rule.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield decode_tick(line, f"{path}:{number}")
+
+
+def is_recorded_tick(raw: bytes) -> bool:
+    """Tell whether this is a line of such a file, as far as its keys say so."""
+    try:
+        return isinstance(msgspec.json.decode(raw, type=_Keys).tick, msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def decode_tick(line: bytes, place: str) -> RecordedTick:
+    """Return one line of such a file; `place` says where it came from.
+
+    Raises:  ConfigError: names the place in it, the value and the rule.
+    """
+    try:
+        return msgspec.json.decode(line, type=RecordedTick)
+    except msgspec.ValidationError as error:
+        raise located(line, place, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(place, line[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+
+
+def _say_lost(lines: int) -> None:
+    log.warning("%d frames were lost: they could not be written for too long", lines)

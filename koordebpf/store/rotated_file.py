@@ -1,0 +1,83 @@
+"""A file of lines that is rotated by its size."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from koordebpf.errors import ConfigError
+
+log = logging.getLogger("koordebpf")
+
+_OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class RotatedFile:
+    """At most `max_bytes` × (`kept` + 1) are on disk, and no line is written in part."""
+
+    def __init__(self, path: Path, *, max_bytes: int, kept: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._kept = kept
+
+    def append(self, line: bytes) -> None:
+        """Write one line.
+
+        The file is opened for each: lines are rare, and a file that was moved or removed is recreated.
+
+        Raises:  OSError: nothing of it was written.
+        """
+        fd = os.open(self._path, _FLAGS, 0o640)
+        try:
+            size = os.fstat(fd).st_size
+            if size and size + len(line) > self._max_bytes:
+                os.close(fd)
+                fd = -1
+                self._rotate()
+                fd = os.open(self._path, _FLAGS, 0o640)
+                size = 0
+            if os.write(fd, line) != len(line):
+                os.ftruncate(fd, size)  # a full disk took a part: half a line would spoil the file for its readers
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _rotate(self) -> None:
+        path = self._path
+        for number in range(self._kept, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+            if newer.exists():
+                newer.replace(older)
+        if self._kept == 0:
+            path.unlink()
+
+
+def check_file(option: str, path: Path) -> None:
+    """Try a file out, by a thread: open(2) on a hung disk does not return.
+
+    Raises:  ConfigError: it cannot be written; names the option.
+    """
+    answers: SimpleQueue[OSError | None] = SimpleQueue()
+    threading.Thread(target=lambda: answers.put(_try_out(path)), name="file-opener", daemon=True).start()
+    try:
+        error = answers.get(timeout=_OPEN_S)
+    except Empty:
+        log.warning("%s %s does not answer: its lines wait in memory", option, path)
+        return
+    if error is not None:
+        raise ConfigError(option, str(path), f"must be a file that can be written: {error.strerror}")
+
+
+def _try_out(path: Path) -> OSError | None:
+    try:
+        os.close(os.open(path, _FLAGS, 0o640))
+    except OSError as error:
+        return error
+    return None

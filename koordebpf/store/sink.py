@@ -1,0 +1,183 @@
+"""What happens in the agent, as one union of events, and the protocol of what takes them.
+
+Audit, write-ahead log, metrics, log, Kubernetes Events, health and the pages of decisions are sinks. Events are frozen
+values: `_ns` is CLOCK_MONOTONIC, `wall_s` seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.attribution.owner import Owner
+from koordebpf.collect.history import StallNews
+from koordebpf.collect.node_watch import SignalState
+from koordebpf.events.records import OomKill
+from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.plan import Plan
+from koordebpf.policy.suppress.round import SuppressPlan
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.outcome import Outcome
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.view import NodeView, PendingRelease
+from koordebpf.store.audit_record import AuditRecord
+
+
+class DecisionsInterrupted(msgspec.Struct, frozen=True):
+    """The agent before this one was killed while it carried these out."""
+
+    records: tuple[AuditRecord, ...]
+
+
+class PlanStarted(msgspec.Struct, frozen=True):
+    """A plan is about to be carried out: published before its first eviction is sent, for the write-ahead log."""
+
+    plan: Plan
+    crossed_ns: int | None  # when the threshold was first seen crossed
+    decided_ns: int
+    wall_s: float
+
+
+class PlanDecided(msgspec.Struct, frozen=True):
+    """A plan fired. `outcomes` are those known at once; `OutcomeArrived` brings the others."""
+
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+    crossed_ns: int | None
+    decided_ns: int
+    wall_s: float
+
+
+class MemoryReleased(msgspec.Struct, frozen=True):
+    """The memory of a pod that was evicted, or deleted by another client, is back."""
+
+    entry: PendingRelease
+    now_ns: int
+
+
+class ReleaseOverdue(msgspec.Struct, frozen=True):
+    """A pod did not release its memory in time, and is no longer counted on.
+
+    One whose eviction released nothing is not chosen for `barred_ns`.
+    """
+
+    entry: PendingRelease
+    now_ns: int
+    barred_ns: int
+
+
+class FileChanged(msgspec.Struct, frozen=True):
+    """A file was changed for a strategy, or could not be."""
+
+    change: FileChange
+    wall_s: float
+
+
+class ProblemsSeen(msgspec.Struct, frozen=True):
+    """Everything that is wrong now with the source, its objects or the strategy, for these reasons."""
+
+    by_reason: Mapping[str, Sequence[str]]
+    now_ns: int
+
+
+class OomKilled(msgspec.Struct, frozen=True):
+    """The kernel's OOM killer killed a process."""
+
+    record: OomKill
+    owner: Owner | None
+    now_ns: int
+
+
+class StallsCharged(msgspec.Struct, frozen=True):
+    """What pods stalled since the last measurement, and what it was charged to."""
+
+    news: StallNews
+    pods: Sequence[PodFacts]
+
+
+class SuppressionHeld(msgspec.Struct, frozen=True):
+    """One round of suppression. `writes` counts attempts since the start, by file and result."""
+
+    plan: SuppressPlan
+    writes: Mapping[tuple[str, str], int]
+    now_ns: int
+
+
+class LadderLooked(msgspec.Struct, frozen=True):
+    """One round of the ladder. `writes` counts attempts since the start, by file and result."""
+
+    writes: Mapping[tuple[str, str], int]
+
+
+class StrategiesHeld(msgspec.Struct, frozen=True):
+    """One round of the strategies beside suppression. `writes` counts attempts since the start, by file and result."""
+
+    writes: Mapping[tuple[str, str], int]
+
+
+class ExemptCounted(msgspec.Struct, frozen=True):
+    """The memory of pods that are exempt from eviction, by reason."""
+
+    held_bytes: Mapping[str, int]
+
+
+class RoundEnded(msgspec.Struct, frozen=True):
+    """A full measurement was decided on, and the decision was carried out as far as no guard forbade it."""
+
+    tick: TickFrame  # everything that it was decided from
+    view: NodeView
+    decision: TickDecision
+    signals: SignalState
+
+
+class TickEnded(msgspec.Struct, frozen=True):
+    """A tick has published everything else."""
+
+    now_ns: int
+
+
+class TickFailed(msgspec.Struct, frozen=True):
+    """An error ended a tick."""
+
+    reason: str
+
+
+class AgentStopped(msgspec.Struct, frozen=True):
+    """The last event: sinks write what waits and close."""
+
+    now_ns: int
+
+
+Event = (
+    DecisionsInterrupted
+    | PlanStarted
+    | PlanDecided
+    | OutcomeArrived
+    | MemoryReleased
+    | ReleaseOverdue
+    | FileChanged
+    | ProblemsSeen
+    | OomKilled
+    | StallsCharged
+    | SuppressionHeld
+    | LadderLooked
+    | StrategiesHeld
+    | ExemptCounted
+    | RoundEnded
+    | TickEnded
+    | TickFailed
+    | AgentStopped
+)
+
+
+class Sink(Protocol):
+    """Takes every event, in order, on the thread of the loop; it must not block."""
+
+    name: str  # in the log and as a label of metrics
+
+    def publish(self, event: Event) -> None:
+        """Take one event; most sinks ignore most of them."""

@@ -1,0 +1,1 @@
+"""The JSON of plans and audit lines, version 1."""
