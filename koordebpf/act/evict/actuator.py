@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import ClassVar, final
 
-from koordebpf.act.guards.rules import ClosedGuard
+from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 

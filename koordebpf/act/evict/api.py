@@ -22,7 +22,7 @@ _MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024
 
 
 class Evicts(Protocol):
-    """The one call this executor makes; `kube.actions.KubeActions` has it."""
+    """The one call this executor makes; `kube.clients.evictions.KubeActions` has it."""
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
         """Create a policy/v1 Eviction with the UID as precondition."""

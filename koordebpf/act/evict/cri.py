@@ -32,7 +32,7 @@ _Work = tuple[Victim, int, tuple[RunningContainer, ...]]
 
 
 class Stops(Protocol):
-    """The calls this executor makes; `kube.cri.Cri` has them."""
+    """The calls this executor makes; `kube.clients.cri.Cri` has them."""
 
     def warm(self, timeout_s: float) -> None:
         """Connect, and have everything ready that a stop needs."""

@@ -127,7 +127,7 @@ class LadderExecutor:
             self.frozen_ns = None
 
     def call_off(self) -> None:
-        """End what reclaim has under way: the next rung is at work."""
+        """End reclaim in progress: the next rung is at work."""
         if self._reclaimer:
             self._reclaimer.call_off()
 

@@ -49,7 +49,7 @@ class Reclaimer:
         self._jobs.put((job, self._is_enough))
 
     def call_off(self) -> None:
-        """End what is under way after its piece, and what waits before it begins."""
+        """End what is in progress after its piece, and what waits before it starts."""
         self._is_enough.set()
         self._is_enough = threading.Event()
 

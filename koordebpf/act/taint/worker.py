@@ -13,7 +13,7 @@ from koordebpf.kube.http.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT_S = 5.0  # Why: as for evictions (act/api.py)
+_TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
 _CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
 _FIRST_S, _CAP_S = 0.2, 30.0
 # Why 10 s to 10 min: roles do not change under pressure, but a server that has just started says 403 for a second.
@@ -21,7 +21,7 @@ _DENIED_FIRST_S, _DENIED_CAP_S = 10.0, 600.0
 
 
 class MarksNode(Protocol):
-    """The calls that are made; `kube.node_marks.NodeMarks` has them."""
+    """The calls that are made; `kube.clients.taints.NodeMarks` has them."""
 
     node_name: str
 

@@ -20,7 +20,7 @@ class WriteResult(enum.Enum):
     BUSY = "busy"  # not now: a child has CPUs that the parent is to lose
     BLOCKED = "blocked"  # not tried: the kernel would refuse it
     YIELDED = "yielded"  # another process keeps writing the file: left to it for a while
-    HELD = "held"  # not tried: what the file held could not be put on record
+    HELD = "held"  # not tried: what the file held could not be journalled
 
 
 # What may be over at the next call. The rest is tried again after the refresh interval.

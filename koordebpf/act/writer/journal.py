@@ -106,7 +106,7 @@ class Journal:
         return self._originals
 
     def record(self, originals: Mapping[FileKey, Original]) -> None:
-        """Put on record what files hold, before they are written.
+        """Record what files hold, before they are written.
 
         Raises:  OSError: it is not there. Nothing may be written then.
         Cost:    one write.
@@ -237,7 +237,7 @@ def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
     head, *lines = data[:good_bytes].split(b"\n")[:-1] or [data]
     try:
         header = msgspec.json.decode(head, type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ActuationError(f"{path}: not a journal of koordebpf: {error}. Remove it or name another one") from error
     if header.boot_id != boot_id:
         return parsed
@@ -247,7 +247,7 @@ def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
             line = msgspec.json.decode(raw, type=_Line)
             path_text = line.path if line.path_bytes is None else os.fsdecode(bytes.fromhex(line.path_bytes))
             key = (path_text, _file(line.file))
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
             parsed.lost.append(raw)
             continue
         if not is_below_mount(path_text):

@@ -36,7 +36,7 @@ class Originals:
         held = look(self._places, key, now_ns, before)
         *_, last = self.seen.lately(key) or (held.value,)
         if self._journal is not None and held.value != last and self._has(key, held):
-            with contextlib.suppress(OSError, KernelFileError):  # the one before stays on record then
+            with contextlib.suppress(OSError, KernelFileError):  # the one before stays in the journal then
                 if self._places.parse(key, self._journal.originals[key].text) == last:
                     self.adopt(key, last, held)
         self.seen.note(key, held.value)
@@ -45,7 +45,7 @@ class Originals:
     def adopt(self, key: FileKey, last: Value, held: Held) -> None:
         """Record what another process wrote to a file that held `last`: the file is restored to that value.
 
-        Raises:  OSError: it is not on record.
+        Raises:  OSError: it is not in the journal.
         """
         if self._journal is not None and is_wish(last, held.value, self._places.versions.get("cpuset")):
             known = self._journal.originals.get(key)
@@ -58,14 +58,14 @@ class Originals:
         owners_of: Callable[[FileKey], tuple[str, ...]],
         looked: Iterable[FileKey] = (),
     ) -> None:
-        """Put on record what the files to be written hold, before they are, and the sets of CPUs below sets on record.
+        """Journal what the files to be written hold, before they are written, and the sets of CPUs below them.
 
         Args:
             held: what files hold.
             written: those that are written now.
             owners_of: the strategies that have a file written.
             looked: those that were just looked at.
-        Raises:  OSError: it is not on record. Nothing may be written then.
+        Raises:  OSError: it is not in the journal. Nothing may be written then.
         """
         if self._journal is None:
             return
@@ -88,7 +88,7 @@ class Originals:
     def drop_gone(self, wanted: Collection[FileKey], now_ns: int, *, begins: bool) -> list[FileKey]:
         """Take those of cgroups that are gone off the record, a part of all at each call; return them.
 
-        With `begins` all are due again, and what was seen of files that are neither wanted nor on record is forgotten.
+        With `begins` all are due again, and what was seen of files that are neither wanted nor journalled is forgotten.
         """
         originals = {} if self._journal is None else self._journal.originals
         if begins:
@@ -113,7 +113,7 @@ class Originals:
         return known is not None and known.inode == held.inode
 
     # On v1 a new cgroup gets a copy of its parent's CPUs: below one that is held these are not its own.
-    # Its own are put on record too where they are as wanted: what is not on record was made later.
+    # Its own are journalled too where they are as wanted: what is not in the journal was made later.
     def _below(
         self,
         held: Mapping[FileKey, Held],

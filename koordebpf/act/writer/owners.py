@@ -42,7 +42,7 @@ def withdrawal(
     files: Collection[CgroupFile] | None,
     still_wanted: Collection[FileKey],
 ) -> Withdrawal:
-    """Return what becomes of the files on record when a strategy wants them no more.
+    """Return what becomes of the journalled files when a strategy wants them no more.
 
     Args:
         originals: the record.

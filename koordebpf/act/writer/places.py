@@ -122,7 +122,7 @@ class Places:
         self.kept.close_all_but({each.path for each in held.values()})
 
     def is_there(self, key: FileKey, original: Original) -> bool:
-        """Tell whether the file is still the one whose content is on record."""
+        """Tell whether the file is still the one whose content is in the journal."""
         path = self.locate(key)
         try:
             return path is not None and _inode(key, path.stat().st_ino) == original.inode

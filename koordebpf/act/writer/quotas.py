@@ -30,21 +30,21 @@ class CutQuotas:
     def __init__(self, places: Places, journal: Journal) -> None:
         self._places = places
         self._journal = journal
-        self._known: dict[FileKey, Value] = {}  # of those on record, what they held last
+        self._known: dict[FileKey, Value] = {}  # of journalled files, what they held last
 
     def fit(
         self, wanted: Mapping[FileKey, Value], paths: Iterable[str], now_ns: int, *, search: bool
     ) -> tuple[dict[FileKey, Held], dict[FileKey, Value]]:
         """Return the quotas below `paths` as they are, and as they are to be so that the wanted ones are taken.
 
-        Those that are on record were cut before; with `search` every directory is looked at.
+        Those that are journalled were cut before; with `search` every directory is looked at.
 
         Cost:    50 µs a cgroup.
         """
         held: dict[FileKey, Held] = {}
         own: dict[str, OwnQuota] = {}
         for path in paths:
-            below = self._directories(path) if search else self._on_record(path)
+            below = self._directories(path) if search else self._journalled(path)
             above = (each for each in _above(path) if (each, CgroupFile.CPU_QUOTA) in wanted)
             for each in (*above, path, *below):
                 key = (each, CgroupFile.CPU_QUOTA)
@@ -152,7 +152,7 @@ class CutQuotas:
         with contextlib.suppress(CgroupGone):
             yield from (each for _, _, each in walk(top.parent, mount_point) if each != path)
 
-    def _on_record(self, path: str) -> list[str]:
+    def _journalled(self, path: str) -> list[str]:
         start = f"{path}/" if path else ""
         keys = self._journal.originals
         return [each for each, file in keys if file is CgroupFile.CPU_QUOTA and each.startswith(start) and each != path]

@@ -37,7 +37,7 @@ class Seen:
         return self._values.get(key, ())
 
     def begin(self, keys: Iterable[FileKey]) -> None:
-        """Say that what these held before counts no more: they are put on record now."""
+        """Forget what these held before: they are journalled now."""
         for key in keys:
             if key in self._values:
                 self._values[key] = self._values[key][-1:]

@@ -14,7 +14,8 @@ from koordebpf.policy.reconcile.values import DesiredState, FileKey
 class Wanted:
     """The last desired state of each owner, and what they come to together: `values`."""
 
-    def __init__(self) -> None:
+    def __init__(self, precedence: tuple[str, ...] = ()) -> None:
+        self._precedence = precedence
         self._states: dict[str, DesiredState] = {}
         self._demands: dict[FileKey, Demand] = {}
         self._of: dict[str, tuple[tuple[FileKey, Value], ...]] = {}
@@ -23,12 +24,14 @@ class Wanted:
     def take(self, desired: DesiredState, owner: str) -> bool:
         """Put what an owner wants in place of what it wanted before; return whether any value may differ.
 
-        Raises:  ConfigError: a value that its file cannot hold, or two owners for a file that can have one only.
+        Raises:  ConfigError: a value that its file cannot hold.
         """
         before = self._states.get(owner)
         is_same = before is not None and (desired.writes, desired.sysctls) == (before.writes, before.sysctls)
         if not is_same:
-            self._demands = joined(self._states | {owner: desired})
+            states, last = self._states | {owner: desired}, len(self._precedence)
+            rank = {owner: at for at, owner in enumerate(self._precedence)}
+            self._demands = joined(dict(sorted(states.items(), key=lambda each: rank.get(each[0], last))))
             self.values = {key: demand.value for key, demand in self._demands.items()}
             self._of.clear()
         self._states[owner] = desired  # also for its reason

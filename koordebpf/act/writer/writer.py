@@ -11,13 +11,14 @@ import msgspec
 
 from koordebpf.act.writer.change import Failure, FileChange, WriteReport, WriteResult
 from koordebpf.act.writer.change_log import ChangeLog
-from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
+from koordebpf.act.writer.foreign import Corrections
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals
 from koordebpf.act.writer.owners import withdrawal
 from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
 from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
+from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.wanted import Wanted
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
@@ -28,20 +29,6 @@ from koordebpf.units import NS_PER_S
 log = logging.getLogger("koordebpf")
 
 _DROP_NS = 60 * NS_PER_S
-
-
-class WriterSettings(msgspec.Struct, frozen=True):
-    """How often the writer looks at files that it has no reason to change, and what it does about others.
-
-    `refresh_ns`     a file is looked at again after so long. Why 10 s: Koordinator looks each 60 s, and a kubelet that
-                     resets a file has it for so long.
-    `looks_per_call` files that are only looked at again, at most so many at a time. Why 48: they are 2 ms; at one call
-                     a second 440 files are seen to within the 10 s.
-    """
-
-    refresh_ns: int = 10 * NS_PER_S
-    looks_per_call: int = 48
-    foreign: ForeignPolicy = ForeignPolicy()
 
 
 # What one call of `apply` is about and has found.
@@ -57,11 +44,14 @@ class _Call(msgspec.Struct):
     looks_below: bool = False  # for these
 
 
+Files = Collection[CgroupFile] | None
+
+
 class CgroupWriter:
     """Makes files hold what is desired. Dry run is the default: nothing is written without `enforce`.
 
     `journal` has the originals; each is on disk before its file is written for the first time. `audit` gets each change
-    as it happens. `seen` has what files held.
+    as it happens. `seen` has what files held. `precedence` are owners, the first wins where only one can.
     """
 
     def __init__(
@@ -72,6 +62,7 @@ class CgroupWriter:
         *,
         enforce: bool = False,
         audit: Callable[[FileChange], None] | None = None,
+        precedence: tuple[str, ...] = (),
     ) -> None:
         if enforce and journal is None:
             raise ConfigError("journal", None, "must be given where files are written, so that they can be restored")
@@ -90,7 +81,7 @@ class CgroupWriter:
         is_nested = places.versions.get("cpu") == 1  # no quota may be more than its parent's
         self._cut = CutQuotas(places, journal) if enforce and journal is not None and is_nested else None
         self._dropped_ns: int | None = None
-        self._wanted = Wanted()
+        self._wanted = Wanted(precedence)
 
     @property
     def is_dry_run(self) -> bool:
@@ -98,7 +89,7 @@ class CgroupWriter:
         return self._journal is None
 
     @property
-    def is_on_record(self) -> bool:
+    def is_journalled(self) -> bool:
         """Whether any file is to be restored."""
         return self._journal is not None and bool(self._journal.originals)
 
@@ -120,9 +111,9 @@ class CgroupWriter:
         """Make the files hold what is desired; say what was changed, and what could not be.
 
         `desired` is all that the owner wants now: its other files are forgotten and stay as they are. What a file held
-        at first stays in the journal. Where several owners want a file, `decide.reconcile.demands` says who wins.
+        at first stays in the journal. Where several owners want a file, `policy.reconcile.demands` says who wins.
 
-        Raises:  ConfigError: a value that its file cannot hold, or two owners for a file that can have one only.
+        Raises:  ConfigError: a value that its file cannot hold.
         """
         self._take(desired, owner)
         self._drop_gone(now_ns)
@@ -138,30 +129,34 @@ class CgroupWriter:
         return WriteReport(tuple(call.changes))
 
     def restore(
-        self, now_ns: int, files: Collection[CgroupFile] | None = None, owner: str | None = None
+        self, now_ns: int, files: Files = None, owner: str | None = None, *, unwanted: bool = False
     ) -> RestoreReport:
         """Restore every file that was ever written; in a dry run there is none.
 
         What another process has changed since it was last read stays as it is, and so does a file that another owner
-        still wants. A quota that does not fit below another owner's is restored as far as it does, and stays on record.
+        still wants. A quota that does not fit below another owner's is restored as far as it fits and stays journalled.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
             files: only these, of every cgroup.
             owner: only what this one has written.
-        Raises:  OSError: it is done and could not be put on record; it would be done once more.
+            unwanted: only what the owner wants no more.
+        Raises:  OSError: it is done and could not be journalled; it would be done once more.
         """
-        self._wanted.withdraw(owner, files)
+        if not unwanted:
+            self._wanted.withdraw(owner, files)
         if self._journal is None:
             return RestoreReport()
-        ended = withdrawal(self._journal.originals, owner, files, self._wanted.values)
+        kept = {key for key, _ in self._wanted.of(owner or "")}
+        written = {key: each for key, each in self._journal.originals.items() if key not in kept}
+        ended = withdrawal(written, owner, files, self._wanted.values)
         for key in (*ended.restored, *ended.shared):
             self._held.pop(key, None)
             self._failures.pop(key, None)
         self._places.keep_open(self._held)
         capped = self._cut.restore_capped(ended.restored, now_ns) if self._cut is not None else CappedQuotas()
-        originals = {key: each for key, each in ended.restored.items() if key not in capped.originals}
-        report = restore(self._places, originals, now_ns, enforce=True, last=self.seen.last)
+        whole = {key: each for key, each in ended.restored.items() if key not in capped.originals}
+        report = restore(self._places, whole, now_ns, enforce=True, last=self.seen.last)
         report = msgspec.structs.replace(report, changes=(*capped.changes, *report.changes))
         keys = (*capped.originals, *report.done, *report.left)
         files_by_path = {self._places.name(key): key[1].value for key in keys}
@@ -180,7 +175,7 @@ class CgroupWriter:
                 del known[key]
         self._places.keep_open(self._held)
 
-    # Cgroups come and go by the thousand; what is on record of those that are gone is of no use.
+    # Cgroups are made and removed by the thousand; journal entries of removed ones are of no use.
     def _drop_gone(self, now_ns: int) -> None:
         begins = self._dropped_ns is None or now_ns - self._dropped_ns >= _DROP_NS
         if begins:
@@ -230,7 +225,7 @@ class CgroupWriter:
     # Another process has changed the file since it was written here.
     def _may_correct(self, call: _Call, key: FileKey, held: Held, ours: Value) -> bool:
         if self._places.is_held(key, held.value, call.wanted[key]):
-            with contextlib.suppress(OSError):  # the original stays on record then
+            with contextlib.suppress(OSError):  # the original stays in the journal then
                 self._originals.adopt(key, ours, held)
             return True
         if self._corrections.may_correct(key, call.now_ns):
@@ -242,14 +237,14 @@ class CgroupWriter:
                 return False
             return True
         if self._journal is not None:
-            with contextlib.suppress(OSError):  # the original stays on record then
+            with contextlib.suppress(OSError):  # the original stays in the journal then
                 self._journal.forget([key])
         self._fail(call, key, held, WriteResult.YIELDED, "another process keeps writing it: left to it for an hour")
         return False
 
     def _carry_out(self, call: _Call) -> None:
         steps = self._plan(call)
-        if self._put_on_record(call, steps):
+        if self._journal_originals(call, steps):
             for step in steps:
                 self._write(call, step)
 
@@ -290,7 +285,7 @@ class CgroupWriter:
         return fitting
 
     # Tells whether the files may be written now.
-    def _put_on_record(self, call: _Call, steps: tuple[PlannedWrite, ...]) -> bool:
+    def _journal_originals(self, call: _Call, steps: tuple[PlannedWrite, ...]) -> bool:
         if self._journal is None:
             for step in steps:
                 if step.is_final:
