@@ -11,12 +11,16 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
-from koordebpf.report.sentences import RepeatFilter
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.sink import AgentStopped, Event
 from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -24,7 +28,7 @@ _log = logging.getLogger(__name__)
 _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
 _AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
-_CLOSE_S = 1.0  # Why: as for evictions (act/api.py)
+_CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
 
 
 class PodEvent(msgspec.Struct, frozen=True):
@@ -56,7 +60,7 @@ def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
 
 
 class CreatesEvents(Protocol):
-    """The one call that is made; `kube.actions.KubeActions` has it."""
+    """The one call that is made; `kube.clients.evictions.KubeActions` has it."""
 
     def create_event(
         self,
@@ -136,3 +140,23 @@ class EventPoster:
                 _log.exception("event %s on %s/%s was not recorded", event.reason, event.namespace, event.name)
             else:
                 self.posted += 1
+
+
+class EventSink:
+    """The sink of Kubernetes Events: one for each outcome of an eviction that was tried."""
+
+    name = "events"
+
+    def __init__(self, poster: EventPoster, plans: OpenPlans, clock: Clock) -> None:
+        self._poster = poster
+        self._plans = plans
+        self._clock = clock
+
+    def publish(self, event: Event) -> None:
+        """Queue an Event."""
+        match event:
+            case OutcomeArrived(outcome, now_ns):
+                if victim := self._plans.victim(outcome.uid):
+                    self._poster.post_outcome(victim, outcome, now_ns, self._clock.wall_s())
+            case AgentStopped():
+                self._poster.close()

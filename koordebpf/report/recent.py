@@ -3,51 +3,58 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
 
-from koordebpf.store.audit import AuditRecord
-from koordebpf.store.write_log import AuditedWrite
+from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, TickEnded
+from koordebpf.store.write_log import AuditedWrite, audited_write
 
 _DECISIONS = 50  # about 10 kB each
 _WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
 
 class Recent:
-    """What `publish` has taken over can be read from any thread; all else is the loop's."""
+    """The sink of what can be read from any thread: everything as of the last tick, also of a dry run.
 
-    def __init__(self) -> None:
+    An open plan changes while it is recorded, so only the loop may look at it.
+    """
+
+    name = "recent"
+
+    def __init__(self, plans: OpenPlans) -> None:
+        self._plans = plans
         self._settled: deque[AuditRecord] = deque(maxlen=_DECISIONS)
         self._written: deque[AuditedWrite] = deque(maxlen=_WRITES)
-        self._is_changed = True
+        self._shown_changes = 0
         self._decisions: tuple[AuditRecord, ...] = ()
+        self._has_written = False
         self._writes: tuple[AuditedWrite, ...] = ()
 
-    def add_decision(self, record: AuditRecord) -> None:
-        """Add a decision whose outcomes are known."""
-        self._settled.append(record)
-        self._is_changed = True
-
-    def add_write(self, line: AuditedWrite) -> None:
-        """Add a change of a file, also one of a dry run."""
-        self._written.append(line)
-        self._is_changed = True
-
-    def changed(self) -> None:
-        """Note that an open decision has changed."""
-        self._is_changed = True
-
-    def publish(self, open_records: Callable[[], Iterable[AuditRecord]]) -> None:
-        """Let other threads see what changed, if anything did, with the decisions whose outcomes are awaited."""
-        if not self._is_changed:
-            return
-        self._is_changed = False
-        self._decisions = (*self._settled, *open_records())
-        self._writes = tuple(self._written)
+    def publish(self, event: Event) -> None:
+        """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
+        match event:
+            case FileChanged(change, wall_s):
+                self._written.append(audited_write(change, self._plans.node, wall_s))
+                self._has_written = True
+            case TickEnded():
+                self._settled.extend(line.record() for line in self._plans.closed)
+                self._show()
+            case DecisionsInterrupted(records):
+                self._settled.extend(records)
+                self._decisions = tuple(self._settled)
 
     def decisions(self) -> tuple[AuditRecord, ...]:
-        """Return the last decisions as published; from any thread."""
+        """Return the last decisions, also those whose outcome is awaited; from any thread."""
         return self._decisions
 
     def writes(self) -> tuple[AuditedWrite, ...]:
-        """Return the last changes of files as published; from any thread."""
+        """Return the last changes of files; from any thread."""
         return self._writes
+
+    def _show(self) -> None:
+        if self._plans.changes != self._shown_changes:
+            self._shown_changes = self._plans.changes
+            self._decisions = (*self._settled, *self._plans.records())
+        if self._has_written:
+            self._has_written = False
+            self._writes = tuple(self._written)

@@ -191,7 +191,7 @@ class HttpListener:
                     if key.fileobj is self._sock:
                         self._accept(end_s)
                     elif key.data in self._connections:  # not dropped in this batch
-                        self._go_on(key.data)
+                        self._serve(key.data)
                     if time.thread_time() >= end_s:
                         break  # epoll begins with the others next time
                 self._drop_late()
@@ -228,7 +228,7 @@ class HttpListener:
             self._make_room(peer)
             connection = _Connection(sock, peer, now_s + self._limits.deadline_s)
             self._connections[connection] = None
-            self._go_on(connection)
+            self._serve(connection)
 
     def _make_room(self, peer: str | None) -> None:
         if peer is not None:
@@ -256,7 +256,7 @@ class HttpListener:
             self._selector.modify(connection.sock, events, connection)
         connection.awaits = events
 
-    def _go_on(self, connection: _Connection) -> None:
+    def _serve(self, connection: _Connection) -> None:
         try:
             if connection.state is _State.READING:
                 self._read(connection)

@@ -20,13 +20,17 @@ from koordebpf.printable import json_bytes, printable
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.sink import Event, RoundEnded, TickFailed
+from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.write_log import AuditedWrite
 from koordebpf.units import NS_PER_S
 
 
 class Health:
-    """What the probes answer. The loop writes, the server's threads read."""
+    """The sink of what the probes answer. The loop writes, the server's threads read."""
+
+    name = "health"
 
     def __init__(self, *, max_silence_ns: int = 10 * NS_PER_S) -> None:
         self._max_silence_ns = max_silence_ns
@@ -34,6 +38,16 @@ class Health:
         self._reasons: tuple[str, ...] = ("no tick yet",)
         self._lost: tuple[str, ...] = ()
         self.signals: SignalQuality | None = None
+
+    def publish(self, event: Event) -> None:
+        """Be ready after a round, and not after a tick that failed, until a full one succeeds."""
+        match event:
+            case RoundEnded(_, view, decision):
+                signals = event.signals
+                self.rests_on(signals.quality, tuple(f"{lost.signal}: {lost.reason}" for lost in signals.lost))
+                self.ticked(view.now_ns, tuple(guard.sentence for guard in decision.guards))
+            case TickFailed(reason):
+                self.failed(f"the last tick failed: {reason}")
 
     def ticked(self, now_ns: int, not_ready: tuple[str, ...]) -> None:
         """Note one tick and the sentences that keep the agent from acting."""
@@ -132,7 +146,10 @@ class DecisionServer:
         writes: Callable[[], Sequence[AuditedWrite]],
         begin: Callable[[], object] | None = None,
     ) -> None:
-        remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {"/decisions": decisions, "/writes": writes}
+        remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {
+            "/decisions": lambda: [audit_json(each) for each in decisions()],
+            "/writes": writes,
+        }
 
         def answer(request: Request) -> Reply:
             if request.path not in remembered:

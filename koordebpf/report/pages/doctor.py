@@ -92,7 +92,7 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
     missing = sum(not source.works for source in report.sources)
     lines += ["", f"{len(report.sources) - missing} of {len(report.sources)} work here.", _SENTENCES[report.health]]
     if with_fixes:
-        lines += ["", "How to mend it", "", *fix_lines(report.fixes, lambda head, text: _wrapped(head, text, _HINT))]
+        lines += ["", "How to fix it", "", *fix_lines(report.fixes, lambda head, text: _wrapped(head, text, _HINT))]
     elif report.fixes:
         lines.append("koordebpf doctor --fix tells what to type.")
     return page(line.rstrip() for line in lines)

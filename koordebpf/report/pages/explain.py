@@ -10,10 +10,11 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import amounts_of, released_text
+from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
+from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
+from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
 from koordebpf.store.write_log import WRITE_LINE
 from koordebpf.units import format_ns
 
@@ -34,14 +35,14 @@ def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[
     problems: list[ConfigError] = []
     if raw.lstrip()[:1] == b"[":
         try:
-            return tuple(msgspec.json.decode(raw, type=list[AuditRecord])), ()
+            return decode_audit_lines(raw), ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be audit lines: {error}"),)
     for number, line in enumerate(raw.splitlines(), start=1):
         if not line.strip() or WRITE_LINE in line:  # of a file: no eviction
             continue
         try:
-            records.append(msgspec.json.decode(line, type=AuditRecord))
+            records.append(decode_audit_line(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             shown = line[:40].decode(errors="replace")
             problems.append(ConfigError(f"{path} line {number}", shown, f"must be an audit line: {error}"))
@@ -77,7 +78,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
     if not verdict.fires:
         yield from filled(f"{verdict.feature}: {verdict.reason}.", "  ")
         return
-    sums = amounts_of(feature)
+    sums = feature.balance
     # How many bytes would end stalls is not known.
     needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
     parts = [f"{verdict.feature}: {needed}"]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import chain
 
-from koordebpf.policy.credit import amount_text
+from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
-from koordebpf.policy.detect.verdict import BE_REQUESTED_CPU, USED, USED_CPU, CpuEvidence, CpuMoment, StallEvidence
+from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
-from koordebpf.policy.node_plan import NodePlan
-from koordebpf.policy.plan import Candidate, FeaturePlan, Plan
+from koordebpf.policy.node_plan import NodePlan, OtherDecision
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
 from koordebpf.printable import page, printable
-from koordebpf.report.pages.amounts import amounts_of
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.suppression import suppression_blocks
+from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
 from koordebpf.state.view import is_mostly_kernel
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
@@ -29,48 +30,56 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
     The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression stands at the end.
     """
     blocks = [[*textwrap.wrap(printable(plan.sentence), WIDTH)]]
+    if plan.guards:
+        blocks.append(
+            ["held back by closed guards", *chain.from_iterable(filled(g.sentence, "  ") for g in plan.guards)]
+        )
     for feature in plan.features:
         blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
     net = plan.stall_net
     if all(feature.verdict.feature != net.feature for feature in plan.features):
-        blocks.append(_numbers(FeaturePlan(net), net.reason))  # its gate is off: `skipped` says so
+        blocks.append(_numbers(FeaturePlan(net, Balance(MEMORY)), net.reason))  # its gate is off: `skipped` says so
     if with_ladder or any(each.is_on and each.rung is not Rung.EVICT for each in plan.ladder):
         blocks.append(_ladder(plan))
     if plan.undecided_namespaces:
         blocks.append(_undecided(plan.undecided_namespaces))
     blocks += suppression_blocks(plan.suppression)
+    blocks += [_other(name, each) for name, each in plan.strategies.items()]
     return "\n\n".join(page(block) for block in blocks if block)
 
 
+def _other(name: str, decision: OtherDecision) -> list[str]:
+    lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})"]
+    lines += filled(decision.reason, "  ")
+    for write in decision.writes:
+        lines += filled(f"{write.path}/{write.file.value} → {write.value}", "  ")
+    for sysctl in decision.sysctls:
+        lines += filled(f"{sysctl.sysctl.value} → {sysctl.value}", "  ")
+    for condition in decision.conditions:
+        lines += filled(f"the node is to be marked: {condition}", "  ")
+    return lines
+
+
 def _numbers(feature: FeaturePlan, said: str) -> list[str]:
-    verdict, evidence, cpu = feature.verdict, feature.verdict.evidence, feature.verdict.cpu
+    verdict, evidence = feature.verdict, feature.verdict.evidence
     lines = [verdict.feature if verdict.skipped is None else f"{verdict.feature}: skipped ({verdict.skipped})"]
-    if not verdict.fires and evidence is None and cpu is None and verdict.reason not in said:
+    if not verdict.fires and evidence is None and verdict.reason not in said:
         lines += filled(verdict.reason, "  ")
     if verdict.stall is not None:
         lines += _stalls(verdict.stall)
     if evidence is not None:
-        lines.append(_row("capacity", evidence.capacity_bytes))
-        lines.append(_row("used", evidence.used_bytes, f"{evidence.used_percent} %"))
-        if evidence.threshold_bytes is not None:
-            lines.append(_row("threshold", evidence.threshold_bytes, f"{evidence.threshold_percent} %"))
-        if evidence.lower_bytes is not None:
-            lines.append(_row("lower", evidence.lower_bytes, f"{evidence.lower_percent} %"))
-    if cpu is not None:
-        lines += _averages(cpu)
-    for need in verdict.needs:
-        if need.resource != USED:
-            lines += _requested(need.resource, need.need_bytes, need.now_bytes, need.of_bytes)
-    for of_cpu in verdict.cpu_needs:
-        if of_cpu.resource not in (USED_CPU, BE_REQUESTED_CPU):
-            lines += _requested(of_cpu.resource, of_cpu.need_millicpu, of_cpu.now_millicpu, of_cpu.of_millicpu)
+        lines += _use(evidence)
+    else:
+        for need in verdict.needs:
+            if not need.dimension.is_use:
+                lines += _requested(need)
     return lines + (_round(feature, said) if verdict.fires else [])
 
 
 def _round(feature: FeaturePlan, said: str) -> list[str]:
-    sums = amounts_of(feature)
-    other = feature.verdict.koordinator_need_bytes
-    note = f"Koordinator: {format_bytes(other)}" if feature.cpu is None and other != feature.need_bytes else ""
+    sums = feature.balance
+    other = feature.verdict.koordinator_need
+    note = f"Koordinator: {sums.text(other)}" if other is not None and other != sums.need else ""
     if feature.verdict.stall is not None:
         note = "at most, for the rung reclaim"
     lines = [_said("need", sums.text(sums.need), note), _said("coming back", sums.text(sums.pending))]
@@ -94,42 +103,37 @@ def _stalls(stall: StallEvidence) -> list[str]:
     return [*lines, _said("above for", above, f"of {stall.wanted_s} s")]
 
 
-# As those of memory; what best-effort pods may have stands in the place of the capacity, and its marks after what they
-# ask for, since they are shares of that.
-def _averages(cpu: CpuEvidence) -> list[str]:
-    window = f"average of {format_ns(cpu.window_ns)}"
-    used = window if cpu.used_percent is None else f"{cpu.used_percent} %, {window}"
-    request, upper = cpu.request_millicpu, cpu.upper_millicpu
+# What best-effort pods may have stands in the place of the capacity, and its marks after what they ask for, since they
+# are shares of that.
+def _use(use: UseEvidence) -> list[str]:
+    text = use.resource.unit.format
+    window = f"average of {format_ns(use.window_ns)}" if use.window_ns is not None else ""
+    percent = "" if use.used_percent is None else f"{use.used_percent} %"
     lines = [
-        _cores("capacity" if request is None else "may have", cpu.of_millicpu),
-        _cores("used", cpu.used_millicpu, used),
+        _said("capacity" if use.request is None else "may have", text(use.of)),
+        _said("used", text(use.used), ", ".join(filter(None, [percent, window]))),
     ]
-    if (now := cpu.now) is not None and now != CpuMoment(cpu.used_millicpu, cpu.of_millicpu, request):
-        asked = "" if now.request_millicpu is None else f", {format_millicpu(now.request_millicpu)} requested"
-        lines.append(_cores("used now", now.used_millicpu, f"of {format_millicpu(now.of_millicpu)}{asked}"))
-    lines.append(_cores("threshold", cpu.threshold_millicpu, f"{cpu.threshold_percent} %"))
-    if request is not None:
-        got = f", satisfied to {cpu.of_millicpu * 100 // request} %" if request else ""
-        lines.append(_cores("requested", request, f"{window}{got}"))
-    lines.append(_cores("lower", cpu.lower_millicpu, f"{cpu.lower_percent} %"))
-    return lines if upper is None else [*lines, _cores("upper", upper, f"{cpu.upper_percent} %")]
+    if (now := use.now) is not None and now != UseMoment(use.used, use.of, use.request):
+        asked = "" if now.request is None else f", {text(now.request)} requested"
+        lines.append(_said("used now", text(now.used), f"of {text(now.of)}{asked}"))
+    if use.threshold is not None:
+        lines.append(_said("threshold", text(use.threshold), f"{use.threshold_percent} %"))
+    if use.request is not None:
+        got = f", satisfied to {use.of * 100 // use.request} %" if use.request else ""
+        lines.append(_said("requested", text(use.request), f"{window}{got}"))
+    if use.lower is not None:
+        lines.append(_said("lower", text(use.lower), f"{use.lower_percent} %"))
+    return lines if use.upper is None else [*lines, _said("upper", text(use.upper), f"{use.upper_percent} %")]
 
 
-def _cores(name: str, millicpu: int, note: str = "") -> str:
-    return _said(name, format_millicpu(millicpu), note)
-
-
-def _requested(resource: str, need: int, now: int, of: int) -> list[str]:
+def _requested(need: Need) -> list[str]:
+    text, of = need.dimension.resource.unit.format, need.of
     return [
-        f"  of {resource}",
-        _said("requested", amount_text(resource, now), f"{now * 100 // of} % of what is allocatable" if of > 0 else ""),
-        _said("allocatable", amount_text(resource, of)),
-        _said("too much", amount_text(resource, need)),
+        f"  of {need.dimension.name}",
+        _said("requested", text(need.now), f"{need.now * 100 // of} % of what is allocatable" if of > 0 else ""),
+        _said("allocatable", text(of)),
+        _said("too much", text(need.need)),
     ]
-
-
-def _row(name: str, size_bytes: int, note: str = "") -> str:
-    return _said(name, format_bytes(size_bytes), note)
 
 
 def _said(name: str, amount: str, note: str = "") -> str:
@@ -186,58 +190,47 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     columns.append(("priority", lambda each: "-" if each.priority is None else str(each.priority)))
     if by_priority and any(each.sub_priority not in (None, each.priority) for each in shown):
         columns.append(("sub", lambda each: "-" if each.sub_priority is None else str(each.sub_priority)))
-    if feature.verdict.cpu_needs:
-        resources = {need.resource for need in feature.verdict.cpu_needs}
-        columns.append(("used", _used_cpu))
-        if USED_CPU in resources:
-            return [*columns, ("credit", _used_cpu)]
-        is_best_effort = BE_REQUESTED_CPU in resources  # batch-cpu counts then, whatever the band of the pod
-        return [*columns, *((("asks", _batch_cpu), ("share", _share_used)) if is_best_effort else _ASKED_CPU)]
-    columns.append(("used", lambda each: "-" if each.used_bytes is None else format_bytes(each.used_bytes)))
-    if any(need.resource != USED for need in feature.verdict.needs):
-        columns.append(("asks", lambda each: format_bytes(each.request_bytes)))
-        columns.append(("of", lambda each: each.request_resource.removeprefix("kubernetes.io/")))
+    resource, needs = feature.balance.resource, feature.verdict.amounts
+    columns.append(("used", lambda each: _amount(resource, each.of(resource).used)))
+    asked = [each for each in needs if not each.is_use]
+    if asked == [BE_REQUESTED_CPU]:  # batch-cpu counts then, whatever the band of the pod
+        return [*columns, ("asks", _batch_cpu), ("share", _share_used)]
+    if asked:
+        columns.append(("asks", lambda each: resource.unit.format(each.of(resource).requested)))
+        columns.append(("of", lambda each: each.of(resource).asked.removeprefix("kubernetes.io/")))
         return columns
-    columns.append(("credit", lambda each: format_bytes(each.credit_bytes)))
-    columns.append(("growth/s", _growth))
+    columns.append(("credit", lambda each: _amount(resource, each.of(resource).released)))
+    return columns + (_memory_columns(shown) if USED in needs else [])
+
+
+def _memory_columns(shown: Sequence[Candidate]) -> list[_Column]:
+    columns: list[_Column] = [("growth/s", _growth)]
     if any(each.caused_ns for each in shown):
         columns.append(("caused", lambda each: format_ns(each.caused_ns) if each.caused_ns else "-"))
-    if any(is_mostly_kernel(each.kernel_bytes, each.credit_bytes) for each in shown):
+    held = [(each, each.of(MEMORY).released) for each in shown]
+    if any(is_mostly_kernel(each.kernel_bytes, released) for each, released in held):
         columns.append(("kernel", _kernel))
-    if any(each.credit_bytes - (each.kernel_bytes or 0) != each.koordinator_credit_bytes for each in shown):
+    if any(released - (each.kernel_bytes or 0) != each.koordinator_credit_bytes for each, released in held):
         columns.append(("Koordinator", lambda each: format_bytes(each.koordinator_credit_bytes)))
     return columns
+
+
+def _amount(resource: Resource, value: int | None) -> str:
+    return "-" if value is None else resource.unit.format(value)
 
 
 def _kernel(each: Candidate) -> str:
     return "-" if each.kernel_bytes is None else format_bytes(each.kernel_bytes)
 
 
-def _used_cpu(each: Candidate) -> str:
-    used = each.cpu.used_millicpu if each.cpu else None
-    return "-" if used is None else format_millicpu(used)
-
-
-def _asked_cpu(each: Candidate) -> str:
-    return format_millicpu(each.cpu.request_millicpu) if each.cpu else "-"
-
-
-def _asked_of(each: Candidate) -> str:
-    return each.cpu.request_resource.removeprefix("kubernetes.io/") if each.cpu else "-"
-
-
-_ASKED_CPU: tuple[_Column, ...] = (("asks", _asked_cpu), ("of", _asked_of))
-
-
 def _batch_cpu(each: Candidate) -> str:
-    return format_millicpu(each.cpu.batch_millicpu) if each.cpu else "-"
+    return format_millicpu(candidate_credit(each, BE_REQUESTED_CPU))
 
 
 # Of what it asks for: by that they are ranked.
 def _share_used(each: Candidate) -> str:
-    if each.cpu is None or each.cpu.used_millicpu is None or not each.cpu.batch_millicpu:
-        return "-"
-    return f"{each.cpu.used_millicpu * 100 // each.cpu.batch_millicpu} %"
+    used, batch = each.of(CPU).used, candidate_credit(each, BE_REQUESTED_CPU)
+    return "-" if used is None or not batch else f"{used * 100 // batch} %"
 
 
 def _growth(each: Candidate) -> str:

@@ -1,36 +1,31 @@
-"""Two plans for the same moment, and what is different about the second: a value, and its page. 80 columns."""
+"""The difference between two plans for the same moment, as a value and as a page of 80 columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
 
 import msgspec
 
-from koordebpf.policy.detect.verdict import CpuEvidence, Verdict
+from koordebpf.policy.detect.verdict import UseEvidence, Verdict
 from koordebpf.policy.node_plan import NodePlan
-from koordebpf.policy.plan import Candidate, CpuAmounts, FeaturePlan, Plan
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
 from koordebpf.printable import page
 from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
 from koordebpf.report.pages.suppression import suppression_diff
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.what_if import Setting
-from koordebpf.units import format_bytes, format_millicpu
 
 _NAME = 14
 _CELL = 12
-_ROUND = {"need_bytes", "pending_bytes", "shared_bytes", "credit_bytes", "missing_bytes"}
-_SIZES = {
-    "threshold": "threshold_bytes",
-    "lower": "lower_bytes",
-    "need": "need_bytes",
-    "coming back": "pending_bytes",
-    "from others": "shared_bytes",
-    "credit": "credit_bytes",
-    "missing": "missing_bytes",
-}
-_CPU = {name: size.replace("_bytes", "_millicpu") for name, size in _SIZES.items() if size in _ROUND}
-_CPU_MARKS = ("threshold", "lower", "upper")  # of `CpuEvidence`
+_MARKS = ("threshold", "lower", "upper")  # of `UseEvidence`
+_AMOUNTS = {
+    "need": "need",
+    "coming back": "pending",
+    "from others": "shared",
+    "credit": "credit",
+    "missing": "missing",
+}  # of `Balance`
 
 
 class PodChange(msgspec.Struct, frozen=True):
@@ -43,22 +38,15 @@ class PodChange(msgspec.Struct, frozen=True):
 
 
 class FeatureSide(msgspec.Struct, frozen=True):
-    """One feature's decision under one of the settings, in numbers. Bytes; `threshold_bytes` None: not judged."""
+    """One feature's decision under one of the settings, in numbers. `evidence` None: it was not judged by its use."""
 
     fires: bool
     skipped: str | None
-    threshold_bytes: int | None
-    lower_bytes: int | None
-    need_bytes: int
-    pending_bytes: int
-    shared_bytes: int
-    credit_bytes: int
-    missing_bytes: int
+    evidence: UseEvidence | None
+    balance: Balance
     candidates: int
     victims: tuple[str, ...]  # uids, in order
     reason: str
-    cpu: CpuAmounts | None  # of a feature that judges CPU, in place of the bytes
-    cpu_evidence: CpuEvidence | None = None  # its marks among them
 
 
 class FeatureDiff(msgspec.Struct, frozen=True):
@@ -72,7 +60,6 @@ class FeatureDiff(msgspec.Struct, frozen=True):
 class PlanDiff(msgspec.Struct, frozen=True):
     """What `plan --diff` prints. `gained` and `lost` are victims of one plan only; `moved` go for another feature."""
 
-    schema: Literal["koordebpf.plan-diff/v1"]
     settings: tuple[Setting, ...]
     gained: tuple[PodChange, ...]
     lost: tuple[PodChange, ...]
@@ -91,7 +78,6 @@ def plan_diff(before: NodePlan, after: NodePlan, settings: tuple[Setting, ...] =
     }  # fmt: skip
     names = dict.fromkeys(feature.verdict.feature for plan in (before, after) for feature in plan.features)
     return PlanDiff(
-        schema="koordebpf.plan-diff/v1",
         settings=settings,
         gained=tuple(changes[uid] for uid in is_now if uid not in was),
         lost=tuple(changes[uid] for uid in was if uid not in is_now),
@@ -104,11 +90,6 @@ def plan_diff(before: NodePlan, after: NodePlan, settings: tuple[Setting, ...] =
         before=before,
         after=after,
     )
-
-
-def plan_diff_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `plan --diff --json`."""
-    return msgspec.json.schema(PlanDiff)
 
 
 def _going(plan: Plan) -> dict[str, tuple[Verdict, Candidate]]:
@@ -131,7 +112,7 @@ def _fate(plan: Plan, uid: str) -> str:
             stays = stays or f"stays, rank {ranked.rank} of {len(feature.candidates)}"
         elif excluded is not None:
             stays = stays or f"no candidate: {excluded.why}"
-    return stays or "stays: no feature ranks anybody"
+    return stays or "stays: no feature ranks a pod"
 
 
 def _side(plan: Plan, name: str) -> FeatureSide | None:
@@ -140,22 +121,14 @@ def _side(plan: Plan, name: str) -> FeatureSide | None:
 
 
 def _side_of(feature: FeaturePlan) -> FeatureSide:
-    verdict, evidence = feature.verdict, feature.verdict.evidence
     return FeatureSide(
-        fires=verdict.fires,
-        skipped=verdict.skipped,
-        threshold_bytes=evidence.threshold_bytes if evidence else None,
-        lower_bytes=evidence.lower_bytes if evidence else None,
-        need_bytes=feature.need_bytes,
-        pending_bytes=feature.pending_bytes,
-        shared_bytes=feature.shared_bytes,
-        credit_bytes=feature.credit_bytes,
-        missing_bytes=feature.missing_bytes,
+        fires=feature.verdict.fires,
+        skipped=feature.verdict.skipped,
+        evidence=feature.verdict.evidence,
+        balance=feature.balance,
         candidates=len(feature.candidates),
         victims=tuple(victim.candidate.uid for victim in feature.victims),
         reason=feature.reason,
-        cpu=feature.cpu,
-        cpu_evidence=verdict.cpu,
     )
 
 
@@ -207,17 +180,12 @@ def _pods(diff: PlanDiff) -> Iterator[str]:
 def _feature(diff: FeatureDiff) -> Iterator[str]:
     yield f"{diff.feature:<{_NAME + 12}}{'before':>{_CELL}}{'after':>{_CELL}}"
     before, after = diff.before, diff.after
-    for text, name in _SIZES.items():
-        first, second = _number(before, name), _number(after, name)
+    rows = [(name, _mark(before, name), _mark(after, name)) for name in _MARKS]
+    rows += [(text, _sum(before, name), _sum(after, name)) for text, name in _AMOUNTS.items()]
+    unit = next(side.balance.resource.unit for side in (after, before) if side is not None)
+    for text, first, second in rows:
         if (first or 0) != (second or 0):
-            yield _row(text, _bytes(first), _bytes(second))
-    marks = {name: f"{name}_millicpu" for name in _CPU_MARKS}
-    for text, first, second in (
-        *((text, *_both(before, after, "cpu_evidence", name)) for text, name in marks.items()),
-        *((text, *_both(before, after, "cpu", name)) for text, name in _CPU.items()),
-    ):
-        if (first or 0) != (second or 0):
-            yield _row(text, *("-" if each is None else format_millicpu(each) for each in (first, second)))
+            yield _row(text, *("-" if each is None else unit.format(each) for each in (first, second)))
     for text, first, second in (
         ("victims", len(before.victims) if before else None, len(after.victims) if after else None),
         ("candidates", before.candidates if before else None, after.candidates if after else None),
@@ -229,22 +197,21 @@ def _feature(diff: FeatureDiff) -> Iterator[str]:
         yield from filled(f"after:  {_why(after)}", "  ")
 
 
-def _both(before: FeatureSide | None, after: FeatureSide | None, part: str, name: str) -> tuple[int | None, int | None]:
-    first, second = (getattr(getattr(side, part, None), name, None) for side in (before, after))
-    return first, second
+def _mark(side: FeatureSide | None, name: str) -> int | None:
+    mark: int | None = getattr(side.evidence, name, None) if side is not None else None
+    return mark
 
 
-def _number(side: FeatureSide | None, name: str) -> int | None:
-    number: int | None = getattr(side, name, None)
-    return number
+# Without a shortage 0 is shown of memory, and nothing of any other resource.
+def _sum(side: FeatureSide | None, name: str) -> int | None:
+    if side is None or not (side.fires or side.balance.resource == MEMORY):
+        return None
+    amount: int = getattr(side.balance, name)
+    return amount
 
 
 def _row(name: str, before: str, after: str) -> str:
     return f"  {name:<{_NAME + 10}}{before:>{_CELL}}{after:>{_CELL}}"
-
-
-def _bytes(n: int | None) -> str:
-    return "-" if n is None else format_bytes(n)
 
 
 def _why(side: FeatureSide | None) -> str:

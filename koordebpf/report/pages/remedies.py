@@ -22,7 +22,7 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 class SignalFixes(msgspec.Struct, frozen=True):
-    """What would mend one signal; the first change is the nearest one."""
+    """What would fix one signal; the first change is the nearest one."""
 
     signal: str
     problem: str

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from koordebpf.state.amount import CPU, MEMORY, Amount, Unit
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S
@@ -46,8 +47,7 @@ class DecisionMetrics:
 
     def __init__(self) -> None:
         self.is_dry_run = True
-        self.need_bytes: dict[str, int] = {}  # feature → need of the last tick
-        self.need_millicpu: dict[str, int] = {}  # of those that judge CPU
+        self.needs: dict[str, Amount] = {}  # feature → need of the last tick
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pending_bytes = 0
         self.exempt_bytes: Mapping[str, int] = {}  # by reason
@@ -74,16 +74,9 @@ class DecisionMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
-        need = GaugeMetricFamily("koordebpf_need_bytes", "Memory to be given back, last tick.", labels=["feature"])
-        for feature, n in self.need_bytes.copy().items():
-            need.add_metric([feature], n)
-        yield need
-        cores = GaugeMetricFamily("koordebpf_need_cpu_cores", "CPU to be given back, last tick.", labels=["feature"])
-        for feature, n in self.need_millicpu.copy().items():
-            cores.add_metric([feature], n / 1000)
-        yield cores
+        yield from _needs(self.needs.copy())
         yield GaugeMetricFamily(
-            "koordebpf_pending_release_bytes", "Credit of pods told to go that still hold memory.", self.pending_bytes
+            "koordebpf_pending_release_bytes", "Credit of evicted pods that still hold memory.", self.pending_bytes
         )
         barred = GaugeMetricFamily(
             "koordebpf_barred_pods", "Pods that still hold memory after an eviction in vain.", labels=["reason"]
@@ -97,7 +90,7 @@ class DecisionMetrics:
         for reason, held_bytes in self.exempt_bytes.items():
             exempt.add_metric([reason], held_bytes)
         yield exempt
-        yield CounterMetricFamily("koordebpf_released_bytes", "Memory given back by victims.", self.released_bytes)
+        yield CounterMetricFamily("koordebpf_released_bytes", "Memory freed by victims.", self.released_bytes)
         evictions = CounterMetricFamily(
             "koordebpf_evictions",
             "Victims by the feature that chose them and by outcome; each answer of a retried eviction counts.",
@@ -121,3 +114,16 @@ class DecisionMetrics:
         yield self.decided_to_freed.family(
             "koordebpf_decision_to_freed_seconds", "From the plan to the victims' memory free again."
         )
+
+
+# A family for each unit; those of memory and CPU are there before anything was judged.
+def _needs(needs: Mapping[str, Amount]) -> Iterator[Metric]:
+    families: dict[Unit, GaugeMetricFamily] = {}
+    for resource in (MEMORY, CPU, *(need.resource for need in needs.values())):
+        if (unit := resource.unit) not in families:
+            text = f"{resource.name[:1].upper()}{resource.name[1:]} to be freed, last tick."
+            families[unit] = GaugeMetricFamily(f"koordebpf_need_{unit.metric or unit.name}", text, labels=["feature"])
+    for feature, need in needs.items():
+        unit = need.resource.unit
+        families[unit].add_metric([feature], need.value / unit.per_metric if unit.per_metric > 1 else need.value)
+    yield from families.values()

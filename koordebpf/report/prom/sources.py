@@ -1,14 +1,16 @@
-"""Metrics of what decisions rest on (pods and signals), and of what is written: audit, log and Events."""
+"""Metrics of the inputs of decisions (pods and signals) and of the outputs (audit, log and Events)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from koordebpf.events.records import Totals
+from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.report.events import EventPoster
 from koordebpf.state.view import NodeView
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S
 
@@ -76,10 +78,12 @@ class SignalMetrics:
         self.missed_runs = 0
         self.lost_ends = 0
 
-    def take_totals(self, totals: Totals) -> None:
-        """Take over the backend's counters."""
-        self.records, self.lost_records = totals.ring_sent, totals.ring_lost
-        self.missed_runs, self.lost_ends = totals.missed_runs, totals.lost_ends
+    def take(self, signals: SignalState) -> None:
+        """Take over the state of the node's signals, and the backend's counters where it has any."""
+        self.quality, self.lost, self.other_kubepods = signals.quality, len(signals.lost), signals.other_kubepods
+        if totals := signals.totals:
+            self.records, self.lost_records = totals.ring_sent, totals.ring_lost
+            self.missed_runs, self.lost_ends = totals.missed_runs, totals.lost_ends
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
@@ -100,16 +104,23 @@ class SinkMetrics:
     """What could not be written, or waits to be."""
 
     def __init__(self) -> None:
-        self.audit_dropped = 0
-        self.audit_waiting = 0
+        self.audit: AuditTrail | None = None
         self.log_sink: LineSink | None = None
-        self.events_dropped = 0
+        self.events: EventPoster | None = None
+        self.errors: Mapping[str, int] = {}  # by sink
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
-        yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines lost.", self.audit_dropped)
-        yield GaugeMetricFamily("koordebpf_audit_waiting", "Audit lines not written yet.", self.audit_waiting)
+        audit, events = self.audit, self.events
+        yield CounterMetricFamily("koordebpf_audit_dropped", "Audit lines lost.", audit.dropped if audit else 0)
+        waiting = audit.waiting if audit else 0
+        yield GaugeMetricFamily("koordebpf_audit_waiting", "Audit lines not written yet.", waiting)
         if self.log_sink is not None:
             yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
             yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
-        yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", self.events_dropped)
+        dropped = events.dropped if events else 0
+        yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", dropped)
+        errors = CounterMetricFamily("koordebpf_sink_errors", "Events that a sink failed on.", labels=["sink"])
+        for sink, count in dict(self.errors).items():
+            errors.add_metric([sink], count)
+        yield errors

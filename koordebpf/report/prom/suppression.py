@@ -16,7 +16,7 @@ class SuppressionMetrics:
         self.policy: str | None = None  # by what it is held: cpuset or cfsQuota
         self.writes: Mapping[tuple[str, str], int] = {}  # file and result → attempts
         self.ladder_writes: Mapping[tuple[str, str], int] = {}  # the same of the eviction ladder
-        self.skipped: str | None = None
+        self.strategy_writes: Mapping[tuple[str, str], int] = {}  # the same of other strategies
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -26,9 +26,10 @@ class SuppressionMetrics:
         if self.held_millicpu is not None:
             cores.add_metric([], self.held_millicpu / 1000)
         yield cores
+        by_owner = (self.writes, self.ladder_writes, self.strategy_writes)
         writes = CounterMetricFamily(
             "koordebpf_file_writes", "Cgroup and sysctl writes by file and outcome.", labels=["file", "result"]
         )
-        for labels, count in (Counter(self.writes) + Counter(self.ladder_writes)).items():
+        for labels, count in sum(map(Counter, by_owner), Counter[tuple[str, str]]()).items():
             writes.add_metric(labels, count)
         yield writes

@@ -116,7 +116,7 @@ def owner_text(owner: Owner | None, cgroup_id: int) -> str:
 
 
 def oom_sentence(record: OomKill, owner: Owner | None) -> str:
-    """Return whom the kernel's OOM killer took, and for what."""
+    """Return which task the kernel's OOM killer chose, and for what."""
     scope = "the node's memory" if record.is_global else "its own limit"
     whose = owner_text(owner, record.cgroup_id)
     victim = f"{record.comm} ({record.tgid})" if record.tgid else "a process"  # the kernel's counters name none

@@ -1,0 +1,130 @@
+"""The sink that logs: one sentence for each piece of news, repeats rarely and with their number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.policy.suppress.settings import Policy
+from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.sentences import late_sentence, outcome_sentence, tick_sentence
+from koordebpf.report.trace.record_line import oom_sentence
+from koordebpf.state.outcome import Result
+from koordebpf.store.open_plans import OpenPlans, plan_key
+from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.sink import (
+    AgentStopped,
+    Event,
+    FileChanged,
+    MemoryReleased,
+    OomKilled,
+    PlanDecided,
+    ProblemsSeen,
+    ReleaseOverdue,
+    RoundEnded,
+    SuppressionHeld,
+    TickEnded,
+)
+from koordebpf.store.write_log import alike, write_sentence
+from koordebpf.units import format_bytes, format_ns
+
+log = logging.getLogger("koordebpf")
+
+
+class LogSink:
+    """Remembers what was logged, and the files of this round of suppression."""
+
+    name = "log"
+
+    def __init__(self, plans: OpenPlans) -> None:
+        self._plans = plans
+        self._repeats = RepeatFilter()
+        self._plan_repeats = RepeatFilter()  # apart, as in `OpenPlans`: a sentence is logged when the audit has a line
+        self._problems = ProblemLog()
+        self._judged = JudgedFeatures()
+        self._shortages = EndedShortages()
+        self._held: list[FileChange] = []  # by suppression, not logged yet
+        self._skipped: str | None = None  # why suppression held no pod
+
+    def publish(self, event: Event) -> None:
+        """Log what is news."""
+        match event:
+            case PlanDecided():
+                self._decided(event)
+            case OutcomeArrived(outcome, now_ns):
+                self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome), now_ns)
+            case MemoryReleased() if self._plans.is_awaited(event):
+                self._released(event)
+            case ReleaseOverdue(entry, now_ns, barred_ns):
+                sentence = late_sentence(self._plans.pod_name(entry.uid), entry, now_ns, barred_ns)
+                self._say(f"late:{entry.uid}", sentence, now_ns)
+            case FileChanged(change):
+                self._changed(change)
+            case SuppressionHeld():
+                self._suppressed(event)
+            case ProblemsSeen(by_reason, now_ns):
+                self._problems.report(by_reason, now_ns)
+            case OomKilled():
+                self._oom_killed(event)
+            case RoundEnded(_, view, decision):
+                self._ended(decision.plan.features, view.now_ns, has_cpu=view.cpu is not None)
+            case TickEnded(now_ns):
+                self._problems.flush(now_ns)
+            case AgentStopped(now_ns):
+                self._say_held(now_ns)
+
+    def _decided(self, event: PlanDecided) -> None:
+        guards = tuple(ClosedGuard("", each.detail) for each in event.outcomes if each.result is Result.HELD)[:1]
+        sentence = tick_sentence(event.plan, guards, dry_run=self._plans.dry_run, signals=self._plans.signals)
+        if said := self._plan_repeats.say(plan_key(event.plan, event.outcomes), sentence, event.decided_ns):
+            log.info("%s", said)
+
+    def _released(self, event: MemoryReleased) -> None:
+        entry = event.entry
+        within = format_ns(event.now_ns - entry.since_ns)
+        sentence = f"{self._plans.pod_name(entry.uid)} gave {format_bytes(entry.credit_bytes)} back within {within}"
+        self._say(f"released:{entry.uid}:{entry.since_ns}", sentence, event.now_ns)
+
+    # Files of suppression are hundreds and change with the load: logged once a round, and rarely.
+    def _changed(self, change: FileChange) -> None:
+        if change.owner == SUPPRESS:
+            self._held.append(change)
+        else:
+            key = f"write:{change.path}:{change.result.value}:{change.new}"
+            self._say(key, write_sentence(change), change.now_ns)
+
+    def _suppressed(self, event: SuppressionHeld) -> None:
+        plan = event.plan
+        # That a first sample is not enough yet is no news: there is one after each start.
+        if plan.skipped and plan.skipped not in (self._skipped, "first_sample"):
+            log.info("best-effort pods' CPU is not held: %s", plan.reason)
+        self._skipped = plan.skipped
+        self._say_held(event.now_ns, plan.policy)
+
+    def _say_held(self, now_ns: int, policy: Policy | None = None) -> None:
+        for change, *others in alike(self._held):
+            key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{policy}"
+            self._say(key, write_sentence(change, len(others)), now_ns)
+        self._held.clear()
+
+    def _oom_killed(self, event: OomKilled) -> None:
+        # A pod that is killed at its own limit again and again has another cgroup each time.
+        record, sentence = event.record, oom_sentence(event.record, event.owner)
+        if said := self._repeats.say(f"oom:{record.cgroup_id}", sentence, event.now_ns):
+            kind = "OOM kills for the node's memory" if record.is_global else "OOM kills at limits"
+            self._problems.add(kind, said, event.now_ns, logging.INFO)
+
+    def _ended(self, features: Sequence[FeaturePlan], now_ns: int, *, has_cpu: bool) -> None:
+        judged = self._judged.after(features, has_cpu=has_cpu)
+        for key, sentence in self._shortages.look(judged, now_ns):
+            self._say(key, sentence, now_ns)
+
+    def _say(self, key: str, sentence: str, now_ns: int) -> None:
+        if said := self._repeats.say(key, sentence, now_ns):
+            log.info("%s", said)

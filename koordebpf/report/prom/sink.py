@@ -1,0 +1,116 @@
+"""The sink of the metrics."""
+
+from __future__ import annotations
+
+from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.plan import FeaturePlan
+from koordebpf.policy.strategies import OWN_STRATEGIES
+from koordebpf.policy.suppress.round import SUPPRESS_GATE
+from koordebpf.report.ended_shortages import JudgedFeatures
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.amount import Amount
+from koordebpf.state.outcome import Outcome, Result
+from koordebpf.store.open_plans import OpenPlans, is_acting
+from koordebpf.store.sink import (
+    Event,
+    ExemptCounted,
+    LadderLooked,
+    MemoryReleased,
+    PlanDecided,
+    RoundEnded,
+    StallsCharged,
+    StrategiesHeld,
+    SuppressionHeld,
+    TickEnded,
+    TickFailed,
+)
+from koordebpf.units import NS_PER_S
+
+
+class MetricsSink:
+    """Brings the metrics up to date with each event."""
+
+    name = "metrics"
+
+    def __init__(self, metrics: AgentMetrics, plans: OpenPlans) -> None:
+        self._metrics = metrics
+        self._plans = plans
+        self._judged = JudgedFeatures()
+        metrics.decision.is_dry_run = plans.dry_run
+
+    def publish(self, event: Event) -> None:
+        """Count and measure."""
+        match event:
+            case PlanDecided():
+                self._decided(event)
+            case OutcomeArrived(outcome):
+                self._count(outcome)
+            case MemoryReleased(entry) if self._plans.is_awaited(event):
+                self._metrics.decision.released_bytes += entry.credit_bytes
+            case StallsCharged():
+                self._charge(event)
+            case SuppressionHeld():
+                self._suppressed(event)
+            case LadderLooked(writes):
+                self._metrics.suppression.ladder_writes = writes
+            case StrategiesHeld(writes):
+                self._metrics.suppression.strategy_writes = writes
+            case ExemptCounted(held_bytes):
+                self._metrics.decision.exempt_bytes = held_bytes
+            case RoundEnded():
+                self._ended(event)
+            case TickEnded():
+                self._tick()
+            case TickFailed():
+                self._metrics.failed_ticks += 1
+
+    def _decided(self, event: PlanDecided) -> None:
+        if event.crossed_ns is not None and is_acting(event.outcomes):
+            self._metrics.decision.seen_to_decided.observe_ns(event.decided_ns - event.crossed_ns)
+        for outcome in event.outcomes:
+            if outcome.result is Result.DRY_RUN:  # the others come by `OutcomeArrived`
+                self._count(outcome)
+
+    def _count(self, outcome: Outcome) -> None:
+        self._metrics.count_outcome(outcome, self._plans.feature(outcome.uid))
+
+    def _charge(self, event: StallsCharged) -> None:
+        news, pods = event.news, self._metrics.pods
+        self._metrics.ledger.add(news.charges)
+        for pod in event.pods if news.by_pod else ():
+            if row := news.by_pod.get(pod.uid):
+                pods.add_stall(pod.namespace, pod.name, "global", row.global_ns)
+                pods.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
+
+    def _suppressed(self, event: SuppressionHeld) -> None:
+        metrics, plan = self._metrics.suppression, event.plan
+        metrics.held_millicpu, metrics.policy, metrics.writes = plan.held_millicpu, plan.policy, event.writes
+        if plan.skipped:
+            self._metrics.decision.count_skipped(SUPPRESS_GATE, plan.skipped)
+
+    def _ended(self, event: RoundEnded) -> None:
+        metrics, view, decision, signals = self._metrics, event.view, event.decision, event.signals
+        metrics.take(view)
+        metrics.decision.closed_guards = tuple(guard.code for guard in decision.guards)
+        for feature in self._judged.after(decision.plan.features, has_cpu=view.cpu is not None):
+            self._judge(feature)
+        for each in OWN_STRATEGIES:
+            if (made := decision.strategies.get(each.name)) is not None and made.skipped:
+                metrics.decision.count_skipped(each.gate, made.skipped)
+        for guard in decision.holding if decision.plan.victims else ():
+            metrics.decision.count_skipped("act", guard.code)
+        metrics.signals.take(signals)
+        if signals.pods_synced_ns is not None:
+            metrics.pods.synced_age_s = (view.now_ns - signals.pods_synced_ns) / NS_PER_S
+
+    def _judge(self, feature: FeaturePlan) -> None:
+        name, decision = feature.verdict.feature, self._metrics.decision
+        decision.needs[name] = Amount(feature.balance.resource, feature.balance.need)
+        if feature.verdict.skipped:
+            decision.count_skipped(name, feature.verdict.skipped)
+
+    def _tick(self) -> None:
+        self._metrics.ticks += 1
+        for line in self._plans.closed:
+            if line.is_settled and line.decided_to_freed_ns is not None:
+                self._metrics.decision.decided_to_freed.observe_ns(line.decided_to_freed_ns)
