@@ -75,3 +75,8 @@ def open_kill(
     kill = by_cgroup()
     stack.callback(kill.close)
     return kill
+
+
+def open_overdue_kill(config: AgentConfig, executor: Actuator) -> Actuator | None:
+    """Return what kills pods that are overdue; None where executor.killAfter is not configured."""
+    return executor.kill if isinstance(executor, LastResort) and config.kill_after_s is not None else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from koordebpf.state.series import next_sample_ns
+from koordebpf.clock import Due
+from koordebpf.collect.cpu.collector import CpuCollector
+from koordebpf.collect.history import NodeHistory
+from koordebpf.state.series.growth import next_sample_ns
 from koordebpf.state.view import NodeMeasure
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
-_FULL_EVERY_NS = NS_PER_S  # all pods, for growth, metrics and `top`
 _EXEMPT_EVERY_NS = 10 * NS_PER_S  # for a metric alone, and PodDisruptionBudgets cost
-_CPU_EVERY_NS = 9 * NS_PER_S // 10  # with every full measurement that comes by its own pace
 _CPU_REST_NS = NS_PER_S  # so much later at most while memory comes back: 1 ms of 330 containers is a tenth of that pace
 _WAITING_NS = 10 * NS_PER_MS  # while memory of evicted pods comes back
 _AHEAD_NS = 100 * NS_PER_MS  # where `act_ahead` may soon have to act: a tenth of the seconds that are its measure
@@ -31,14 +32,14 @@ class Pace:
         self._floor_ns = floor_ns
         self._cap_ns = cap_ns
         self._act_ahead_ns = act_ahead_ns
-        self._full_ns = 0
-        self._cpu_ns = 0
-        self._exempt_ns = 0
+        self._full = Due(NodeHistory.period_ns)
+        self._cpu = Due(CpuCollector.period_ns)  # with every full measurement that comes by its own pace
+        self._exempt = Due(_EXEMPT_EVERY_NS)
         self._was_for_cpu = False  # the last round, which set `round_ns`, was for CPU alone
 
     def is_full_due(self, now_ns: int) -> bool:
         """Tell whether all pods are to be measured."""
-        return now_ns >= self._full_ns
+        return self._full.is_due(now_ns)
 
     def is_round_due(self, now_ns: int) -> bool:
         """Tell whether a shortage may be acted on."""
@@ -46,7 +47,7 @@ class Pace:
 
     def want_full(self, at_ns: int) -> None:
         """Measure all pods then at the latest."""
-        self._full_ns = min(self._full_ns, at_ns)
+        self._full.want(at_ns)
 
     def want_round(self) -> None:
         """Let the next shortage be acted on at once: another threshold, candidate or source."""
@@ -54,20 +55,20 @@ class Pace:
 
     def measured(self, now_ns: int, *, is_waiting: bool) -> None:
         """Take note of a full measurement; `is_waiting`: memory may come back at any moment."""
-        self._full_ns = now_ns + (_WAITING_NS if is_waiting else _FULL_EVERY_NS)
+        self._full.done(now_ns, _WAITING_NS if is_waiting else None)
 
     def take_cpu(self, now_ns: int, *, is_waiting: bool) -> bool:
         """Tell whether the CPUs are to be measured; if so, that counts as done."""
-        if now_ns < self._cpu_ns + (_CPU_REST_NS if is_waiting else 0):
+        if not self._cpu.is_nearly_due(now_ns - (_CPU_REST_NS if is_waiting else 0)):
             return False
-        self._cpu_ns = now_ns + _CPU_EVERY_NS
+        self._cpu.done(now_ns)
         return True
 
     def take_exempt(self, now_ns: int) -> bool:
         """Tell the same of memory that exemptions keep from eviction."""
-        if now_ns < self._exempt_ns:
+        if not self._exempt.is_due(now_ns):
             return False
-        self._exempt_ns = now_ns + _EXEMPT_EVERY_NS
+        self._exempt.done(now_ns)
         return True
 
     def sampled(self, node: NodeMeasure, threshold: int | None, now_ns: int, seen_ns: int) -> bool:
@@ -103,7 +104,8 @@ class Pace:
         # Nothing was sent, so nothing changes by itself: the same plan each few milliseconds would say nothing new.
         self.round_ns = decided_ns + (_HELD_NS if is_held else cool_time_ns)
         if is_acting:
-            self._full_ns = self.round_ns = decided_ns + _WAITING_NS
+            self._full.done(decided_ns, _WAITING_NS)
+            self.round_ns = decided_ns + _WAITING_NS
 
     def due_ns(
         self, now_ns: int, then_ns: int, node: NodeMeasure, threshold: int | None, *,
@@ -111,7 +113,8 @@ class Pace:
     ) -> int:  # fmt: skip
         """Return when the next tick is due at the latest; `then_ns` is the end of this one."""
         return min(
-            now_ns + self._sample_ns(then_ns, node, threshold, is_above, is_waiting, cpus), max(self._full_ns, now_ns)
+            now_ns + self._sample_ns(then_ns, node, threshold, is_above, is_waiting, cpus),
+            max(self._full.at_ns, now_ns),
         )
 
     def _sample_ns(

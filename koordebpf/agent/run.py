@@ -18,23 +18,25 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
-from koordebpf.agent.executors import open_actions, open_executor, open_kill
+from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
-from koordebpf.agent.overdue import open_overdue
-from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
+from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
+from koordebpf.agent.strategies.own import open_own_strategies
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.collector import NodeParts, Schedule
+from koordebpf.collect.collectors import open_schedule
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.collect.pod_pressure import PodPressure
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.backends.select import passed_over_sentence
@@ -52,13 +54,16 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
 from koordebpf.slo.pods.eviction import may_be_evicted
 from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
 from koordebpf.store.audit import open_audit
-from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
+from koordebpf.store.frames import open_frames
+from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.pod_list import KeptList, KeptSource
+from koordebpf.store.sink import AgentStopped, Sink, TickFailed
 from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -121,17 +126,18 @@ def _run(
         watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
         kept_root = KeptRoot(watch.index.kubelet, acting.folder / "cgroup-root" if acting else None, _own_pod_uid())
         _tell_signals(watch)
-        pressure = _wake_on_signals(scope, watch, loop, stack)
-        agent, reporter, executor = _open_agent(config, scope, loop, watch, acting, actions, kept_list, stack)
+        _wake_on_signals(scope, watch, loop, stack)
+        agent, sinks, executor, schedule = _open_agent(config, scope, loop, watch, acting, actions, kept_list, stack)
         _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
 
-        def follow_pods() -> None:
+        def tick() -> int:
+            due_ns = agent.tick()
             kept_root.look()
-            pressure.follow(source.state().pods)
+            return min(due_ns, schedule.run(time.monotonic_ns()) or due_ns)
 
-        _loop(config, loop, agent, reporter, follow_pods, is_over)
+        _loop(config, loop, tick, sinks, is_over)
 
 
 # Everything that measures, decides and acts; what is opened last is closed first.
@@ -144,9 +150,9 @@ def _open_agent(
     actions: KubeActions | None,
     kept_list: KeptList | None,
     stack: contextlib.ExitStack,
-) -> tuple[Agent, Reporter, Actuator]:
+) -> tuple[Agent, Sinks, Actuator, Schedule]:
     folder = acting.folder if acting else None
-    collector = Collector(scope, watch.signals, watch.index)
+    collector = MemoryCollector(scope, watch.signals, watch.index)
     stack.callback(collector.close)
     outcomes = OutcomeQueue(loop.wake)
     by_cgroup = functools.partial(
@@ -162,8 +168,8 @@ def _open_agent(
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     kept = _open_budget(acting, stack)
     metrics = _open_metrics(config)
-    reporter = _open_reporter(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
-    writer = open_node_writer(config.writer, folder, reporter.written, stack)
+    sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
+    writer = open_node_writer(config.writer, folder, sinks.publish_change, stack)
     suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
     stack.callback(suppression.close)
     ladder = open_ladder(
@@ -173,43 +179,40 @@ def _open_agent(
         writer,
         stack,
         kill=open_kill(config, executor, by_cgroup, executors),
-        own_pod_uid=_own_pod_uid(),
-        tell=reporter.change,
+        tell=sinks.publish_change,
         wake=loop.wake,
     )
-    agent = Agent(
-        config,
-        watch,
-        collector,
-        executor,
-        outcomes,
-        reporter,
-        _own_pod_uid(),
+    parts = AgentParts(
+        watch=watch,
+        collector=collector,
+        executor=executor,
+        outcomes=outcomes,
+        sinks=sinks,
+        own_pod_uid=_own_pod_uid(),
         kept=kept,
         emergency=emergency,
         suppression=suppression,
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
+        own=open_own_strategies(writer, stack),
         marking=open_node_marking(config, stack),
-        overdue=open_overdue(config, executor),
+        overdue_kill=open_overdue_kill(config, executor),
     )
+    agent = Agent(config, parts)
     stack.callback(_finish, executors, agent)
-    return agent, reporter, executor
+    return agent, sinks, executor, open_schedule(NodeParts(watch, loop), suppression.series, stack)
 
 
 def _own_pod_uid() -> str | None:
     return os.environ.get("KOORDEBPF_POD_UID")
 
 
-# The ring and pressure files wake the loop. Returns what follows the pods' own pressure.
-def _wake_on_signals(scope: NodeScope, watch: NodeWatch, loop: Loop, stack: contextlib.ExitStack) -> PodPressure:
+# The ring and the node's pressure files wake the loop.
+def _wake_on_signals(scope: NodeScope, watch: NodeWatch, loop: Loop, stack: contextlib.ExitStack) -> None:
     if (fd := watch.signals.fileno()) is not None:
         loop.watch(fd, _nothing, rest_ns=_RING_REST_NS)
         stack.callback(loop.unwatch, fd)
     _watch_pressure(scope, loop, stack)
-    pressure = PodPressure(scope, watch.index, loop)
-    stack.callback(pressure.close)
-    return pressure
 
 
 def _open_budget(acting: Acting | None, stack: contextlib.ExitStack) -> KeptBudget:
@@ -229,7 +232,7 @@ def _open_metrics(config: AgentConfig) -> AgentMetrics:
     return metrics
 
 
-def _open_reporter(
+def _open_sinks(
     config: AgentConfig,
     scope: NodeScope,
     acting: Acting | None,
@@ -238,19 +241,22 @@ def _open_reporter(
     stack: contextlib.ExitStack,
     *,
     dry_run: bool,
-) -> Reporter:
-    health = Health()
-    reporter = Reporter(
-        node=_node_name(config),
-        dry_run=dry_run,
-        trail=AuditTrail(open_audit(config.audit), acting.in_flight if acting else None),
+) -> Sinks:
+    plans = OpenPlans(_node_name(config), dry_run=dry_run)
+    health, recent = Health(), Recent(plans)
+    sinks = open_sinks(
+        plans,
+        metrics,
+        health,
+        recent,
+        audit=open_audit(config.audit),
+        in_flight=acting.in_flight if acting else None,
         events=EventPoster(actions) if actions else None,
-        metrics=metrics,
-        health=health,
+        frames=open_frames(config.frames),
     )
-    stack.callback(reporter.close)
-    serve_reports(config, scope, metrics, health, reporter, stack, acts=acting is not None)
-    return reporter
+    stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
+    serve_reports(config, scope, metrics, health, recent, stack, acts=acting is not None)
+    return sinks
 
 
 def _node_name(config: AgentConfig) -> str:
@@ -276,17 +282,15 @@ def _finish(executors: contextlib.ExitStack, agent: Agent) -> None:
 def _loop(
     config: AgentConfig,
     loop: Loop,
-    agent: Agent,
-    reporter: Reporter,
-    follow_pods: Callable[[], None],
+    tick: Callable[[], int],
+    sinks: Sink,
     is_over: Callable[[], bool],
 ) -> None:
     failed_in_a_row = 0
     is_locked = not config.lock_memory
     while not (loop.stopping or is_over()):
         try:
-            due_ns = agent.tick()
-            follow_pods()
+            due_ns = tick()
             failed_in_a_row = 0
         except ConfigError:
             raise
@@ -300,7 +304,7 @@ def _loop(
             time.sleep(_FAILED_PAUSE_S)
             due_ns = time.monotonic_ns() + config.sample_cap_ns
             failed_in_a_row += 1
-            reporter.failed_tick(error)
+            sinks.publish(TickFailed(str(error)))
             if failed_in_a_row >= _MAX_FAILED_TICKS:
                 reason = f"{failed_in_a_row} ticks in a row failed, the last one with: {error}"
                 raise SupportError("agent", reason, "The log above has each of them.") from error

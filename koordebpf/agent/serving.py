@@ -7,12 +7,12 @@ import logging
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
-from koordebpf.agent.reporter import Reporter
 from koordebpf.collect.scope import NodeScope
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
 
 log = logging.getLogger("koordebpf")
 
@@ -22,7 +22,7 @@ def serve_reports(
     scope: NodeScope,
     metrics: AgentMetrics,
     health: Health,
-    reporter: Reporter,
+    recent: Recent,
     stack: contextlib.ExitStack,
     *,
     acts: bool,
@@ -42,4 +42,4 @@ def serve_reports(
     except OSError as error:
         log.warning("%s: no socket for koordebpf explain: %s", folder, error.strerror or error)
         return
-    stack.callback(DecisionServer(local, reporter.decisions, reporter.writes, begin).close)
+    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin).close)

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.policy.strategies import FEATURE_GATES
 
 Form = Literal["plain", "duration", "quantity"]
 
@@ -45,6 +46,7 @@ _PLACES: Mapping[str, str] = {
     "listen": "report.listen",
     "probe_listen": "probes.listen",
     "audit": "report.audit",
+    "frames": "report.frames",
     "koordinator_metrics": "report.koordinatorMetrics",
     "log_format": "report.logFormat",
 }

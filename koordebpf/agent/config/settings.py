@@ -10,15 +10,16 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from koordebpf.act.guards.emergency import EmergencySettings
-from koordebpf.act.guards.rules import GuardLimits
-from koordebpf.act.taint.rule import NodeMarkSettings
-from koordebpf.act.writer.writer import WriterSettings
+from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards.emergency import EmergencySettings
+from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.strategies import FEATURE_GATES, OWN_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
+from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.pods.namespaces import as_written, check_namespaces
 from koordebpf.state.view import ExecutorName
@@ -28,22 +29,8 @@ SourceName = Literal["file", "kubelet", "api"]
 Compat = Literal["none", "strict"]
 T = TypeVar("T", bound=msgspec.Struct)
 
-# The gates this agent knows, and their defaults. Why on: nothing is evicted before NodeSLO's `enable` and --enforce say
-# so too, so a third switch that is off by default would only hide what the agent would have done.
-FEATURE_GATES: Mapping[str, bool] = {
-    "BEMemoryEvict": True,
-    "MemoryAllocatableEvict": False,
-    "MemoryEvict": False,
-    "BECPUSuppress": True,
-    "BECPUManager": False,
-    "BECPUEvict": False,
-    "CPUEvict": False,
-    "CPUAllocatableEvict": False,
-    **feature_gates.OWN_GATES,
-}
-
 # How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 75 s apart
-# (kube/api.py); a kubelet answers each 10 s.
+# (kube/cache/reflector.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 
 
@@ -84,7 +71,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, or evicted and holding its memory
                       for so long and for longer than its grace period, where the memory that it holds is what is short.
                       Why none: it passes over PodDisruptionBudgets and grace periods.
-    `enforce`         act. Why false: an agent that was only tried out must not evict anybody.
+    `enforce`         act. Why false: an agent that was only tried out must not evict.
     `feature_gates`   the feature gate of Koordinator; StallEvict is koordebpf's own. Why: BEMemoryEvict and
                       BECPUSuppress are on, because the NodeSLO and --enforce have to allow it too and a third switch
                       would only hide what would have been done; others are off, as in koordlet. Under compat: strict
@@ -99,8 +86,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `audit`           a file for one JSON line per plan or changed file, - for standard output. It is rotated by size,
                       64 MiB at most. Lines that cannot be written wait in memory, 4,000 or 4 MiB at most. Why none:
                       which disk may have them is the operator's decision.
+    `frames`          a file for one JSON line per round, with everything it was decided from: `koordebpf plan` decides
+                      it again. It is rotated by size, 128 MiB at most. Why none: a line is some hundred KiB on a
+                      large node, and holds what the pods' objects hold.
     `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
-                      made for koordlet go on; where both run, their jobs tell them apart.
+                      made for koordlet work; where both run, their jobs tell them apart.
     `log_format`      of the log on standard error. Why text: people read it first.
     `lock_memory`     lock the agent into memory and raise its priority. Why true: an evictor that is itself reclaimed
                       is useless.
@@ -131,6 +121,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     eviction: EvictSettings = EvictSettings()
     guards: GuardLimits = GuardLimits()
     suppress: SuppressSettings = SuppressSettings()
+    strategies: StrategySettings = StrategySettings()
     wake: WakeSettings = WakeSettings()
     writer: WriterSettings = WriterSettings()
     emergency: EmergencySettings = EmergencySettings()
@@ -138,6 +129,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None
+    frames: Path | None = None
     koordinator_metrics: bool = True
     log_format: Literal["text", "json"] = "text"
     lock_memory: bool = True
@@ -159,7 +151,7 @@ def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     """Return the defaults that go with this source and this compatibility."""
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
     if compat == "strict":
-        gates = {name: {**feature_gates.KOORDLET_GATES, **feature_gates.OWN_GATES}[name] for name in gates}
+        gates = {name: {**feature_gates.KOORDLET_GATES, **OWN_GATES}[name] for name in gates}
         eviction = EvictSettings(
             strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
         )
@@ -201,7 +193,7 @@ def _check(config: AgentConfig) -> None:
     ):
         if is_on and eviction.strict_compat:
             raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
-    if eviction.strict_compat and (on := [name for name in feature_gates.OWN_GATES if config.feature_gates.get(name)]):
+    if eviction.strict_compat and (on := [name for name in OWN_GATES if config.feature_gates.get(name)]):
         rule = "must be false with compat: strict: Koordinator has no such feature"
         raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)
@@ -239,6 +231,6 @@ def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]
 
     Raises:  ConfigError: a gate that koordlet does not have, or a value that is neither true nor false.
     """
-    named = feature_gates.parse_feature_gates(given)
+    named = feature_gates.parse_feature_gates(given, own=OWN_GATES)
     here = {name: value for name, value in named.items() if name in FEATURE_GATES}
     return here, tuple(name for name in named if name not in FEATURE_GATES)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import BURSTABLE, GUARANTEED
-from koordebpf.collect.cpu_owners import best_effort_root, is_application
+from koordebpf.collect.cpu.owners import best_effort_root, is_application
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.loop import Loop

@@ -10,21 +10,26 @@ from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
-from koordebpf.act.writer.owners import LADDER
+from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
-from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.strategies import STRATEGIES
 
 log = logging.getLogger(__name__)
+
+# Who has a file that can have one value only: an emergency measure first, then strategies in their order.
+PRECEDENCE = (LADDER, *(each.name for each in STRATEGIES))
 
 
 def open_node_writer(
     settings: WriterSettings, folder: Path | None, tell: Callable[[FileChange], None], stack: contextlib.ExitStack
 ) -> CgroupWriter:
-    """Return the writer, after what the ladder of an agent that was killed has left in force is restored.
+    """Return the writer, after what an agent that was killed has left in force is restored.
 
-    What suppression wrote stays: this agent continues from it.
+    What its suppression wrote stays: this agent continues from it.
 
     Args:
         settings: how it writes.
@@ -35,16 +40,16 @@ def open_node_writer(
     """
     places = Places(find_controllers())
     if folder is None:
-        return CgroupWriter(places, None, settings, audit=tell)
+        return CgroupWriter(places, None, settings, audit=tell, precedence=PRECEDENCE)
     now_ns = time.monotonic_ns()
     for change in restore_journal(folder / OLD_LADDER_JOURNAL, places, now_ns).changes:
         tell(change)
     journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name))
-    writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell)
+    writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell, precedence=PRECEDENCE)
+    owners = {owner for original in journal.originals.values() for owner in original.owners}
     try:
-        writer.restore(now_ns, owner=LADDER)
+        for owner in sorted(owners - {SUPPRESS}):
+            writer.restore(now_ns, owner=owner)
     except OSError as error:
-        log.warning(
-            "%s: %s: what the ladder had written is restored, and would be once more", journal.path, error.strerror
-        )
+        log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)
     return writer

@@ -54,7 +54,7 @@ class SchedTracing:
         self._next_ns = self._looked_ns + _SOON_NS
         self._gone = RunQueueHistogram()  # of cgroups that are not followed any more
         try:
-            self._go_on()
+            self._apply_pace()
         except BaseException:
             self._latency.close()
             raise
@@ -73,7 +73,7 @@ class SchedTracing:
         self._latency.send_each(quiet_ns)
 
     def look(self, now_ns: int) -> None:
-        """Look at what the programs took since the last time, if it is due, and go on as that says."""
+        """Look at what the programs took since the last time, if it is due, and adapt the sampling to it."""
         if now_ns < self._next_ns:
             return
         before, self._taken = self._taken, self._latency.run_time()
@@ -95,16 +95,16 @@ class SchedTracing:
         before, self._pace = self._pace, paced(self._pace, ratio, self._budget_ratio)
         try:
             if self._pace.is_new:
-                self._go_on()
+                self._apply_pace()
                 self._tell(before.shift, ratio)
         except SupportError as error:  # it was attached before: out of memory, perhaps
             self._pace = TracingPace(None)
-            self._go_on()
+            self._apply_pace()
             log.warning("%s; it rests for %s", error, format_ns(_REST_NS))
         soon_ns = _SOON_NS if self._pace.is_new else _LOOK_EVERY_NS
         self._next_ns = now_ns + (_REST_NS if self._pace.shift is None else soon_ns)
 
-    def _go_on(self) -> None:
+    def _apply_pace(self) -> None:
         shift = self._pace.shift
         self._metrics.sampled_ratio = 0.0 if shift is None else 1 / (1 << shift)
         if shift is None:

@@ -1,4 +1,4 @@
-"""Holds best-effort pods to the CPU that others leave: measures, lets `decide.suppress` choose, writes, remembers."""
+"""Holds best-effort pods to the CPU that others leave: measures, writes what `policy.suppress` chose, remembers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.handover import KEPT, can_wait, leave_waiting, tell_left
 from koordebpf.agent.lifecycle.node_lock import is_awaited
-from koordebpf.agent.problems import ProblemLog
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.cpu import BurstLook, CpuCollector
-from koordebpf.collect.kubelet_cpus import KubeletCpus
+from koordebpf.collect.cpu.collector import BurstLook, CpuCollector
+from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.suppress.amount import BeAmount
-from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
+from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.suppress.wake import woken
+from koordebpf.report.log.problems import ProblemLog
 from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
 from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.series.node import node_series
 from koordebpf.state.suppression import KeptSuppression, adopted
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
@@ -56,15 +56,15 @@ class Suppression:
     ) -> None:
         self._settings = settings
         self._index = index
-        self._seen_version: int | None = None
+        self._seen: tuple[int | None, frozenset[int]] = (None, frozenset())  # version; cgroups of Guaranteed pods
         self._kept = folder / KEPT if folder else None
         self._kubelet = KubeletCpus()
-        self._guaranteed: frozenset[int] = frozenset()  # cgroups
         self._collector = CpuCollector(
             find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns, kubelet=self._kubelet.read
         )
+        self.series = node_series()  # of the whole node: other collectors write theirs too
         self._writer = writer
-        self._state = adopted(_read(self._kept), time.time(), settings.keep_s)
+        self.state = adopted(_read(self._kept), time.time(), settings.keep_s)
         self._is_absent = False
         self._problems = ProblemLog()
         self.amount: BeAmount | None = None  # of the last round; None: it suppressed no pod
@@ -88,17 +88,18 @@ class Suppression:
         """
         if self._is_absent:
             return None
-        if self._index.version != self._seen_version:
-            self._seen_version = self._index.version
+        if self._index.version != self._seen[0]:
             owners = [owner for each in self._index if (owner := self._index.owner(each)) is not None]
             self._collector.watch(owners)
-            self._guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
-        self._kubelet.note(known.facts, self._guaranteed)
+            guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
+            self._seen = (self._index.version, guaranteed)
+        self._kubelet.note(known.facts, self._seen[1])
         if self._kubelet.is_awaited:
             return None  # a first round that takes policy static for none would stand in kubelet's way
         try:
-            return self._collector.sample(
+            return self._collector.collect(
                 now_ns,
+                self.series,
                 be_request_millicpu=None if view is None else be_request_millicpu(view.pods),
                 evict_window_ns=cpu_window_s(known.strategy) * NS_PER_S,
                 each_pod=each_pod,
@@ -110,27 +111,18 @@ class Suppression:
             log.warning("the CPUs were not measured: %s", error)
         return None
 
-    def hold(self, view: NodeView, woken_by: str | None = None) -> SuppressPlan:
-        """Decide on this view and write what is wanted; return the decision.
-
-        Args:
-            view: the node.
-            woken_by: in words, where a burst has started this round before its time.
-        """
+    def carry_out(self, plan: SuppressPlan, view: NodeView) -> None:
+        """Write what a decision on this view wants; where it skipped, what was written before stays."""
         problems = view.cpu.placement.problems if view.cpu else ()
         sentences = [f"what cannot be read binds no CPU: {problem}" for problem in problems]
         self._problems.report({"CPU annotations": sentences}, view.now_ns)
         self._problems.flush(view.now_ns)
-        plan = plan_suppress(view, self._state, self._settings)
         self.amount = plan.amount
         if plan.skipped is None:
-            if woken_by is not None:
-                plan = woken(plan, woken_by, view.now_ns, self._settings)
-            if (plan.next.memory_hold is None) != (self._state.memory_hold is None):
+            if (plan.next.memory_hold is None) != (self.state.memory_hold is None):
                 log.info("%s", plan.reason)
             self._writer.apply(plan.desired, view.now_ns, SUPPRESS)
-            self._state = plan.next
-        return plan
+            self.state = plan.next
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -160,10 +152,10 @@ class Suppression:
         tell_left(left)
 
     def _keep(self, path: Path, *, waits: bool) -> None:
-        path.write_bytes(msgspec.json.encode(KeptSuppression(self._state, time.time())))
+        path.write_bytes(msgspec.json.encode(KeptSuppression(self.state, time.time())))
         if not waits:
             log.info("what suppression wrote is kept for the agent that stands by")
-        elif self._writer.is_on_record:
+        elif self._writer.is_journalled:
             pid, keep_s = leave_waiting(path.parent, self._settings.keep_s), self._settings.keep_s
             log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
 
@@ -173,7 +165,7 @@ def _read(path: Path | None) -> KeptSuppression | None:
     if path is None:
         return None
     kept = None
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         kept = msgspec.json.decode(path.read_bytes(), type=KeptSuppression)
     with contextlib.suppress(OSError):
         path.unlink()

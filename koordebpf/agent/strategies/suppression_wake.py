@@ -43,7 +43,7 @@ def open_wake(
 class SuppressionWake:
     """Looks at what others than best-effort pods use as soon as they wait, and says when a round is worth it.
 
-    What is not supported here is logged once; the regular rounds go on without it.
+    What is not supported here is logged once; the regular rounds continue without it.
 
     Args:
         mount: of the cpu controller.

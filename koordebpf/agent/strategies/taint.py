@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from koordebpf.act.taint.rule import MarkTiming, NodeMarkSettings, is_for_memory, is_memory_short
+from koordebpf.policy.taint import MarkTiming, NodeMarkSettings, is_for_memory, is_memory_short
 
 if TYPE_CHECKING:
     from koordebpf.act.taint.worker import NodeMarker
@@ -23,8 +23,19 @@ class NodeMarking:
         self._marker = marker
         self._timing = MarkTiming()
 
-    def look(self, plan: Plan, pending: Iterable[PendingRelease], late: Collection[str], began_ns: int) -> None:
-        """Take in a round that began at `began_ns`. Of `late` ones, by UID, nothing is expected any more."""
+    def look(
+        self,
+        plan: Plan,
+        pending: Iterable[PendingRelease],
+        late: Collection[str],
+        began_ns: int,
+        *,
+        is_asked: bool = False,
+    ) -> None:
+        """Take in a round that began at `began_ns`. Of `late` ones, by UID, nothing is expected any more.
+
+        `is_asked`: a strategy wants the node marked.
+        """
         awaited = {entry.uid: entry.since_ns for entry in pending if entry.uid not in late}
         evicted = {uid for uid, since_ns in awaited.items() if since_ns > began_ns}
         by_memory = [feature for feature in plan.features if is_for_memory(feature.verdict)]
@@ -35,7 +46,7 @@ class NodeMarking:
             now_ns=began_ns,
             calm_ns=self._settings.calm_ns,
         )
-        self._marker.wish(self._timing.is_on)
+        self._marker.wish(self._timing.is_on or is_asked)
 
 
 def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | None:

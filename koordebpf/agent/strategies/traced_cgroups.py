@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.cpu_owners import best_effort_root
+from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.errors import CgroupGone
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id

@@ -1,0 +1,57 @@
+"""What one agent consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.strategies.ladder import Ladder
+from koordebpf.agent.strategies.own import OwnStrategies
+from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.agent.strategies.suppression_wake import SuppressionWake
+from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.clock import Clock, SystemClock
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.store.budget import KeptBudget
+from koordebpf.store.sink import Sink
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentParts:
+    """Everything that an agent measures with, acts by and reports to; what is None is not configured.
+
+    Args:
+        watch: kernel signals, the cgroup index and the source of pods.
+        collector: measures memory.
+        executor: evicts.
+        outcomes: what its worker threads answer.
+        sinks: everything that records or reports.
+        own_pod_uid: of the agent's pod; None: it runs in none.
+        kept: the budget, where the next agent finds it.
+        emergency: an API server that is lost.
+        suppression: of best-effort CPU.
+        wake: wakes it before its time.
+        ladder: milder rungs before an eviction.
+        own: strategies beside those.
+        marking: taints the node.
+        overdue_kill: kills evicted pods that keep their memory.
+        clock: of the tick.
+    """
+
+    watch: NodeWatch
+    collector: MemoryCollector
+    executor: Actuator
+    outcomes: OutcomeQueue
+    sinks: Sink
+    own_pod_uid: str | None = None
+    kept: KeptBudget = field(default_factory=lambda: KeptBudget(None))
+    emergency: Emergency | None = None
+    suppression: Suppression | None = None
+    wake: SuppressionWake | None = None
+    ladder: Ladder | None = None
+    own: OwnStrategies | None = None
+    marking: NodeMarking | None = None
+    overdue_kill: Actuator | None = None
+    clock: Clock = field(default_factory=SystemClock)

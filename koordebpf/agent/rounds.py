@@ -1,0 +1,161 @@
+"""One round of an agent: the frame of a measurement, the decision on it, and carrying that out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.evictions import Evictions
+from koordebpf.agent.guard_watch import GuardWatch
+from koordebpf.agent.pace import Pace
+from koordebpf.agent.parts import AgentParts
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.frame import frame_of, in_force, remembering
+from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.node_watch import signal_state
+from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.state.amount import MEMORY
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView
+from koordebpf.store.sink import (
+    ExemptCounted,
+    LadderLooked,
+    RoundEnded,
+    StrategiesHeld,
+    SuppressionHeld,
+)
+from koordebpf.units import NS_PER_S
+
+_NO_FACTS = GuardFacts(now_ns=0, source="file", pods_synced_ns=None)  # they are gathered from the view
+
+
+def _tick_settings(config: AgentConfig, *, kills_overdue: bool) -> TickSettings:
+    return TickSettings(
+        eviction=config.eviction,
+        suppress=config.suppress,
+        strategies=config.strategies,
+        guards=config.guards,
+        emergency=config.emergency,
+        kill_after_ns=int(config.kill_after_s * NS_PER_S) if kills_overdue and config.kill_after_s else None,
+    )
+
+
+class RoundEnd(NamedTuple):
+    """What a round saw, for the pace of the next one."""
+
+    node: NodeMeasure
+    is_above: bool
+
+
+class Rounds:
+    """Decides on full measurements, each from a frame that holds all it depends on, and carries the decisions out."""
+
+    def __init__(self, config: AgentConfig, parts: AgentParts, known: Known, history: NodeHistory, pace: Pace) -> None:
+        self.evictions = Evictions(config, parts, pace)
+        self.guards = GuardWatch(config, parts.watch, parts.clock)
+        self.suppressed_view: NodeView | None = None  # of the last round that held CPU
+        self._config = config
+        self._parts = parts
+        self._known = known
+        self._history = history
+        self._pace = pace
+        self._settings = _tick_settings(config, kills_overdue=parts.overdue_kill is not None)
+        self._started_ns = parts.clock.now_ns()
+
+    def run(self, now_ns: int, measured: Measured, woken_by: str | None) -> RoundEnd:
+        """Decide on a full measurement and carry the decision out.
+
+        Args:
+            now_ns: begin of the tick.
+            measured: the node.
+            woken_by: in words, where a burst has started this round before its time.
+        """
+        tick, view = self._framed(now_ns, measured, woken_by)
+        tick, decision = self._decided(tick, view)
+        ladder = self._parts.ladder
+        if decision.carried:
+            self._pace.round_began(
+                for_cpu=not any(feature.verdict.is_for(MEMORY) for feature in decision.plan.features)
+            )
+            self.evictions.carry_out(view, decision.carried)
+            if ladder and decision.ladder is not None:
+                self._pace.round_ns = min(self._pace.round_ns, ladder.due_ns(now_ns) or self._pace.round_ns)
+        if ladder and ladder.last_rung_ns == view.now_ns:
+            self._history.restart_stall_window()
+        self._carry_out_strategies(view, decision)
+        self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.watch)))
+        return RoundEnd(view.measure, decision.is_short)
+
+    def _carry_out_strategies(self, view: NodeView, decision: TickDecision) -> None:
+        parts, publish, memory = self._parts, self._parts.sinks.publish, self.evictions.memory
+        if parts.suppression and (suppress := decision.suppress):
+            parts.suppression.carry_out(suppress, view)
+            publish(SuppressionHeld(suppress, parts.suppression.counts, parts.clock.now_ns()))
+            self.suppressed_view = view
+        if parts.own:
+            parts.own.carry_out(decision.strategies, view.now_ns)
+            publish(StrategiesHeld(parts.own.counts))
+        if parts.marking:
+            is_asked = any(made.conditions for made in decision.strategies.values())
+            parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, is_asked=is_asked)
+        if parts.ladder:
+            publish(LadderLooked(parts.ladder.counts))
+        if self._pace.take_exempt(view.now_ns):
+            publish(ExemptCounted(exempt_bytes(view, self._config.eviction)))
+
+    # The round's frame and the view that it stands for. Pods whose memory is back are no longer counted on.
+    def _framed(self, now_ns: int, measured: Measured, woken_by: str | None) -> tuple[TickFrame, NodeView]:
+        known, parts = self._known, self._parts
+        frame = self._frame(measured)
+        tick = TickFrame(
+            frame=frame,
+            settings=self._settings,
+            guards=_NO_FACTS,
+            is_round_due=self._pace.is_round_due(now_ns),
+            has_cpu=parts.suppression is not None and measured.cpu is not None and known.is_whole,
+            woken_by=woken_by,
+            ladder=parts.ladder.memory if parts.ladder else None,
+            states=dict(parts.own.states) if parts.own else {},
+        )
+        view = self.evictions.settle(tick_view(tick, known.facts))
+        state = parts.watch.source.state() if parts.watch.source else None
+        lost = parts.emergency.listed_cgroups(measured, state) if parts.emergency and state else None
+        return replace(
+            tick,
+            frame=remembering(frame, self.evictions.memory),
+            guards=self.guards.facts(view, self.evictions.memory),
+            evicted=self.evictions.overdue,
+            listed_cgroups=lost,
+        ), view
+
+    def _frame(self, measured: Measured) -> Frame:
+        known = self._known
+        frame = frame_of(
+            known.reported,
+            measured,
+            feature_gates=self._config.feature_gates,
+            executor=self._config.executor,
+            wall_s=self._parts.clock.wall_s(),
+        )
+        return replace(
+            in_force(frame, known),
+            ownPodUid=self._parts.own_pod_uid,
+            startedNs=self._started_ns,
+            suppression=self._parts.suppression.state if self._parts.suppression else None,
+        )
+
+    # The decision, and the frame that it was made from: where a rung is not possible here, another step is decided on.
+    def _decided(self, tick: TickFrame, view: NodeView) -> tuple[TickFrame, TickDecision]:
+        decision = decide_tick(tick, view, self._known.facts)
+        ladder = self._parts.ladder
+        if ladder is None or decision.ladder is None:
+            return tick, decision
+        ladder.hold(view.now_ns)
+        while decision.step and decision.ladder and not ladder.take(decision.step, decision.ladder, view.now_ns):
+            tick = replace(tick, ladder=ladder.memory)
+            decision = decide_tick(tick, view, self._known.facts)
+        return tick, decision

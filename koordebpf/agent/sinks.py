@@ -1,0 +1,90 @@
+"""Hands what happens in the agent to everything that records or reports it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.clock import Clock, SystemClock
+from koordebpf.report.events import EventPoster, EventSink
+from koordebpf.report.http.routes import Health
+from koordebpf.report.log.sink import LogSink
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.sink import MetricsSink
+from koordebpf.report.recent import Recent
+from koordebpf.store.audit import AuditLog
+from koordebpf.store.audit_trail import AuditTrail
+from koordebpf.store.frames import FrameLog
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, Sink
+from koordebpf.store.wal import InFlight
+
+log = logging.getLogger("koordebpf")
+
+
+class Sinks:
+    """Publishes each event to all sinks in their order.
+
+    An error of one concerns no other, and not the tick: it is counted in `errors`, and the first of each sink is
+    logged with its traceback.
+    """
+
+    name = "all"
+
+    def __init__(self, sinks: Sequence[Sink], clock: Clock) -> None:
+        self._sinks = tuple(sinks)
+        self._clock = clock
+        self.errors: dict[str, int] = {}  # by sink
+
+    def publish(self, event: Event) -> None:
+        """Let every sink take the event."""
+        for sink in self._sinks:
+            try:
+                sink.publish(event)
+            except Exception:
+                self._count_error(sink.name, event)
+
+    def publish_change(self, change: FileChange) -> None:
+        """Publish a change of a file at the moment it is made."""
+        self.publish(FileChanged(change, self._clock.wall_s()))
+
+    def _count_error(self, name: str, event: Event) -> None:
+        self.errors[name] = count = self.errors.get(name, 0) + 1
+        if count == 1:
+            log.exception("sink %s failed on %s; more of its errors are only counted", name, type(event).__name__)
+
+
+def open_sinks(
+    plans: OpenPlans,
+    metrics: AgentMetrics,
+    health: Health,
+    recent: Recent,
+    *,
+    audit: AuditLog | None = None,
+    in_flight: InFlight | None = None,
+    events: EventPoster | None = None,
+    frames: FrameLog | None = None,
+    clock: Clock = SystemClock(),  # noqa: B008 - without state
+) -> Sinks:
+    """Return all sinks; they report what an agent before this one was ended in the middle of.
+
+    The order matters: the plans are what others look victims up in, and the write-ahead log comes before reports.
+    """
+    trail = AuditTrail(audit, in_flight, plans)
+    sinks = Sinks(
+        (
+            plans,
+            trail,
+            MetricsSink(metrics, plans),
+            LogSink(plans),
+            *((EventSink(events, plans, clock),) if events else ()),
+            health,
+            recent,
+            *((frames,) if frames else ()),
+        ),
+        clock,
+    )
+    metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
+    sinks.publish(DecisionsInterrupted(trail.left))
+    return sinks

@@ -1,0 +1,66 @@
+"""Carries out what strategies beside suppression decide: their files, by the node's one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.strategies import OWN_STRATEGIES
+from koordebpf.policy.strategy import GATE_OFF, Decision
+
+
+class OwnStrategies:
+    """Remembers their states, writes their files, and restores what they want no more. Each owns its journal lines."""
+
+    def __init__(self, writer: CgroupWriter) -> None:
+        self.states: dict[str, Any] = {}  # by name
+        self.wake_at_ns: int | None = None
+        self._writer = writer
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Attempts to write since the start, by file and result."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for each in OWN_STRATEGIES:
+            for (file, result), count in self._writer.counts_of(each.name).items():
+                counts[file, result.value] += count
+        return dict(counts)
+
+    def is_due(self, now_ns: int) -> bool:
+        """Tell whether a strategy has asked for a round by now."""
+        return self.wake_at_ns is not None and now_ns >= self.wake_at_ns
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], now_ns: int) -> None:
+        """Write what is wanted now, and restore what is wanted no more; where a round was skipped all stays."""
+        wakes = []
+        for each in OWN_STRATEGIES:
+            made = decisions.get(each.name)
+            if made is None:
+                continue
+            self.states[each.name] = made.state
+            if made.wake_at_ns is not None:
+                wakes.append(made.wake_at_ns)
+            if made.skipped in (None, GATE_OFF):
+                self._writer.apply(DesiredState(made.reason, made.writes, made.sysctls), now_ns, each.name)
+                self._writer.restore(now_ns, owner=each.name, unwanted=True)
+        self.wake_at_ns = min(wakes, default=None)
+
+    def close(self) -> None:
+        """Restore everything."""
+        for each in OWN_STRATEGIES:
+            with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more
+                self._writer.restore(time.monotonic_ns(), owner=each.name)
+
+
+def open_own_strategies(writer: CgroupWriter, stack: contextlib.ExitStack) -> OwnStrategies | None:
+    """Return them; None where there is no strategy beside suppression and the features that evict."""
+    if not OWN_STRATEGIES:
+        return None
+    own = OwnStrategies(writer)
+    stack.callback(own.close)
+    return own
