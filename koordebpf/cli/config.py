@@ -69,6 +69,19 @@ def show(path: str | None) -> None:
 
 
 @config.command()
+def strategies() -> None:
+    """Print the strategies in their order, their feature gates, and which section of the file has their settings.
+
+    \b
+    Examples:
+      koordebpf config strategies
+    """
+    from koordebpf.report.pages.strategies import strategies_page
+
+    echo(strategies_page())
+
+
+@config.command()
 def schema() -> None:
     """Print the file's JSON Schema, for editors and for checks before it is applied.
 

@@ -35,7 +35,7 @@ def doctor(
 
     \b
     Exit code:
-      0  every signal is had in the best way
+      0  every signal is available by its best method
       1  the agent runs here, with the losses that the table names
       2  it cannot run here, or the command line is wrong
 

@@ -39,8 +39,8 @@ def explain(
     """Say why the last decisions to evict were what they were, and what became of them.
 
     From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
-    last 50 decisions and 2000 writes, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A line that is not
-    whole is told on standard error and left out.
+    last 50 decisions and 2000 writes, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A line that is cut
+    short is reported on standard error and left out.
 
     With --writes it says which cgroup files were changed for what reason: what best-effort pods were left of the CPUs,
     and what the milder rungs of the ladder did.
@@ -54,6 +54,7 @@ def explain(
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
     from koordebpf.report.pages.explain import concerns, decode_audit, explained
+    from koordebpf.store.v1.encode import audit_json
 
     if of_writes and pod:
         raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
@@ -69,12 +70,12 @@ def explain(
         records = tuple(record for record in records if concerns(record, pod))
     for record in records[-last:]:
         if as_json:
-            echo_json(record)
+            echo_json(audit_json(record))
         else:
             echo(f"{explained(record)}\n")
     if not records and not as_json:
         of = f" that speaks of {pod}" if pod else ""
-        echo(f"no decision to evict anybody{of} in {path}; with --writes it shows writes of files")
+        echo(f"no decision to evict a pod{of} in {path}; with --writes it shows writes of files")
     if problems and not records:
         sys.exit(ConfigError.exit_code)
 

@@ -12,7 +12,8 @@ from koordebpf.cli.inputs import read_input
 _HELP = """Print the decision for one recorded frame, and why not another one.
 
 FRAME.json holds Kubernetes' own objects (pods, node, nodeSLO or sloControllerConfig) and what was measured beside
-them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer.
+them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer. A line of an
+agent's --frames is one too: it is decided under that agent's settings, and the guards that were closed are named.
 
 With --diff, --set or --feature-gates the frame is decided twice, as it is and under the settings that are given,
 and what changes stands side by side.
@@ -29,6 +30,7 @@ Examples:
   koordebpf plan incident.json --set eviction.preferAggressor=false
   koordebpf plan incident.json --set suppress.policy=cpuIdle
   koordebpf plan incident.json --diff nodeslo.yaml
+  tail -n 1 frames.jsonl | koordebpf plan -
   koordebpf plan incident.json --feature-gates MemoryEvict=true
   koordebpf plan --schema frame > frame.schema.json
 """
@@ -39,8 +41,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 @click.option(
     "--schema",
-    type=click.Choice(["frame", "plan", "diff"]),
-    help="Print the JSON Schema of a frame, a plan or a comparison and stop.",
+    type=click.Choice(["frame", "tick", "plan", "diff"]),
+    help="Print the JSON Schema of a frame, an agent's round, a plan or a comparison and stop.",
 )
 @click.option("--ranking", default=10, show_default=True, type=click.IntRange(min=0), help="Candidates to show.")
 @click.option("--ladder", is_flag=True, help="Show what each rung would do, also of those that are not configured.")
@@ -82,10 +84,11 @@ def plan(
 
     from koordebpf.report.pages.plan import plan_page
     from koordebpf.report.pages.plan_diff import diff_page, plan_diff
-    from koordebpf.state.frame import decode_frame
-    from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates, with_file
+    from koordebpf.report.pages.plan_diff_json import plan_diff_json
+    from koordebpf.store.v1.encode import node_plan_json
+    from koordebpf.tools.plan import case_changes, read_case, with_entries, with_feature_gates, with_file
 
-    case = Case(decode_frame(read_input(frame), frame))
+    case = read_case(read_input(frame), frame)
     if config is not None:
         case = with_file(case, config, read_input(config))
     decided, doubts, unknown = case.plan(), case.doubts, case.unknown_fields
@@ -98,11 +101,11 @@ def plan(
         diff = plan_diff(decided, other.plan(), case_changes(case, other))
         doubts = other.doubts
         if as_json:
-            echo_json(diff, indent=2)
+            echo_json(plan_diff_json(diff), indent=2)
         else:
             echo(diff_page(diff))
     elif as_json:
-        echo_json(decided, indent=2)
+        echo_json(node_plan_json(decided), indent=2)
     else:
         echo(plan_page(decided, ranking, with_ladder=ladder))
     for doubt in (*doubts, *unknown):
@@ -112,8 +115,10 @@ def plan(
 
 
 def _schema(of: str) -> object:
-    from koordebpf.policy.node_plan import node_plan_schema
-    from koordebpf.report.pages.plan_diff import plan_diff_schema
+    from koordebpf.policy.tick_frame import tick_frame_schema
+    from koordebpf.report.pages.plan_diff_json import plan_diff_schema
     from koordebpf.state.frame import frame_schema
+    from koordebpf.store.v1.encode import node_plan_schema
 
-    return {"frame": frame_schema, "plan": node_plan_schema, "diff": plan_diff_schema}[of]()
+    schemas = {"frame": frame_schema, "tick": tick_frame_schema, "plan": node_plan_schema, "diff": plan_diff_schema}
+    return schemas[of]()

@@ -34,7 +34,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 @click.option(
     "--in-flight",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where an agent put down whom it was killing. Default: beside its journals.",
+    help="Where an agent recorded the kills in progress. Default: beside its journals.",
 )
 @click.option(
     "--run-dir",
@@ -71,7 +71,7 @@ def restore(
     """
     folders = list(dict.fromkeys(journal.parent for journal in journals)) or _folders(run_dir)
     if successor_within_s is not None and is_succeeded(folders, successor_within_s):
-        echo("an agent acts on this node, or one has gone on from what was kept: nothing is restored")
+        echo("an agent acts on this node, or one continues from what was kept: nothing is restored")
         return
     is_done = True
     for folder in folders:

@@ -92,6 +92,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 )
 # Not click.Path, which looks at the file: on a hung disk that does not return.
 @click.option("--audit", type=Path, help="One JSON line per plan into this file; - for standard output.")
+@click.option("--frames", type=Path, help="One JSON line per round into this file; koordebpf plan decides it again.")
 @click.option(
     "--koordinator-metrics/--no-koordinator-metrics",
     default=True,
@@ -153,10 +154,10 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
       koordebpf run --source api --node-name $NODE_NAME --audit -
       koordebpf run --config /etc/koordebpf/config.yaml --enforce
     """
-    from koordebpf.act.guards.rules import GuardLimits
     from koordebpf.agent.config.file import places, read_config
     from koordebpf.agent.config.settings import agent_config, named_gates
     from koordebpf.agent.run import run_agent
+    from koordebpf.policy.guards.rules import GuardLimits
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 

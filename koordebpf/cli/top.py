@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HELP = """Show pods, containers or cgroups by memory, growth and stall.
 
 \b
-USED      anon and unevictable memory: what an eviction gives back
+USED      anon and unevictable memory: what an eviction frees
 GROWTH/s  of USED
 SOME%     share of the last 10 s in which at least one task of it waited
           for memory; FULL%: in which none ran. ~ is worked out from the
@@ -150,9 +150,9 @@ def _print(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, 
 
 
 def _print_frame(watch: NodeWatch, interval: float, choice: Choice) -> None:
-    from koordebpf.agent.config.settings import FEATURE_GATES
+    from koordebpf.collect.frame import frame_of
+    from koordebpf.policy.strategies import FEATURE_GATES
     from koordebpf.state.frame import encode_frame
-    from koordebpf.tools.frame import frame_of
     from koordebpf.tools.top import looks
 
     for look in looks(watch, interval, choice, once=True):

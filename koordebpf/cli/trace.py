@@ -70,7 +70,7 @@ memory.limit_in_bytes for memory.max):
   sh -c 'echo $$ >'$C'/cgroup.procs; dd if=/dev/zero of=/var/tmp/x bs=1M \\
     count=500; rm /var/tmp/x'                          reclaim
   sh -c 'echo $$ >'$C'/cgroup.procs; tail /dev/zero'     OOM kill
-  mkdir $C/x; rmdir $C/x $C                            births and deaths
+  mkdir $C/x; rmdir $C/x $C                            mkdir and rmdir
 
 \b
 Examples:

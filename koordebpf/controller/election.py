@@ -23,7 +23,7 @@ from koordebpf.units import NS_PER_S
 log = logging.getLogger("koordebpf")
 
 _RELEASE_S: Final = 1.0  # of each request
-_JOIN_S: Final = 4.0  # a request that is under way, and the release
+_JOIN_S: Final = 4.0  # a request in flight, and the release
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ _Looked = tuple[NodeMeta, NodeSLO | None, Settings]
 
 
 class Keeper:
-    """One Node's NodeSLO. Time is an argument, and nothing here asks anybody.
+    """One Node's NodeSLO. Time is an argument, and nothing here sends a request.
 
     Attributes:
         problem: why the object is not as it should be; empty: it is, or was not tried yet.

@@ -24,13 +24,13 @@ log = logging.getLogger("koordebpf")
 
 _SLICE_NS: Final = 5 * NS_PER_S  # then the loop looks at what changed meanwhile
 _FIRST_S, _CAP_S = 0.5, 30.0
-# RBAC is mended by people; but an API server that has just started says 403 until it has read its roles.
+# RBAC is fixed by people; but an API server that has just started says 403 until it has read its roles.
 _DENIED_FIRST_S, _DENIED_CAP_S = 5.0, 60.0
 _MAX_PROBLEMS: Final = 5  # sentences; a thousand objects may fail for the same reason
 
 
 class Writer(Protocol):
-    """The two requests that change NodeSLOs; kube.nodeslos.NodeSLOWriter has them."""
+    """The two requests that change NodeSLOs; kube.clients.nodeslos.NodeSLOWriter has them."""
 
     def create(self, nodeslo: NodeSLO) -> NodeSLO:
         """Return the object as the server has it."""

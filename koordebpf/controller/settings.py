@@ -52,8 +52,8 @@ def settings_of(
             continue
         unusable = [problem for problem in found if _is_unusable(problem)]
         entries = {_entry_of(problem.path, key) for problem in unusable}
-        if None not in entries and (mended := _with_good_entries(key, text, entries, last)) is not None:
-            good[key] = mended
+        if None not in entries and (repaired := _with_good_entries(key, text, entries, last)) is not None:
+            good[key] = repaired
             continue
         stale.add(key)
         if last is not None and key in last.data:
@@ -63,18 +63,18 @@ def settings_of(
 
 # The text with these entries as the last good text has them, or without; None: it is unusable all the same.
 def _with_good_entries(key: str, text: str, entries: Collection[int | None], last: Settings | None) -> str | None:
-    mended = text
+    repaired = text
     if entries:
         config = decode_config(text, key)
         field = entries_field(key)
         known = _good_entries(key, last)
         kept = [known.get(_id(entry)) if index in entries else entry for index, entry in enumerate(config[field])]
-        mended = msgspec.json.encode({**config, field: [entry for entry in kept if entry is not None]}).decode()
+        repaired = msgspec.json.encode({**config, field: [entry for entry in kept if entry is not None]}).decode()
     try:
-        render_spec({key: mended}, {})
+        render_spec({key: repaired}, {})
     except ConfigError:
         return None
-    return mended
+    return repaired
 
 
 def _good_entries(key: str, last: Settings | None) -> dict[bytes, Any]:

@@ -29,7 +29,8 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hiera
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.store.audit import AuditRecord
+from koordebpf.state.amount import MEMORY
+from koordebpf.store.v1.decode import decode_audit_line
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
 
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
@@ -300,14 +301,14 @@ class _Run:
         self._tell(Event(time.monotonic_ns(), "agent", text, numbers={"level": level}))
 
     def _audit_line(self, line: bytes) -> None:
-        record = msgspec.json.decode(line, type=AuditRecord)
+        record = decode_audit_line(line)
         for eviction in evictions_of(record):
             self._evictions.append(eviction)
             numbers = {
                 "crossed_ns": self._observer.crossing.crossed_ns(eviction.seen_ns),
                 **msgspec.to_builtins(eviction),
                 "ranking": [
-                    {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.used_bytes}
+                    {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.of(MEMORY).used}
                     for feature in record.features
                     for pod in feature.ranking
                 ],

@@ -1,7 +1,7 @@
 """What one run of a story came to: its numbers, and whether they are as they should be. Pure.
 
 Durations are shown and never judged: they belong to the machine. Judged is who went, who did not, and for whose
-shortage anybody waited.
+shortage any pod stalled.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Result
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
 from koordebpf.units import NS_PER_MS
 
 Kind = Literal["hog", "page-cache", "own-limit"]
@@ -116,7 +117,7 @@ def judge(facts: StoryFacts) -> Verdict:
 
 def evictions_of(record: AuditRecord) -> tuple[Eviction, ...]:
     """Return the victims of one audit line that were acted on, or were to be."""
-    credits = {pod.uid: pod.credit_bytes for feature in record.features for pod in feature.ranking}
+    credits = {pod.uid: pod.of(MEMORY).released for feature in record.features for pod in feature.ranking}
     seen, freed = record.latencies.seen_to_decided_ns, record.latencies.decided_to_freed_ns
     return tuple(
         Eviction(

@@ -252,7 +252,7 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     begun_full: int
     stalls_full: int
     ignored: int
-    lost_ends: int  # ends that were never seen, noticed when their thread went on
+    lost_ends: int  # ends that were never seen, noticed when their thread began its next stall
     missed_runs: int  # runs of programs that the kernel passed over
     missed_births: int  # those of them that report mkdir, rmdir and rename
     node_some_ns: int

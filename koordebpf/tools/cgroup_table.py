@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.memcg_samples import memcg_samples
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.memory.samples import memcg_samples
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.records import CgroupStall, MemcgSample
@@ -15,7 +15,7 @@ from koordebpf.report.pages.top import Level, TopRow, short_qos, stalls_of
 from koordebpf.report.trace.record_line import owner_text
 from koordebpf.state.forecast import GrowthHistory, time_to
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.series import GrowthTable
+from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.shares import ShareTable
 from koordebpf.state.stalls.windows import StallWindow
 from koordebpf.state.view import PsiLine, StallShares
@@ -30,7 +30,7 @@ class CgroupTable:
     Cost:    a scan, and on cgroup v2 one file a row that is shown.
     """
 
-    def __init__(self, watch: NodeWatch, collector: Collector) -> None:
+    def __init__(self, watch: NodeWatch, collector: MemoryCollector) -> None:
         self._watch = watch
         self._collector = collector
         self._is_v2 = watch.scope.hierarchy.version == 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf.attribution.kubelet_root import KubeletRoot
-from koordebpf.collect.cpu_owners import best_effort_root
+from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import SupportError
@@ -24,7 +24,7 @@ from koordebpf.report.pages.remedies import fixes_of
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
-_PASSED_OVER = "backend "  # how kernel/choose.py begins the signal's name of one that failed
+_PASSED_OVER = "backend "  # how kernel/backends/select.py begins the signal's name of one that failed
 
 
 def examine(
@@ -50,7 +50,7 @@ def examine(
         quality = ""
     tries = _tries(sources, wanted, taken)
     sources = [source for source in sources if not source.signal.startswith(_PASSED_OVER)]
-    # A backend that failed is mended too: it would have been the better one.
+    # A backend that failed gets a fix too: it would have been the better one.
     failed = [
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import NodeHistory
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.kube.cache.objects import ClusterState
@@ -23,7 +23,7 @@ class ChargeBook:
 
     def __init__(self, watch: NodeWatch) -> None:
         self._known = Known()
-        self._collector = Collector(watch.scope, watch.signals, watch.index)
+        self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._rows: dict[tuple[str, str], LedgerRow] = {}
         self._begin_ns = time.monotonic_ns()

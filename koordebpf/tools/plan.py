@@ -15,13 +15,17 @@ from koordebpf.agent.config.settings import agent_config, named_gates, with_valu
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.guards.rules import closed_guards
 from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
+from koordebpf.state.frame import check_frame, decode_frame
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import (
     Setting,
@@ -32,8 +36,9 @@ from koordebpf.state.what_if import (
     with_gates,
     with_nodeslo,
 )
+from koordebpf.store.frames import decode_tick, is_recorded_tick
 
-_SECTIONS = ("eviction", "suppress")  # of the agent's settings: those that decide
+_SECTIONS = ("eviction", "suppress", "strategies")  # of the agent's settings: those that decide
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -42,13 +47,18 @@ class Case(msgspec.Struct, frozen=True):
     frame: Frame
     eviction: EvictSettings = EvictSettings()
     suppress: SuppressSettings = SuppressSettings()
+    strategies: StrategySettings = StrategySettings()
+    states: dict[str, Any] = {}  # what each strategy remembered when the frame was recorded, by name
+    guards: tuple[ClosedGuard, ...] = ()  # that were closed when the frame was recorded
 
     def plan(self) -> NodePlan:
         """Decide.
 
         Raises:  ConfigError: the frame's NodeSLO, ConfigMap or a quantity in it is unusable.
         """
-        return decide_node(view_of_frame(self.frame, strict=self.eviction.strict_compat), self.eviction, self.suppress)
+        view = view_of_frame(self.frame, strict=self.eviction.strict_compat)
+        plan = decide_node(view, self.eviction, self.suppress, self.strategies, self.states)
+        return replace(plan, guards=self.guards) if self.guards else plan
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -64,6 +74,20 @@ class Case(msgspec.Struct, frozen=True):
         if self.frame.nodeSLO is not msgspec.UNSET and self.frame.nodeSLO is not None:
             return unknown_in_nodeslo(self.frame.nodeSLO)
         return unknown_in_config(self.frame.sloControllerConfig or {})
+
+
+def read_case(raw: bytes, path: str) -> Case:
+    """Return what a file holds: a frame, or one line of an agent's --frames, which has its settings too.
+
+    Raises:  ConfigError: names the place in the file, the value and the rule.
+    """
+    if not is_recorded_tick(raw):
+        return Case(decode_frame(raw, path))
+    tick = decode_tick(raw, path).tick
+    frame = check_frame(tick.frame, path)
+    settings = tick.settings
+    guards = closed_guards(tick.guards, settings.guards)
+    return Case(frame, settings.eviction, settings.suppress, settings.strategies, tick.states, guards)
 
 
 def with_file(case: Case, path: str, raw: bytes) -> Case:
@@ -146,7 +170,13 @@ def _with_agent(case: Case, path: str, raw: bytes) -> Case:
         return replace(case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _SECTIONS})
     config = agent_config(given)
     frame = with_gates(case.frame, given.get("feature_gates", {}))
-    return Case(replace(frame, executor=given.get("executor", frame.executor)), config.eviction, config.suppress)
+    return replace(
+        case,
+        frame=replace(frame, executor=given.get("executor", frame.executor)),
+        eviction=config.eviction,
+        suppress=config.suppress,
+        strategies=config.strategies,
+    )
 
 
 def _document(entry: str) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.cpu import CpuCollector
+from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.collect.history import NodeHistory
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.layout import decode_stall
@@ -21,6 +21,7 @@ from koordebpf.report.pages.top import Choice, TopPage, pod_rows, pressed, sorte
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.series.node import node_series
 from koordebpf.state.view import LedgerView, Measured
 from koordebpf.tools.cgroup_table import CgroupTable
 from koordebpf.tools.keyboard import Keyboard
@@ -87,10 +88,11 @@ class _Node:
         self._watch = watch
         self._begin_ns = time.monotonic_ns()
         self._known = Known()
-        self._collector = Collector(watch.scope, watch.signals, watch.index)
+        self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._table = CgroupTable(watch, self._collector)
         self._cpu = _open_cpu(watch)
+        self._series = node_series()
         self._cluster: ClusterState | None = None
         self._measured: Measured | None = None
 
@@ -110,7 +112,7 @@ class _Node:
         index = self._watch.index
         cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
         try:
-            return cpu.sample(now_ns)
+            return cpu.collect(now_ns, self._series)
         except CgroupGone:  # a node of memory alone
             return None
 

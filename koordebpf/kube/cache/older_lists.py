@@ -1,4 +1,4 @@
-"""Lists that are older than what is known: of a server that lags, or of an etcd that was restored. Pure."""
+"""Lists with an older resourceVersion than the cache: from a lagging server or a restored etcd. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OlderLists:
         self.count = 0
 
     def are_true(self, version: str, now_s: float) -> bool:
-        """Count one more; tell whether they have gone on for so long that they are what the cluster has now."""
+        """Count one more; tell whether they have lasted for so long that they are what the cluster has now."""
         if not self.count or is_older(version, self._version):
             self.count, self._since_s = 0, now_s
         self.count += 1

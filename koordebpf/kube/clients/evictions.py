@@ -27,7 +27,7 @@ class KubeActions:
         """Ask for the eviction of exactly this pod. On return the API server has started its deletion.
 
         The pod's own grace period, or `grace_s` where that is given, and every PodDisruptionBudget hold. A deletion
-        under way can be shortened only. Asking twice does no harm: the UID keeps a new pod of the same name safe, a pod
+        that runs can be shortened only. Asking twice does no harm: the UID keeps a new pod of the same name safe, a pod
         that already terminates is accepted again, and one that is gone raises KubeGone.
 
         After a time-out or a broken connection the outcome is unknown: the eviction may have been done, and it may

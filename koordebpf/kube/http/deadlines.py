@@ -141,7 +141,7 @@ class OpenConnections:
 
 
 class OpenExchange:
-    """What another thread may do with an exchange that is going on."""
+    """What another thread may do with an exchange in progress."""
 
     def __init__(self, wires: OpenConnections, limit: Limit) -> None:
         self._wires = wires

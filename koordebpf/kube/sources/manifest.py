@@ -35,7 +35,24 @@ class Manifests(msgspec.Struct, frozen=True):
     namespaces: tuple[Namespace, ...] | None = None  # for their labels
 
 
+_MAX_DEPTH = 1000  # as deep as JSON may be nested: Python's own limit of recursion
+
+
 class _Loader(yaml.CSafeLoader):
+    # PyYAML composes a nested node by recursion in C, which ends the process where the stack ends. It calls these two
+    # before and after each node.
+    _depth = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError
+        super().descend_resolver(current_node, current_index)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+        super().ascend_resolver()
+
     # Twice the same key is a forgotten `---` or an edit gone wrong; YAML would silently drop the first half of it.
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
