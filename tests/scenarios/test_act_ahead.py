@@ -1,4 +1,4 @@
-"""Acting before the threshold is crossed: only when told to, only while it grows, and never on hope alone."""
+"""Acting before the threshold is crossed: only when configured, only while it grows, and never on hope alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_acts_when_even_the_slow_end_is_sooner_than_the_action_takes():
     assert names(feature) == ["hog"]
     assert feature.verdict.ahead == SOON
     # From the threshold, at which the node will be then, down to the lower mark.
-    assert feature.need_bytes == 20 * MIB
+    assert feature.balance.need == 20 * MIB
     assert plan_of(growing(), AHEAD).sentence == (
         "evicting spark/hog (priority 5000, 300 MiB): node at 79 % < 80 %, but there in 2 s (1 s to 4 s): acting ahead"
         " of it, need 20.0 MiB to reach 78 %"
@@ -61,6 +61,6 @@ def test_above_the_threshold_it_changes_nothing():
 
 
 def test_acting_ahead_never_asks_for_more_than_the_crossing_would():
-    at_the_line = feature_of(growing(TimeTo(0, 0, 0), used=800)).need_bytes
+    at_the_line = feature_of(growing(TimeTo(0, 0, 0), used=800)).balance.need
     for used in (700, 790, 799):
-        assert feature_of(growing(TimeTo(1, NS_PER_MS, NS_PER_MS), used=used), AHEAD).need_bytes == at_the_line
+        assert feature_of(growing(TimeTo(1, NS_PER_MS, NS_PER_MS), used=used), AHEAD).balance.need == at_the_line

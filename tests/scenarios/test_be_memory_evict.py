@@ -1,4 +1,4 @@
-"""What happens on a node, as stories: given a node, when a decision is made, then who goes and who stays."""
+"""What happens on a node, as stories: given a node, when a decision is made, then who is evicted and who stays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.view import StallParts, StrayMeasure
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import (
@@ -14,12 +15,12 @@ from tests.support.values.builders import (
     feature_of,
     frame,
     host_shm,
+    in_flight,
     ls_pod,
     memory_volume,
     names,
     plan_of,
     pod,
-    told,
     why_not,
 )
 
@@ -29,7 +30,7 @@ def test_a_hog_is_evicted_and_the_sentence_says_why():
     node = frame([ls_pod("api", anon=200), pod("be-7", anon=600)], used=870)
     # WHEN
     plan = plan_of(node)
-    # THEN it goes, and the sentence has the numbers
+    # THEN it is evicted, and the sentence has the numbers
     assert names(plan.features[0]) == ["be-7"]
     assert plan.sentence == (
         "evicting spark/be-7 (priority 5000, 600 MiB): node at 87 % ≥ 80 %, need 90.0 MiB to reach 78 %"
@@ -61,7 +62,7 @@ def test_page_cache_gives_no_credit_when_the_node_is_short_for_another_reason():
     feature = feature_of(node)
     # THEN evicting it would give nothing back, so it stays, and what is missing is said
     assert names(feature) == []
-    assert feature.missing_bytes == feature.need_bytes == 80 * MIB
+    assert feature.balance.missing == feature.balance.need == 80 * MIB
     assert feature.reason == "no candidate would give memory back"
 
 
@@ -80,7 +81,7 @@ def test_one_hog_among_55_innocents_is_evicted_alone():
 
 
 def test_one_hog_of_higher_priority_among_55_innocents_is_evicted_alone():
-    # GIVEN innocents of lower priority, who together are not enough: the hog has to go in any case
+    # GIVEN innocents of lower priority, who together are not enough: the hog is evicted in any case
     innocents = [pod(f"innocent-{n}", anon=1, priority=5000) for n in range(55)]
     node = frame([*innocents, pod("hog", anon=700, priority=5999)], used=900)
     # THEN the innocents need not go as well
@@ -96,8 +97,8 @@ def test_as_many_go_as_the_need_takes():
     node = frame([pod(f"be-{n}", anon=30 + n) for n in range(9)], used=860)
     feature = feature_of(node)  # need 80 MiB: 38 + 37 are not enough
     assert names(feature) == ["be-8", "be-7", "be-6"]
-    assert feature.credit_bytes == (38 + 37 + 36) * MIB
-    assert feature.missing_bytes == 0
+    assert feature.balance.credit == (38 + 37 + 36) * MIB
+    assert feature.balance.missing == 0
 
 
 def test_equal_priority_and_usage_go_by_name_from_the_end():
@@ -122,7 +123,7 @@ def test_terminating_pods_count_as_pending_release():
     node = frame([pod("leaving", anon=90, terminating=True), pod("hog", anon=400)], used=850)
     plan = plan_of(node)
     assert plan.victims == ()
-    assert plan.features[0].pending_bytes == 90 * MIB
+    assert plan.features[0].balance.pending == 90 * MIB
     assert plan.sentence == (
         "no action: node at 85 % ≥ 80 %, need 70.0 MiB to reach 78 %, "
         "but 90.0 MiB is already coming back from spark/leaving"
@@ -130,12 +131,12 @@ def test_terminating_pods_count_as_pending_release():
 
 
 def test_a_pod_deleted_by_force_is_waited_for_while_its_cgroup_holds_memory():
-    # GIVEN the hog was told to go; its object is gone already, its processes are not
+    # GIVEN the hog was evicted; its object is gone already, its processes are not
     hog, other = pod("hog", anon=400), pod("other", anon=100)
-    before = frame([other], used=850, pending=[told(hog, credit=400, seconds_ago=1)])
+    before = frame([other], used=850, pending=[in_flight(hog, credit=400, seconds_ago=1)])
     stray = StrayMeasure(7, "kubepods/besteffort/pod-hog", hog.measure.memory, hog.pod.uid)
     node = replace(before, measured=replace(before.measured, strays=(stray,)))
-    # THEN nobody goes in its place, until its cgroup is empty
+    # THEN no other pod is evicted in its place, until its cgroup is empty
     assert plan_of(node).victims == ()
     assert f"already coming back from pod {hog.pod.uid}" in plan_of(node).sentence
     assert names(feature_of(before)) == ["other"]
@@ -146,7 +147,7 @@ def test_what_leaves_is_subtracted_from_the_need():
     node = frame([ls_pod("old", anon=50, terminating=True), pod("a", anon=60), pod("b", anon=75)], used=900)
     feature = feature_of(node)
     # THEN the other 70 are found, and no more
-    assert (feature.need_bytes, feature.pending_bytes) == (120 * MIB, 50 * MIB)
+    assert (feature.balance.need, feature.balance.pending) == (120 * MIB, 50 * MIB)
     assert names(feature) == ["b"]
 
 
@@ -157,36 +158,40 @@ def test_as_much_leaving_as_needed_is_enough():
 
 
 def test_a_pod_that_was_evicted_counts_with_what_it_still_holds():
-    # GIVEN the hog was told to go with a credit of 400 MiB, of which 30 are left
+    # GIVEN the hog was evicted with a credit of 400 MiB, of which 30 are left
     hog, other = pod("hog", anon=30, priority=1), pod("other", anon=100)
-    node = frame([hog, other], used=850, pending=[told(hog, credit=400, seconds_ago=5)])
+    node = frame([hog, other], used=850, pending=[in_flight(hog, credit=400, seconds_ago=5)])
     feature = feature_of(node)
-    assert feature.pending_bytes == 30 * MIB
+    assert feature.balance.pending == 30 * MIB
     assert names(feature) == ["other"]
     assert why_not(feature) == {"hog": "leaving"}
 
 
 def test_a_pod_that_cannot_die_does_not_shield_the_others():
     stuck = pod("stuck", anon=400, terminating=True)
-    node = frame([stuck, pod("other", anon=100)], used=850, pending=[told(stuck, credit=400, seconds_ago=121)])
+    node = frame([stuck, pod("other", anon=100)], used=850, pending=[in_flight(stuck, credit=400, seconds_ago=121)])
     assert names(feature_of(node)) == ["other"]
 
 
 def test_a_pod_that_was_evicted_in_vain_may_be_evicted_again():
     deaf = pod("deaf", anon=400)
-    assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=119)]))) == []
-    assert names(feature_of(frame([deaf], used=850, pending=[told(deaf, credit=400, seconds_ago=121)]))) == ["deaf"]
+    assert names(feature_of(frame([deaf], used=850, pending=[in_flight(deaf, credit=400, seconds_ago=119)]))) == []
+    assert names(feature_of(frame([deaf], used=850, pending=[in_flight(deaf, credit=400, seconds_ago=121)]))) == [
+        "deaf"
+    ]
 
 
 def test_what_is_missing_is_missing_beyond_what_leaves():
     feature = feature_of(frame([pod("old", anon=50, terminating=True), pod("a", anon=30)], used=900))
-    assert (feature.need_bytes, feature.pending_bytes, feature.credit_bytes) == (120 * MIB, 50 * MIB, 30 * MIB)
-    assert feature.missing_bytes == 40 * MIB
+    assert (feature.balance.need, feature.balance.pending, feature.balance.credit) == (120 * MIB, 50 * MIB, 30 * MIB)
+    assert feature.balance.missing == 40 * MIB
 
 
 def test_after_an_eviction_the_node_gets_time_to_see_the_memory_come_back():
     hog, more = pod("hog", anon=60), pod("more", anon=300)
-    node = frame([hog, more], used=900, pending=[told(hog, credit=60, seconds_ago=1)], last_evict_ns=NOW_NS - NS_PER_S)
+    node = frame(
+        [hog, more], used=900, pending=[in_flight(hog, credit=60, seconds_ago=1)], last_evict_ns=NOW_NS - NS_PER_S
+    )
     plan = plan_of(node)
     assert plan.victims == ()
     assert plan.sentence.endswith("but what was evicted last has not released its memory yet")
@@ -197,7 +202,7 @@ def test_after_an_eviction_the_node_gets_time_to_see_the_memory_come_back():
 def test_the_cool_down_ends_when_the_memory_is_back():
     # GIVEN an eviction 100 ms ago whose pod is gone
     gone, more = pod("gone", anon=0, measured=False), pod("more", anon=300)
-    entry = told(gone, credit=400, seconds_ago=0.1)
+    entry = in_flight(gone, credit=400, seconds_ago=0.1)
     node = frame([more], used=900, pending=[entry], last_evict_ns=NOW_NS - NS_PER_S // 10)
     assert names(feature_of(node)) == ["more"]
 
@@ -244,7 +249,7 @@ def test_a_static_pod_can_be_killed_but_not_evicted():
     assert names(feature_of(frame(pods, used=850, executor="cgroup"))) == ["static"]
 
 
-def test_a_memory_volume_goes_with_an_evicted_pod_and_stays_with_a_killed_one():
+def test_a_memory_volume_is_freed_by_an_eviction_and_kept_by_a_kill():
     # GIVEN a pod of 300 MiB, 280 of them in an emptyDir on tmpfs
     pods = [pod("ramdisk", anon=300, shmem=280, volumes=[memory_volume()]), pod("hog", anon=250)]
     # WHEN it is evicted through the API, kubelet unmounts the volume
@@ -253,7 +258,7 @@ def test_a_memory_volume_goes_with_an_evicted_pod_and_stays_with_a_killed_one():
     feature = feature_of(frame(pods, used=850, executor="cgroup"))
     assert names(feature) == ["hog"]
     ramdisk = feature.candidates[1]  # ranked by what comes back
-    assert (ramdisk.credit_bytes, ramdisk.koordinator_credit_bytes) == (20 * MIB, 300 * MIB)
+    assert (ramdisk.of(MEMORY).released, ramdisk.koordinator_credit_bytes) == (20 * MIB, 300 * MIB)
 
 
 def test_files_on_the_hosts_tmpfs_stay_in_any_case():
@@ -265,7 +270,7 @@ def test_files_on_the_hosts_tmpfs_stay_in_any_case():
 def test_when_no_pod_has_enough_all_that_help_are_evicted_and_the_rest_is_named():
     plan = plan_of(frame([ls_pod("api", anon=800), pod("a", anon=30), pod("b", anon=20), pod("c")], used=900))
     assert names(plan.features[0]) == ["a", "b"]
-    assert plan.features[0].missing_bytes == 70 * MIB
+    assert plan.features[0].balance.missing == 70 * MIB
     assert plan.sentence.endswith("; 70.0 MiB will be missing: no other best-effort pod would give memory back")
 
 

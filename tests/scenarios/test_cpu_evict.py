@@ -1,4 +1,4 @@
-"""Eviction for CPU as stories: who goes when best-effort pods starve, when the node is full or promised too much."""
+"""Eviction for CPU as stories: who is evicted when best-effort pods starve, when the node is full or overcommitted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
-from koordebpf.policy.plan import Plan, decode_plan, encode_plan
+from koordebpf.policy.evict.cpu_features import be_cpu_order
+from koordebpf.policy.plan import Plan
+from koordebpf.state.amount import CPU
 from koordebpf.state.cpu.measured import BeQuota, CpuWindow
 from koordebpf.state.view import PastEviction
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import NOW_NS, names, pod, told, why_not
+from tests.support.values.builders import NOW_NS, in_flight, names, pod, why_not
 from tests.support.values.cpu_nodes import be_tree, node
 
 BATCH, MID = "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
@@ -61,13 +65,18 @@ class TestBestEffortSatisfaction:
     def round(self, **more):
         return feature(self.view(**more), "BECPUEvict")
 
+    def test_a_pod_that_asks_for_nothing_uses_nothing_of_its_request(self):
+        view = self.view(pods=[pod("asks-none", priority=5500), pod("idle", priority=5500, requests={BATCH: "6000"})])
+        idle = [replace(each, cpu_used_millicpu=0) for each in view.pods]
+        assert [each.name for each in be_cpu_order(idle)] == ["idle", "asks-none"]  # as their names have it
+
     def test_the_largest_user_of_its_request_is_evicted_until_the_rest_would_have_enough(self):
-        # GIVEN 20 asked for and 10 to have WHEN 80 % are wanted THEN requests of 6 CPUs have to go: low has 4
+        # GIVEN 20 asked for and 10 to have WHEN 80 % are wanted THEN requests of 6 CPUs are evicted: low has 4
         round_ = self.round()
-        assert round_.cpu.need_millicpu == 6000
+        assert round_.balance.need == 6000
         assert [each.name for each in round_.candidates] == ["low", "busy", "steady", "idle"]
         assert names(round_) == ["busy"]  # with busy's 6 CPUs low need not go as well
-        assert (round_.cpu.credit_millicpu, round_.cpu.missing_millicpu, round_.need_bytes) == (6000, 0, 0)
+        assert (round_.balance.credit, round_.balance.missing, round_.balance.resource) == (6000, 0, CPU)
         assert round_.verdict.reason == (
             "best-effort pods may have 10 CPUs, 50 % ≤ 60 % of what they ask for, "
             "need 6 CPUs less asked for to reach 80 %"
@@ -94,7 +103,7 @@ class TestBestEffortSatisfaction:
 
     def test_exactly_the_lower_mark_is_too_little_and_exactly_the_usage_threshold_is_busy(self):
         average = window(be_used=10_800, be_request=20_000, be_limit=12_000)
-        assert self.round(used=10_800, limit=12, average=average).cpu.need_millicpu == 4000
+        assert self.round(used=10_800, limit=12, average=average).balance.need == 4000
 
     def test_a_shortage_that_is_over_by_now_is_none(self):
         assert (
@@ -109,21 +118,21 @@ class TestBestEffortSatisfaction:
         assert round_.verdict.reason == "best-effort pods may have 79 % > 60 % of what they ask for in 60 s"
 
     def test_the_smaller_need_of_then_and_now(self):
-        assert self.round(limit=11, used=9950).cpu.need_millicpu == 5000
-        assert self.round(limit=9, used=9950).cpu.need_millicpu == 6000
+        assert self.round(limit=11, used=9950).balance.need == 5000
+        assert self.round(limit=9, used=9950).balance.need == 6000
 
     def test_the_quota_is_a_limit_too(self):
-        assert self.round(limit=32, quota_us=1_000_000).cpu.need_millicpu == 6000
-        assert self.round(limit=10, quota_us=3_200_000).cpu.need_millicpu == 6000
+        assert self.round(limit=32, quota_us=1_000_000).balance.need == 6000
+        assert self.round(limit=10, quota_us=3_200_000).balance.need == 6000
 
     def test_a_single_container_with_fewer_cpus_counts(self):
         tree = be_tree(range(32), of_containers=range(10))
-        assert self.round(be_cgroups=tree).cpu.need_millicpu == 6000
+        assert self.round(be_cgroups=tree).balance.need == 6000
 
     def test_by_what_is_allocatable(self):
         by = {"strategy": {"cpuEvictPolicy": "evictByAllocatable"}}
-        assert self.round(**by, allocatable={"cpu": "32", BATCH: "9000"}).cpu.need_millicpu == 7000
-        assert self.round(**by, allocatable={"cpu": "32", BATCH: "0"}).cpu.need_millicpu == 16_000
+        assert self.round(**by, allocatable={"cpu": "32", BATCH: "9000"}).balance.need == 7000
+        assert self.round(**by, allocatable={"cpu": "32", BATCH: "0"}).balance.need == 16_000
         assert self.round(**by, allocatable={"cpu": "32"}).verdict.skipped == "no_node"
 
     @pytest.mark.parametrize(
@@ -144,12 +153,12 @@ class TestBestEffortSatisfaction:
     def test_what_leaves_already_counts(self):
         pods = [pod("leaves", requests={BATCH: "6000"}, terminating=True), pod("a", requests={BATCH: "14000"})]
         round_ = self.round(pods=pods)
-        assert (round_.victims, round_.cpu.pending_millicpu) == ((), 6000)
+        assert (round_.victims, round_.balance.pending) == ((), 6000)
         assert round_.reason == "6 CPUs is already coming back from spark/leaves"
 
     def test_batch_cpu_counts_whatever_the_band_of_the_pod(self):
         leaves = pod("leaves", requests={BATCH: "6000"}, terminating=True, priority=7500)
-        assert self.round(pods=[leaves, pod("a", requests={BATCH: "14000"})]).cpu.pending_millicpu == 6000
+        assert self.round(pods=[leaves, pod("a", requests={BATCH: "14000"})]).balance.pending == 6000
 
     def test_what_others_ask_for_is_not_asked_for_by_best_effort_pods(self):
         pods = [
@@ -157,7 +166,7 @@ class TestBestEffortSatisfaction:
             pod("ls", qos="LS", kube_qos="Burstable", requests={BATCH: "9000"}),
         ]
         average = window(be_used=9900, be_request=40_000, be_limit=10_000)
-        assert self.round(pods=pods, average=average).cpu.need_millicpu == 6000
+        assert self.round(pods=pods, average=average).balance.need == 6000
 
     def test_the_cool_down_runs_to_its_end(self):
         view = replace(self.view(), last_evict_ns=NOW_NS - 19 * NS_PER_S)
@@ -178,7 +187,7 @@ class TestBestEffortSatisfaction:
 
     def test_a_pod_that_was_evicted_is_not_evicted_again(self):
         busy = pod("busy", priority=5500, requests={BATCH: "6000"})
-        view = replace(self.view(), pending=(told(busy, credit=1, seconds_ago=5),))
+        view = replace(self.view(), pending=(in_flight(busy, credit=1, seconds_ago=5),))
         assert names(feature(view, "BECPUEvict")) == []
 
     def test_others_stay_and_hear_why(self):
@@ -191,7 +200,7 @@ class TestBestEffortSatisfaction:
         ]
         round_ = self.round(pods=pods)
         assert why_not(round_) == {"unlabelled": "unlabelled", "policy": "policy", "done": "finished"}
-        assert names(round_) == ["dark"]  # its request goes with it, measured or not
+        assert names(round_) == ["dark"]  # its request is released with it, measured or not
 
     @pytest.mark.parametrize(
         ("lower", "upper", "text"),
@@ -231,34 +240,34 @@ class TestNodeUsage:
     def test_pods_go_by_priority_and_then_by_use_until_the_lower_mark(self):
         # 100 CPUs, 81 used, down to 78
         round_ = self.round(81_000)
-        assert round_.cpu.need_millicpu == 3000
+        assert round_.balance.need == 3000
         assert [each.name for each in round_.candidates] == ["low", "large", "small"]
         assert names(round_) == ["low", "large"]
         assert round_.verdict.reason == "node uses 81 % of its CPU ≥ 80 %, need 3 CPUs to reach 78 %"
         assert why_not(round_) == {"asks-not": "not_enabled", "web": "priority", "dark": "unmeasured"}
 
     def test_exactly_the_threshold_is_too_much(self):
-        assert self.round(80_000).cpu.need_millicpu == 2000
+        assert self.round(80_000).balance.need == 2000
 
     def test_below_the_threshold(self):
         assert self.round(79_999).verdict.reason == "node uses 79 % of its CPU < 80 %"
 
     def test_what_is_missing_is_said(self):
         round_ = self.round(99_000)
-        assert (round_.cpu.credit_millicpu, round_.cpu.missing_millicpu) == (4700, 16_300)
+        assert (round_.balance.credit, round_.balance.missing) == (4700, 16_300)
         assert round_.reason == (
             "16.3 CPUs will be missing: no other pod in reach of the priority threshold would give CPU back"
         )
 
     def test_usage_that_is_over_by_now_is_none(self):
-        # GIVEN a window that is longer than the pause WHEN what used most has gone THEN its average takes nobody else
+        # GIVEN a window that is longer than the pause WHEN the largest user is gone THEN its average evicts no other
         round_ = self.round(95_000, now=79_999)
         assert (round_.verdict.fires, names(round_)) == (False, [])
         assert round_.verdict.reason == "node uses 79 % of its CPU now < 80 %; 95 % in 60 s"
 
     def test_the_smaller_need_of_then_and_now(self):
-        assert self.round(95_000, now=81_000).cpu.need_millicpu == 3000
-        assert self.round(81_000, now=95_000).cpu.need_millicpu == 3000
+        assert self.round(95_000, now=81_000).balance.need == 3000
+        assert self.round(81_000, now=95_000).balance.need == 3000
 
     def test_a_threshold_of_nothing_takes_no_pod_from_a_node_that_is_idle(self):
         round_ = self.round(0, strategy={"cpuEvictThresholdPercent": 0})
@@ -286,7 +295,7 @@ class TestNodeUsage:
         assert verdict.reason.endswith(text)
 
     def test_what_is_evicted_for_memory_counts(self):
-        # GIVEN a node at 90 % of its memory too, for which the best-effort pod hog goes, that uses 5 CPUs
+        # GIVEN a node at 90 % of its memory too, for which the best-effort pod hog is evicted, that uses 5 CPUs
         pods = [pod("hog", anon=300, labels=ENABLED), pod("other", anon=1, labels=ENABLED)]
         view = node(
             cpus=100, pods=pods, be_pods_used={"uid-spark-hog": 5000, "uid-spark-other": 9000},
@@ -296,7 +305,7 @@ class TestNodeUsage:
         plan: Plan = decide(replace(view, used_bytes=view.capacity_bytes * 9 // 10))
         memory, cpu = plan.features
         assert (names(memory), names(cpu)) == (["hog"], [])
-        assert cpu.cpu.shared_millicpu == 5000
+        assert cpu.balance.shared == 5000
         assert cpu.reason == "the victims of the features before it cover the need"
 
 
@@ -314,7 +323,7 @@ class TestAllocatable:
         pods = [self.batch(f"b{n}", 1000) for n in range(11)]
         assert self.round(pods, {BATCH: "10000"}).victims == ()
         round_ = self.round([*pods, self.batch("b11", 10)], {BATCH: "10000"})
-        assert round_.cpu.need_millicpu == 1010
+        assert round_.balance.need == 1010
         assert names(round_) == ["b9", "b8"]
         assert round_.verdict.reason == (
             "kubernetes.io/batch-cpu requested at 110 % > 110 % of allocatable, need 1.01 CPUs"

@@ -100,7 +100,7 @@ class TestBound:
         assert not set(plan.cpus) & {0, 1}
 
     def test_what_kubelet_keeps_from_every_pod_is_not_for_best_effort_ones(self):
-        # GIVEN strict-cpu-reservation of CPU 0: it is in no set that kubelet gives to anybody
+        # GIVEN strict-cpu-reservation of CPU 0: it is in no set that kubelet gives to a pod
         db = with_annotations(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), bound("3"))
         view = node(pods=[db], manager=CpuManager("static", {"pinned": (1, 2), "db": (3,)}, (4, 5, 6, 7)))
         assert set(plan_suppress(view).cpus) <= {3, 4, 5, 6, 7}
@@ -157,7 +157,7 @@ class TestNoRules:
             view = replace(view, strategy=None, started_ns=view.now_ns - second * NS_PER_S)
             plan = plan_suppress(view, state, SuppressSettings(keep_s=300))
             assert wanted(plan, CPUS).get(BE_ROOT) == (frozenset(range(8)) if is_over else None)
-            # what others have set is theirs, without an agent that ever held anybody
+            # what others have set is theirs, without an agent that ever limited a pod
             assert (plan.skipped is None) is is_over
 
     def test_one_that_was_deleted_holds_no_pod_any_more(self):
@@ -172,7 +172,7 @@ class TestNoRules:
 
 
 class TestFlips:
-    def test_a_gate_that_closes_while_no_cpu_is_free_gives_them_back_when_there_is_one(self):
+    def test_a_gate_that_closes_while_no_cpu_is_free_restores_them_when_there_is_one(self):
         # GIVEN best-effort pods on two CPUs, an LSE pod that has all since, and a gate that is closed then
         everything = with_annotations(pod("db", qos="LSE", kube_qos="Guaranteed"), bound("0-7"))
         off = {"BECPUSuppress": False}
@@ -196,7 +196,7 @@ class TestFlips:
 
 
 class TestMemoryHoldOfOtherPolicies:
-    """A set has two CPUs at least, and who runs idle has all that nobody else wants: there the hold is a quota."""
+    """A set has two CPUs at least, and idle tasks have all that no other task wants: there the hold is a quota."""
 
     HELD = SuppressState(cpuset="using", memory_hold=MemoryHold(500, NOW_NS, NOW_NS, 0.2))
 
@@ -211,6 +211,6 @@ class TestMemoryHoldOfOtherPolicies:
         assert wanted(plan, QUOTA) == {BE_ROOT: 25_000}
         assert plan.next.quota == "using"
         assert wanted(plan, CPUS if policy == "cpuset" else IDLE)
-        # WHEN it ends THEN the quota goes
+        # WHEN it ends THEN the quota is lifted
         over = plan_suppress(node(quota_us=25_000), replace(plan.next, memory_hold=None), settings)
         assert wanted(over, QUOTA) == {BE_ROOT: None}

@@ -1,4 +1,4 @@
-"""Suppression as stories: what best-effort pods are left when others work, and when nobody suppresses any more."""
+"""Suppression as stories: what best-effort pods are left when others work, and when suppression ends."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class TestCpuset:
         plan = plan_suppress(node(be_cgroups=be_tree(None)), USING)
         assert (plan.skipped, plan.desired.writes, plan.next) == ("no_cpuset", (), USING)
 
-    def test_the_quota_of_another_policy_goes_once(self):
+    def test_the_quota_of_another_policy_is_lifted_once(self):
         first = plan_suppress(node(quota_us=50_000), SuppressState(quota="using"))
         assert wanted(first, QUOTA) == {BE_ROOT: None}
         again = plan_suppress(node(quota_us=50_000), first.next)

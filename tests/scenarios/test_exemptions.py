@@ -1,4 +1,4 @@
-"""Whose wish to be spared counts: everybody's, or only that of namespaces which the operator names."""
+"""Whose wish to be spared counts: every pod's, or only that of namespaces which the operator names."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, StallParts
 from koordebpf.units import MIB, NS_PER_S
-from tests.scenarios.test_who_goes_first import charged
-from tests.scenarios.test_who_may_go import APP, pdb
+from tests.scenarios.test_eviction_eligibility import APP, pdb
+from tests.scenarios.test_eviction_order import charged
 from tests.support.values.builders import (
     NOW_NS,
     PodAndMeasure,
@@ -56,7 +56,7 @@ def hog(namespace: str = "tenant", **more: Any) -> PodAndMeasure:
 
 
 def beside(each: PodAndMeasure, **more: Any) -> Frame:
-    """Return a node that needs one of two pods to go, the second of them with the better priority."""
+    """Return a node that needs one of two pods evicted, the second of them with the better priority."""
     return frame([each, pod("other", anon=300, priority=5999, namespace="infra")], used=900, **more)
 
 
@@ -100,9 +100,16 @@ def test_by_default_all_of_them_count() -> None:
 
 def test_a_label_that_does_not_count_is_replaced_by_the_priority_alone() -> None:
     settings = only_ours("qos_labels")
-    for priority, goes in ((5999, True), (3000, True), (6000, False), (7500, False), (9500, False), (None, False)):
+    for priority, is_evicted in (
+        (5999, True),
+        (3000, True),
+        (6000, False),
+        (7500, False),
+        (9500, False),
+        (None, False),
+    ):
         odd = hog(qos="LSR", kube_qos="Guaranteed", priority=priority)
-        assert names(feature_of(frame([odd], used=900), settings)) == (["hog"] if goes else []), priority
+        assert names(feature_of(frame([odd], used=900), settings)) == (["hog"] if is_evicted else []), priority
     # A label about the priority is no priority, and one without any label is judged the same way.
     lifted = hog(qos="LS", priority=5000, labels={"koordinator.sh/priority-class": "koord-prod"})
     lowered = hog(qos="LS", priority=9500, labels={"koordinator.sh/priority-class": "koord-batch"})

@@ -1,21 +1,20 @@
-"""How long a victim has to end, and who goes while an earlier one does not."""
+"""How long a victim has to end, and which pod is evicted while an earlier one does not end."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.act.evict.actuator import OutcomeQueue
-from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.overdue import Overdue
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.decide import decide
+from koordebpf.policy.evict.overdue import EvictedPods, overdue_plan
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.units import MIB, NS_PER_S
-from tests.support.values.builders import NOW_NS, PodAndMeasure, feature_of, frame, names, plan_of, pod, told
+from tests.support.values.builders import NOW_NS, PodAndMeasure, feature_of, frame, in_flight, names, plan_of, pod
 
 DAY_S = 86400
 SETTINGS = EvictSettings()
@@ -71,26 +70,26 @@ class TestTheCap:
         assert graces(recorded) == [None]
 
 
-class TestWhoeverIsDeletedWithAnEndlessGracePeriod:
+class TestDeletedWithAnEndlessGracePeriod:
     def test_it_is_waited_for_at_first(self) -> None:
         leaving = hog(deleted_s=DAY_S)
         for seconds_ago in (0, 120):
             recorded = frame(
-                [leaving, *others()], used=900, pending=[told(leaving, credit=400, seconds_ago=seconds_ago)]
+                [leaving, *others()], used=900, pending=[in_flight(leaving, credit=400, seconds_ago=seconds_ago)]
             )
             assert names(feature_of(recorded)) == []
 
     def test_then_it_is_hurried_before_its_neighbours_go(self) -> None:
         leaving = hog(deleted_s=DAY_S)
-        recorded = frame([leaving, *others()], used=900, pending=[told(leaving, credit=400, seconds_ago=121)])
+        recorded = frame([leaving, *others()], used=900, pending=[in_flight(leaving, credit=400, seconds_ago=121)])
         assert (names(feature_of(recorded)), graces(recorded)) == (["hog"], [30])
 
     def test_who_cannot_be_hurried_is_left_alone(self) -> None:
         leaving = hog(deleted_s=30)
-        recorded = frame([leaving, *others()], used=900, pending=[told(leaving, credit=400, seconds_ago=121)])
+        recorded = frame([leaving, *others()], used=900, pending=[in_flight(leaving, credit=400, seconds_ago=121)])
         assert "hog" not in names(feature_of(recorded))
         endless = hog(deleted_s=DAY_S)
-        recorded = frame([endless, *others()], used=900, pending=[told(endless, credit=400, seconds_ago=121)])
+        recorded = frame([endless, *others()], used=900, pending=[in_flight(endless, credit=400, seconds_ago=121)])
         assert "hog" not in names(feature_of(recorded, EvictSettings(max_grace_seconds=None)))
 
 
@@ -102,20 +101,23 @@ class Late:
         recorded = frame([self.hog, *others()], used=used)
         sent_ns = NOW_NS - int(seconds_ago * NS_PER_S)
         self.view: NodeView = replace(
-            view_of_frame(recorded), pending=(told(self.hog, credit=400, seconds_ago=seconds_ago),)
+            view_of_frame(recorded), pending=(in_flight(self.hog, credit=400, seconds_ago=seconds_ago),)
         )
         first = decide(view_of_frame(frame([self.hog, *others()], used=900)), SETTINGS)
         (victim,) = first.victims
-        kill = CgroupExecutor(lambda _: None, OutcomeQueue(lambda: None))
-        self.overdue = Overdue(kill, kill_after_ns=kill_after_s * NS_PER_S, pending_max_ns=SETTINGS.pending_max_ns)
-        self.overdue.sent("BEMemoryEvict", victim, self.view, sent_ns)
+        self.kill_after_ns = kill_after_s * NS_PER_S
+        self.evicted = EvictedPods().sent("BEMemoryEvict", victim, self.view, sent_ns)
 
     def answered(self, result: Result = Result.DONE, executor: str = "api") -> Late:
-        self.overdue.note(Outcome(self.hog.pod.uid, "spark", "hog", executor, result, "", 0, sent_ns=1))
+        answer = Outcome(self.hog.pod.uid, "spark", "hog", executor, result, "", 0, sent_ns=1)
+        self.evicted = self.evicted.answered(answer)
         return self
 
     def plan(self) -> Plan | None:
-        return self.overdue.look(self.view, decide(self.view, SETTINGS))
+        plan = decide(self.view, SETTINGS)
+        return overdue_plan(
+            self.view, plan, self.evicted, kill_after_ns=self.kill_after_ns, pending_max_ns=SETTINGS.pending_max_ns
+        )
 
 
 class TestKillAfter:
@@ -124,7 +126,7 @@ class TestKillAfter:
         plan = Late(30).answered().plan()
         assert plan is not None
         assert [victim.candidate.name for victim in plan.victims] == ["hog"]
-        assert plan.victims[0].candidate.credit_bytes == 400 * MIB
+        assert plan.victims[0].candidate.of(MEMORY).released == 400 * MIB
         assert plan.sentence == (
             "killing spark/hog, which was evicted 30 s ago and still holds 400 MiB; no other pod is evicted before that"
         )

@@ -6,6 +6,7 @@ import msgspec
 
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.plan import plan_page
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import MemoryParts, StrayMeasure
 from koordebpf.units import MIB
@@ -14,11 +15,11 @@ from tests.support.values.builders import (
     feature_of,
     frame,
     host_shm,
+    in_flight,
     names,
     node_plan_of,
     plan_of,
     pod,
-    told,
 )
 
 INNOCENTS = [pod(f"map-{number}", anon=50, kernel=1) for number in range(5)]
@@ -35,14 +36,14 @@ def ranked(feature: FeaturePlan) -> list[str]:
 def test_the_hog_of_sockets_is_evicted_and_its_neighbours_stay() -> None:
     plan = plan_of(frame([hog(kernel=600), *INNOCENTS], used=900))
     assert names(plan.features[0]) == ["relay"]
-    assert plan.features[0].missing_bytes == 0
+    assert plan.features[0].balance.missing == 0
     assert "spark/relay (priority 5000, 602 MiB, 600 MiB of it kernel memory)" in plan.sentence
 
 
 def test_of_little_kernel_memory_nothing_is_said() -> None:
     plan = plan_of(frame([pod("a", anon=20, kernel=30), pod("b", anon=300, kernel=100)], used=900))
     assert "kernel" not in plan.sentence
-    assert [each.credit_bytes // MIB for each in plan.features[0].candidates] == [400, 50]
+    assert [each.of(MEMORY).released // MIB for each in plan.features[0].candidates] == [400, 50]
 
 
 def test_a_frame_that_does_not_tell_of_it_is_decided_as_before() -> None:
@@ -62,26 +63,26 @@ def test_what_is_not_measured_is_not_zero() -> None:
 def test_a_tmpfs_that_stays_is_taken_off_and_kernel_memory_is_not() -> None:
     kept = pod("a", anon=300, shmem=280, kernel=100, volumes=[host_shm()])
     (candidate,) = feature_of(frame([kept], used=900)).candidates
-    assert candidate.used_bytes == 400 * MIB
-    assert candidate.credit_bytes == 120 * MIB
+    assert candidate.of(MEMORY).used == 400 * MIB
+    assert candidate.of(MEMORY).released == 120 * MIB
     assert candidate.koordinator_credit_bytes == 300 * MIB
 
 
 def test_what_leaves_already_counts_with_its_kernel_memory() -> None:
     relay = hog(kernel=600)
-    node = frame([relay, *INNOCENTS], used=900, pending=[told(relay, credit=602, seconds_ago=5)])
+    node = frame([relay, *INNOCENTS], used=900, pending=[in_flight(relay, credit=602, seconds_ago=5)])
     feature = feature_of(node)
-    assert feature.pending_bytes == 602 * MIB
+    assert feature.balance.pending == 602 * MIB
     assert names(feature) == []
 
 
 def test_so_does_a_pod_whose_object_is_gone() -> None:
     memory = MemoryParts(602 * MIB, 2 * MIB, 0, 0, 0, 0, kernel_bytes=600 * MIB)
     relay = hog(kernel=600)
-    node = frame(INNOCENTS, used=900, pending=[told(relay, credit=602, seconds_ago=5)])
+    node = frame(INNOCENTS, used=900, pending=[in_flight(relay, credit=602, seconds_ago=5)])
     strays = (StrayMeasure(77, "kubepods/pod77", memory, relay.pod.uid),)
     measured = msgspec.structs.replace(node.measured, strays=strays)
-    assert feature_of(msgspec.structs.replace(node, measured=measured)).pending_bytes == 602 * MIB
+    assert feature_of(msgspec.structs.replace(node, measured=measured)).balance.pending == 602 * MIB
 
 
 def test_the_page_shows_it_where_it_is_the_larger_part() -> None:
@@ -101,7 +102,7 @@ def test_a_pod_that_holds_nothing_but_its_cgroups_is_not_evicted_for_them() -> N
     memory = msgspec.structs.replace(empty.measure.memory, usage_bytes=300 << 10, kernel_bytes=300 << 10)
     empty = msgspec.structs.replace(empty, measure=msgspec.structs.replace(empty.measure, memory=memory))
     feature = feature_of(frame([empty], used=900))
-    assert [each.credit_bytes for each in feature.candidates] == [0]
+    assert [each.of(MEMORY).released for each in feature.candidates] == [0]
     assert names(feature) == []
     more = msgspec.structs.replace(memory, usage_bytes=2 * MIB, kernel_bytes=2 * MIB)
     holder = msgspec.structs.replace(empty, measure=msgspec.structs.replace(empty.measure, memory=more))

@@ -28,7 +28,7 @@ def test_within_110_percent_no_pod_is_evicted_and_above_it_enough_to_reach_100()
     pods = [batch(f"b{n}", "100Mi") for n in range(11)]
     assert feature(pods, {BATCH: "1000Mi"}).victims == ()
     round_ = feature([*pods, batch("b11", "1Mi")], {BATCH: "1000Mi"})
-    assert round_.need_bytes == 101 * MIB
+    assert round_.balance.need == 101 * MIB
     assert names(round_) == ["b9", "b8"]  # the largest request first, names descending; 1 Mi alone would not do
     assert round_.verdict.reason == (
         "kubernetes.io/batch-memory requested at 110 % > 110 % of allocatable, need 101 MiB"
@@ -38,7 +38,7 @@ def test_within_110_percent_no_pod_is_evicted_and_above_it_enough_to_reach_100()
 @pytest.mark.parametrize("allocatable", [{}, {BATCH: "0"}])
 def test_all_go_when_nothing_is_allocatable_any_more(allocatable):
     round_ = feature([batch("a", "300Mi"), batch("b", "200Mi")], allocatable)
-    assert round_.need_bytes == 500 * MIB
+    assert round_.balance.need == 500 * MIB
     assert names(round_) == ["a", "b"]
     assert "none is allocatable" in round_.verdict.reason
 
@@ -67,7 +67,7 @@ def test_two_shortages_are_met_by_their_own_pods():
     strategy = {"enable": True, "allocatableEvictPriorityThreshold": 7999}
     round_ = feature([batch("batch", "100Mi"), mid], {}, threshold=strategy)
     assert names(round_) == ["batch", "mid"]
-    assert (round_.need_bytes, round_.credit_bytes, round_.missing_bytes) == (400 * MIB, 400 * MIB, 0)
+    assert (round_.balance.need, round_.balance.credit, round_.balance.missing) == (400 * MIB, 400 * MIB, 0)
 
 
 def test_native_memory_of_low_priority_pods_counts_and_is_credited():
@@ -75,7 +75,7 @@ def test_native_memory_of_low_priority_pods_counts_and_is_credited():
     plain = pod("plain", priority=120, qos=None, kube_qos="Burstable", requests={"memory": "2Gi"}, labels=ENABLED)
     round_ = feature([plain], {"memory": "1000Mi"})
     assert names(round_) == ["plain"]
-    assert round_.need_bytes == 1048 * MIB
+    assert round_.balance.need == 1048 * MIB
 
 
 def test_finished_pods_ask_for_nothing():
@@ -90,7 +90,7 @@ def test_a_pod_whose_usage_is_not_measured_may_go():
 
 def test_what_already_leaves_counts():
     round_ = feature([batch("leaves", "300Mi", terminating=True), batch("a", "900Mi")], {BATCH: "1000Mi"})
-    assert (round_.victims, round_.pending_bytes) == ((), 300 * MIB)
+    assert (round_.victims, round_.balance.pending) == ((), 300 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_a_shortage_of_requests_and_one_of_use_share_a_victim():
     plan = plan_of(frame(pods, used=900, threshold=strategy, gates=gates, allocatable={BATCH: "900Mi"}))
     used, asked, by_priority = plan.features
     assert (names(used), names(asked), names(by_priority)) == (["b"], [], [])
-    assert (asked.need_bytes, asked.shared_bytes) == (200 * MIB, 500 * MIB)
+    assert (asked.balance.need, asked.balance.shared) == (200 * MIB, 500 * MIB)

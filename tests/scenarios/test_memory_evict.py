@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.units import MIB
-from tests.support.values.builders import PodAndMeasure, frame, names, plan_of, pod, told, why_not
+from tests.support.values.builders import PodAndMeasure, frame, in_flight, names, plan_of, pod, why_not
 
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
 STRATEGY = {
@@ -64,18 +64,18 @@ def test_the_label_priority_settles_what_the_priority_leaves_open():
 )
 def test_who_stays_and_why(changed, code):
     stays = mid("stays", **{"anon": 300, **changed})
-    plan = plan_of(frame([stays, mid("goes", anon=250)], used=900, threshold=STRATEGY, gates=GATES))
+    plan = plan_of(frame([stays, mid("leaves", anon=250)], used=900, threshold=STRATEGY, gates=GATES))
     if code == "terminating":  # its 300 MiB come back anyway, and are enough
         assert plan.victims == ()
         return
-    assert names(plan.features[1]) == ["goes"]
+    assert names(plan.features[1]) == ["leaves"]
     assert why_not(plan.features[1])["stays"] == code
 
 
 def test_a_pod_that_does_not_let_itself_be_evicted_stays():
     stays = pod("stays", anon=300, qos="LS", kube_qos="Burstable", priority=5000)
-    plan = plan_of(frame([stays, mid("goes", anon=250)], used=900, threshold=STRATEGY, gates=GATES))
-    assert names(plan.features[1]) == ["goes"]
+    plan = plan_of(frame([stays, mid("leaves", anon=250)], used=900, threshold=STRATEGY, gates=GATES))
+    assert names(plan.features[1]) == ["leaves"]
     assert why_not(plan.features[1])["stays"] == "not_enabled"
 
 
@@ -102,7 +102,7 @@ def test_what_the_best_effort_pods_release_counts_once_for_both():
     best_effort, by_priority = plan.features
     # THEN the first takes all it can, and the second only what is left of the need
     assert names(best_effort) == ["be"]
-    assert (best_effort.missing_bytes, by_priority.shared_bytes) == (50 * MIB, 150 * MIB)
+    assert (best_effort.balance.missing, by_priority.balance.shared) == (50 * MIB, 150 * MIB)
     assert names(by_priority) == ["small"]
     assert plan.sentence.count("evicting") == 2
 
@@ -115,7 +115,7 @@ def test_no_pod_is_evicted_for_what_others_gave_already():
     assert plan.features[1].reason == "the victims of the features before it cover the need"
 
 
-def test_a_best_effort_pod_that_is_enabled_too_goes_once():
+def test_a_best_effort_pod_that_is_enabled_too_is_evicted_once():
     both = pod("both", anon=150, labels=ENABLED)
     plan = plan_of(
         frame([both, mid("x", anon=90)], used=900, threshold=STRATEGY, gates={**GATES, "BEMemoryEvict": True})
@@ -126,4 +126,4 @@ def test_a_best_effort_pod_that_is_enabled_too_goes_once():
 
 def test_an_evicted_pod_is_not_requested_twice():
     gone = mid("gone", anon=210)
-    assert victims([gone, mid("other", anon=300)], pending=[told(gone, credit=210, seconds_ago=5)]) == []
+    assert victims([gone, mid("other", anon=300)], pending=[in_flight(gone, credit=210, seconds_ago=5)]) == []

@@ -1,6 +1,6 @@
 """A node that thrashes below every threshold: page cache counts as available, and a latency-sensitive pod stands still.
 
-The stall net is off unless somebody asks for it, acts on the pod that the ledger charges, and on nobody else.
+The stall net is off by default, acts on the pod that the ledger charges, and on no other.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.stalls.full_window import StalledPod, stall_sample
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party, StallParts
-from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.audit_record import OpenPlan
+from koordebpf.store.v1.decode import decode_audit_line
+from koordebpf.store.v1.encode import audit_json
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import (
     NOW_NS,
     PodAndMeasure,
     frame,
+    in_flight,
     ls_pod,
     names,
     node_plan_of,
     plan_of,
     pod,
-    told,
     why_not,
 )
 
@@ -88,7 +90,7 @@ def net(recorded: Frame, settings: EvictSettings = EvictSettings()) -> FeaturePl
 def test_the_pod_is_evicted_on_whose_account_others_stand_still():
     recorded = thrashing()
     feature = net(recorded)
-    # The idle one is larger and gives back more: that would not help.
+    # The idle one is larger and frees more: that would not help.
     assert (names(feature), why_not(feature)) == (["reader"], {"idle": "no_aggressor"})
     plan = plan_of(recorded)
     assert plan.sentence == (
@@ -105,7 +107,7 @@ def test_the_pod_is_evicted_on_whose_account_others_stand_still():
         (samples(*[0.6] * 31), "web/web stalls for at most 60.0 % ≤ 60 % of the time"),
         (samples(*[0.8] * 30), "web/web stalls for 80.0 % > 60 % of the time, for 29 s of 30 s"),
         (samples(*[0.8] * 20, 0.6, *[0.8] * 20), "web/web stalls for 80.0 % > 60 % of the time, for 19 s of 30 s"),
-        # Nobody knows what was between two samples that are far apart.
+        # What was between two samples that are far apart is unknown.
         (
             (*samples(*[0.8] * 30, until_s=7), *samples(0.8)),
             "web/web stalls for 80.0 % > 60 % of the time, for 0 s of 30 s",
@@ -172,7 +174,7 @@ def test_the_plan_shows_the_figures_below_the_line_and_the_victim_above():
 def test_the_audit_line_is_explained_by_the_stalls_and_not_by_bytes():
     plan = plan_of(thrashing())
     line = OpenPlan(plan, node="n1", dry_run=False, seen_ns=None, decided_ns=NOW_NS, wall_s=0.0).record()
-    again = msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord)
+    again = decode_audit_line(msgspec.json.encode(audit_json(line)))
     (stall,) = [each.verdict.stall for each in again.features if each.verdict.stall is not None]
     assert (stall.pod, stall.above_s) == (WEB, 30.0)
     text = " ".join(explained(again).split())
@@ -244,7 +246,7 @@ def test_an_eviction_restarts_the_window():
 
 
 def test_it_waits_for_who_is_leaving_and_for_the_features_before_it():
-    leaving = net(thrashing(pending=[told(PODS[2], credit=300, seconds_ago=40)]))
+    leaving = net(thrashing(pending=[in_flight(PODS[2], credit=300, seconds_ago=40)]))
     assert (names(leaving), leaving.reason) == ([], "300 MiB is already coming back from spark/idle")
     above = thrashing(threshold={"enable": True, "memoryEvictThresholdPercent": 60})
     assert (names(net(above)), net(above).reason) == ([], "the victims of the features before it cover the need")

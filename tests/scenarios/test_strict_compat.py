@@ -1,4 +1,4 @@
-"""What `compat: strict` gives back of Koordinator's own choices, each beside what happens without it."""
+"""Which of Koordinator's own choices `compat: strict` restores, each beside what happens without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.slo.feature_gates import OWN_GATES
+from koordebpf.policy.strategies import OWN_GATES
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
@@ -22,10 +23,10 @@ from tests.support.values.builders import (
     feature_of,
     frame,
     host_shm,
+    in_flight,
     names,
     plan_of,
     pod,
-    told,
     why_not,
 )
 
@@ -63,9 +64,9 @@ def batch(name: str, asks: str, **more: Any) -> PodAndMeasure:
 def test_the_need_is_counted_from_the_floored_percent() -> None:
     # 809 MiB of 1000 are 80 %, down to 78 %: 29 MiB by what is used, 20 MiB by the percent.
     ours, strict = both(frame([pod("a", anon=25), pod("b", anon=20)], used=809))
-    assert (ours.need_bytes, strict.need_bytes) == (29 * MIB, 20 * MIB)
+    assert (ours.balance.need, strict.balance.need) == (29 * MIB, 20 * MIB)
     assert (names(ours), names(strict)) == (["a", "b"], ["a"])
-    assert strict.verdict.needs[0].need_bytes == strict.need_bytes == strict.verdict.koordinator_need_bytes
+    assert strict.verdict.needs[0].need == strict.balance.need == strict.verdict.koordinator_need
 
 
 def test_the_percents_are_of_what_the_node_says() -> None:
@@ -78,7 +79,12 @@ def test_the_kernels_memory_has_no_owner() -> None:
     ours, strict = both(frame([pod("relay", anon=2, kernel=200), pod("a", anon=20), pod("b", anon=15)], used=810))
     assert (names(ours), names(strict)) == (["relay"], ["a", "b"])
     (relay,) = (each for each in strict.candidates if each.name == "relay")
-    assert (relay.rank, relay.used_bytes, relay.credit_bytes, relay.kernel_bytes) == (3, 2 * MIB, 2 * MIB, None)
+    assert (relay.rank, relay.of(MEMORY).used, relay.of(MEMORY).released, relay.kernel_bytes) == (
+        3,
+        2 * MIB,
+        2 * MIB,
+        None,
+    )
 
 
 def test_an_unmeasured_pod_is_a_candidate_and_is_evicted_in_its_turn() -> None:
@@ -96,13 +102,13 @@ def test_no_pod_is_spared_again_once_the_order_has_come_to_it() -> None:
 def test_a_tmpfs_that_outlives_its_pod_is_credited() -> None:
     pods = [pod("ramdisk", anon=50, shmem=40, volumes=[host_shm()]), pod("z", anon=45)]
     ours, strict = both(frame(pods, used=810))
-    assert {each.name: each.credit_bytes // MIB for each in ours.candidates} == {"ramdisk": 10, "z": 45}
-    assert {each.name: each.credit_bytes // MIB for each in strict.candidates} == {"ramdisk": 50, "z": 45}
+    assert {each.name: each.of(MEMORY).released // MIB for each in ours.candidates} == {"ramdisk": 10, "z": 45}
+    assert {each.name: each.of(MEMORY).released // MIB for each in strict.candidates} == {"ramdisk": 50, "z": 45}
     assert names(strict) == ["ramdisk"]
 
 
 def test_the_cool_down_lasts_also_when_the_memory_is_back() -> None:
-    gone = told(pod("gone", anon=50), credit=50, seconds_ago=1)
+    gone = in_flight(pod("gone", anon=50), credit=50, seconds_ago=1)
     recorded = frame([pod("a", anon=50)], used=810, pending=[gone], last_evict_ns=gone.since_ns)
     ours, strict = both(recorded)
     assert names(ours) == ["a"]
@@ -185,7 +191,7 @@ def test_memory_evict_reaches_the_lower_mark_in_one_round(settings: EvictSetting
     gates = {"BEMemoryEvict": False, "MemoryEvict": True}
     round_ = plan_of(frame(pods, used=850, gates=gates, threshold=threshold), settings).features[1]
     assert names(round_) == ["a", "b"]
-    assert round_.missing_bytes == 0
+    assert round_.balance.missing == 0
 
 
 def test_what_is_not_restored_because_it_would_not_be_safe() -> None:

@@ -1,4 +1,4 @@
-"""What `compat: strict` gives back of Koordinator's own choices in CPU eviction, beside what happens without."""
+"""Which of Koordinator's own choices `compat: strict` restores in CPU eviction, beside what happens without."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from koordebpf.agent.config.settings import agent_config
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import FeaturePlan
+from koordebpf.state.amount import CPU
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
@@ -72,8 +73,8 @@ def test_the_need_of_cpu_is_counted_from_the_floored_percent() -> None:
     # 80.9 of 100 CPUs are 80 %, down to 78 %: 2.9 CPUs by what is used, 2 by the percent.
     pods = [pod("a", labels=ENABLED), pod("b", labels=ENABLED)]
     ours, strict = both(by_usage(pods, 80_900, {"uid-spark-a": 2500, "uid-spark-b": 500}), "CPUEvict")
-    assert ours.cpu and strict.cpu
-    assert (ours.cpu.need_millicpu, strict.cpu.need_millicpu) == (2900, 2000)
+    assert ours.balance.resource == strict.balance.resource == CPU
+    assert (ours.balance.need, strict.balance.need) == (2900, 2000)
     assert (names(ours), names(strict)) == (["a", "b"], ["a"])
 
 
@@ -82,8 +83,8 @@ def test_no_pod_is_evicted_for_cpu_that_is_used_no_more() -> None:
     for round_ in both(view, "CPUEvict"):
         assert (names(round_), round_.verdict.fires) == ([], False)
     ours, strict = both(by_usage([], 95_900, {}, now=80_900), "CPUEvict")
-    assert ours.cpu and strict.cpu
-    assert (ours.cpu.need_millicpu, strict.cpu.need_millicpu) == (2900, 2000)
+    assert ours.balance.resource == strict.balance.resource == CPU
+    assert (ours.balance.need, strict.balance.need) == (2900, 2000)
 
 
 def test_any_limit_below_one_cpu_is_busy() -> None:
@@ -138,7 +139,7 @@ def test_no_pod_is_evicted_for_cpu_soon_after_a_start() -> None:
         assert (names(ours), names(strict)) == (["a"], expected)
     _, strict = both(replace(view, started_ns=view.now_ns), "CPUEvict")
     assert strict.reason == "the agent started less than 20 s ago"
-    # What goes for memory does not wait for it, nor does a frame that does not tell of a start.
+    # Evictions for memory do not wait for it, nor does a frame without a start.
     _, unknown = both(view, "CPUEvict")
     assert names(unknown) == ["a"]
     short = frame([pod("b", anon=50)], used=810)

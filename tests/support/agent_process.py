@@ -56,7 +56,7 @@ class AgentProcess:
         return self.process.pid
 
     def evictions(self) -> list[dict[str, Any]]:
-        """Return the audit lines in which somebody was to go; a node that is found above while it recovers has none."""
+        """Return the audit lines with victims; a node that is found above while it recovers has none."""
         if self._audit is None or not self._audit.exists():
             return []
         *whole, _unfinished = self._audit.read_bytes().split(b"\n")
@@ -64,7 +64,7 @@ class AgentProcess:
         return [line for line in lines if line["outcomes"]]
 
     def wait_for_eviction(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
-        """Return eviction `number`, counted from 0, once its whole story is told."""
+        """Return eviction `number`, counted from 0, once all of its audit lines are there."""
         deadline = time.monotonic() + patience(timeout_s)
         while len(lines := self.evictions()) <= number:
             if time.monotonic() > deadline or self.process.poll() is not None:

@@ -103,7 +103,7 @@ def holds(port: int, count: int, source: str = SOURCE) -> contextlib.AbstractCon
 def drips(
     port: int, count: int, every_s: float, source: str = SOURCE
 ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-    """Hold so many connections, each of which sends one byte of a header at a time; a closed one is opened anew."""
+    """Hold so many connections, each of which sends one byte of a header at a time; a closed one is opened again."""
     return _process(_DRIP, port, count, source, every_s)
 
 

@@ -169,7 +169,7 @@ def runs_counted() -> Iterator[None]:
 
 
 def program(number: int) -> Program:
-    """Return what the kernel tells of one program."""
+    """Return the kernel's info of one program."""
     info = _info(_open("prog", number), _ProgInfo())
     return Program(info.name.decode(), info.run_time_ns, info.run_cnt, info.recursion_misses)
 

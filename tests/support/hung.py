@@ -1,4 +1,4 @@
-"""Pipes that nobody reads and filesystems that do not answer, for the tests of what must not wait for them."""
+"""Pipes without a reader and filesystems that do not answer, for the tests of what must not wait for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CannotHang(Exception):
 
 
 class FullPipe:
-    """A pipe of a page that is nearly full and that nobody reads until `drain`."""
+    """A pipe of a page that is nearly full and is not read until `drain`."""
 
     def __init__(self, free_bytes: int = _FREE_BYTES) -> None:
         self.reading, self.writing = os.pipe()
@@ -49,7 +49,7 @@ class FullPipe:
 def hung_filesystem(folder: Path) -> Iterator[Path]:
     """Mount over `folder` a filesystem that answers nothing, as a hard NFS mount whose server is gone.
 
-    Whoever opens a file in it waits, until it is killed. It is FUSE, whose requests nobody reads.
+    A process that opens a file in it waits until it is killed. It is FUSE, whose requests are not read.
 
     Raises:  CannotHang: there is no FUSE, or it may not be mounted.
     """
@@ -66,4 +66,4 @@ def hung_filesystem(folder: Path) -> Iterator[Path]:
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
     finally:
-        os.close(fuse)  # whoever waits gets an error now
+        os.close(fuse)  # a waiting process gets an error now

@@ -7,12 +7,12 @@ import random
 import socket
 
 # Below those that the kernel gives to who asks for any: a client may get one of these meanwhile, and one that knocks
-# where nobody listens may get the very port, and answer itself.
+# where no server listens may get the very port, and answer itself.
 _RANGE = range(20000, 32768)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on; they are found together, so that they differ."""
+    """Return ports without a listener; they are found together, so that they differ."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         while len(found) < count:

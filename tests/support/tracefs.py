@@ -1,4 +1,4 @@
-"""tracefs for this process and whom it starts, and for nobody else: some machines have it nowhere mounted."""
+"""tracefs for this process and its children only: some machines have it nowhere mounted."""
 
 from __future__ import annotations
 

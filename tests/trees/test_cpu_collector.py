@@ -13,10 +13,11 @@ import pytest
 from koordebpf.agent.strategies.cpu_pressure import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
-from koordebpf.collect.cpu import BurstLook, CpuCollector, CpuPaths
-from koordebpf.collect.cpu_owners import best_effort_root
+from koordebpf.collect.cpu.collector import BurstLook, CpuCollector, CpuPaths
+from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
+from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs
 
@@ -93,14 +94,14 @@ class Node:
 def test_who_used_what(tmp_path, version):
     node = Node(tmp_path, version, [*PATHS, f"{BE}/yarn", f"{BE}/yarn/job"])
     with node.collector() as collector:
-        assert collector.sample(0).usage is None
+        assert collector.collect(0, node_series()).usage is None
         node.set_stat(3)
         for path, seconds in (
             (BE, 1.5), (BE_POD, 1), (LS_POD, 0.75), ("host-latency-sensitive/nginx", 0.25),
             ("host-latency-sensitive/nginx/worker", 0.2), (f"{BE}/yarn", 0.5),
         ):  # fmt: skip
             node.set_used(path, seconds)
-        usage = collector.sample(NS_PER_S).usage
+        usage = collector.collect(NS_PER_S, node_series()).usage
     assert (usage.node_used_millicpu, usage.be_used_millicpu, usage.window_ns) == (3000, 1500, NS_PER_S)
     assert set(usage.pods) == {PodCpu("be-1", 1000, True), PodCpu("ls-1", 750, False)}
     # what is below a host application is its own
@@ -115,10 +116,10 @@ def test_where_no_caller_asks_for_each_pod_the_others_are_measured_together(tmp_
     node = Node(tmp_path, version)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         for moment in (0, NS_PER_S * 9 // 10):
-            collector.sample(moment, each_pod=False)
+            collector.collect(moment, node_series(), each_pod=False)
         for path, seconds in (("kubepods.slice", 0.25), (BE, 0.1), (BE_POD, 0.1), (LS_POD, 0.1)):
             node.set_used(path, seconds)
-        usage = collector.sample(NS_PER_S, each_pod=False).usage
+        usage = collector.collect(NS_PER_S, node_series(), each_pod=False).usage
     # One pod ended within the window: kubepods still knows what it used.
     assert (usage.be_used_millicpu, usage.pods) == (100, ())
     assert usage.other_pods == OtherPodsCpu(150, 1500)
@@ -129,10 +130,10 @@ def test_pods_that_have_no_directory_with_the_others_are_measured_one_by_one(tmp
     # GIVEN what another cgroup driver left
     node = Node(tmp_path, 2, [*PATHS, "kubepods", "kubepods/burstable", "kubepods/burstable/podold"])
     with node.collector() as collector:
-        collector.sample(0, each_pod=False)
+        collector.collect(0, node_series(), each_pod=False)
         for path, seconds in (("kubepods.slice", 0.3), (BE, 0.1), (LS_POD, 0.2), ("kubepods/burstable/podold", 0.05)):
             node.set_used(path, seconds)
-        usage = collector.sample(NS_PER_S, each_pod=False).usage
+        usage = collector.collect(NS_PER_S, node_series(), each_pod=False).usage
     assert (usage.pods, usage.other_pods) == ((PodCpu("old", 50, False),), OtherPodsCpu(200))
 
 
@@ -141,10 +142,10 @@ def test_where_an_application_lies_among_the_pods_each_is_measured(tmp_path, mon
     monkeypatch.setitem(APPLICATIONS, inside, "nginx")
     node = Node(tmp_path, 2, [*PATHS[:8], inside])
     with node.collector() as collector:
-        collector.sample(0, each_pod=False)
+        collector.collect(0, node_series(), each_pod=False)
         for path, seconds in (("kubepods.slice", 0.3), (LS_POD, 0.2), (inside, 0.1)):
             node.set_used(path, seconds)
-        usage = collector.sample(NS_PER_S, each_pod=False).usage
+        usage = collector.collect(NS_PER_S, node_series(), each_pod=False).usage
     assert (usage.pods, usage.other_pods) == ((PodCpu("ls-1", 200, False),), None)
     assert usage.host_applications == (HostApplicationCpu("nginx", 100),)
 
@@ -153,20 +154,20 @@ def test_what_the_others_use_is_never_below_zero(tmp_path):
     # The two files are read one after the other.
     node = Node(tmp_path, 2)
     with node.collector() as collector:
-        collector.sample(0, each_pod=False)
+        collector.collect(0, node_series(), each_pod=False)
         node.set_used("kubepods.slice", 0.099)
         node.set_used(BE, 0.1)
-        assert collector.sample(NS_PER_S, each_pod=False).usage.other_pods == OtherPodsCpu(0)
+        assert collector.collect(NS_PER_S, node_series(), each_pod=False).usage.other_pods == OtherPodsCpu(0)
 
 
 def test_a_burst_of_those_that_are_not_best_effort(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         for moment in (0, NS_PER_S * 9 // 10):
-            collector.sample(moment)
+            collector.collect(moment, node_series())
         for path in (BE_POD, LS_POD, "host-latency-sensitive/nginx"):
             node.set_used(path, 0.1)
-        usage = collector.sample(NS_PER_S).usage
+        usage = collector.collect(NS_PER_S, node_series()).usage
     assert set(usage.pods) == {PodCpu("be-1", 100, True, None), PodCpu("ls-1", 100, False, 1000)}
     assert usage.host_applications == (HostApplicationCpu("nginx", 100, False, 1000),)
     assert {pod.uid: pod.claimed_millicpu for pod in usage.pods} == {"be-1": 100, "ls-1": 1000}
@@ -176,7 +177,7 @@ def test_a_burst_of_those_that_are_not_best_effort(tmp_path):
 def test_a_look_between_two_samples(tmp_path, version):
     node = Node(tmp_path, version)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
-        collector.sample(0)
+        collector.collect(0, node_series())
         collector.look(NS_PER_S * 9 // 10)
         for path, seconds in (("kubepods.slice", 0.08), (BE, 0.05), ("host-latency-sensitive/nginx", 0.02)):
             node.set_used(path, seconds)
@@ -192,19 +193,19 @@ def test_a_look_and_a_sample_measure_over_the_same_time(tmp_path):
     # GIVEN samples that ask for each pod, between two looks
     node = Node(tmp_path, 2)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
-        collector.sample(0)
+        collector.collect(0, node_series())
         collector.look(NS_PER_S)
         for tenth in range(1, 11):
             node.set_used("kubepods.slice", 0.1 * tenth)
             node.set_used(BE, 0.1 * tenth)
-            collector.sample(NS_PER_S + tenth * NS_PER_S // 100)
+            collector.collect(NS_PER_S + tenth * NS_PER_S // 100, node_series())
         assert collector.look(NS_PER_S * 111 // 100).others_millicpu == 0
 
 
 def test_without_a_window_of_bursts_a_look_sees_no_pod(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector() as collector:
-        collector.sample(0)
+        collector.collect(0, node_series())
         node.set_used(LS_POD, 1)
         assert collector.look(NS_PER_S) == BurstLook(0, 0)
 
@@ -218,7 +219,7 @@ def test_the_best_effort_tree(tmp_path, version):
         "cpu", BE, "cpu.cfs_quota_us" if version == 1 else "cpu.max", "5000\n" if version == 1 else "5000 100000\n"
     )
     with node.collector() as collector:
-        measured = collector.sample(0)
+        measured = collector.collect(0, node_series())
     tree = [
         BeCgroup(BE, "root", None, (0, 1, 2, 3)),
         BeCgroup(BE_POD, "pod", "be-1", (0, 2)),
@@ -234,7 +235,7 @@ def test_the_best_effort_tree(tmp_path, version):
 def test_what_is_gone_is_left_out_and_what_cannot_be_read_is_not_known(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector() as collector:
-        collector.sample(0)
+        collector.collect(0, node_series())
         for name in ("cpuset.cpus.effective", "cpu.max"):
             (tmp_path / "cgroup" / BE / name).unlink()
         for path in (f"{BE_POD}/{CONTAINER}/nested", f"{BE_POD}/{CONTAINER}"):
@@ -244,7 +245,7 @@ def test_what_is_gone_is_left_out_and_what_cannot_be_read_is_not_known(tmp_path)
         collector.watch(owners(PATHS))
         # another collector, without fds of before
         with node.collector() as fresh:
-            measured = fresh.sample(NS_PER_S)
+            measured = fresh.collect(NS_PER_S, node_series())
     assert [(each.level, each.cpus) for each in measured.be_cgroups] == [("root", None), ("pod", (0, 1, 2, 3))]
     assert measured.be_quota is None
 
@@ -264,7 +265,7 @@ class TestManySets:
         return Node(tmp_path, 2, [*PATHS[:3], *self.CONTAINERS])
 
     def sets(self, collector: CpuCollector, second: int) -> dict[str, tuple[int, ...] | None]:
-        return {each.path: each.cpus for each in collector.sample(second * NS_PER_S).be_cgroups}
+        return {each.path: each.cpus for each in collector.collect(second * NS_PER_S, node_series()).be_cgroups}
 
     def test_where_nothing_changes_most_are_not_read(self, node):
         with node.collector() as collector:
@@ -305,8 +306,8 @@ class TestManySets:
 def test_without_best_effort_pods(tmp_path):
     node = Node(tmp_path, 2, ["kubepods.slice", "system.slice"])
     with node.collector() as collector:
-        collector.sample(0)
-        measured = collector.sample(NS_PER_S)
+        collector.collect(0, node_series())
+        measured = collector.collect(NS_PER_S, node_series())
     assert (measured.be_cgroups, measured.be_quota, measured.be_parent_cpus) == ((), None, None)
     assert measured.usage.be_used_millicpu is None
 
@@ -351,7 +352,7 @@ def test_kubelets_cpu_manager(tmp_path, caplog):
         '{"policyName":"static","defaultCpuSet":"0,3","entries":{"uid-1":{"main":"1-2"}}}'
     )
     with node.collector() as collector, caplog.at_level(logging.WARNING):
-        assert collector.sample(0).manager == CpuManager("static", {"uid-1": (1, 2)}, (0, 3))
+        assert collector.collect(0, node_series()).manager == CpuManager("static", {"uid-1": (1, 2)}, (0, 3))
         (tmp_path / "manager").write_text("rubbish")
-        assert [collector.sample(second * NS_PER_S).manager for second in (1, 2)] == [None, None]
+        assert [collector.collect(second * NS_PER_S, node_series()).manager for second in (1, 2)] == [None, None]
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # once

@@ -128,5 +128,5 @@ def test_closing_twice_is_harmless(tree):
     cgroup.used_ns()
     cgroup.close()
     cgroup.close()
-    assert cgroup.used_ns() == 1_234_567_000  # opened anew
+    assert cgroup.used_ns() == 1_234_567_000  # opened again
     cgroup.close()

@@ -57,8 +57,8 @@ class Churn:
 def _churn(parent: str, per_s: int, seconds: float) -> int:
     alive: deque[str] = deque()
     made = 0
-    begun = time.monotonic()
-    while (elapsed := time.monotonic() - begun) < seconds:
+    started_s = time.monotonic()
+    while (elapsed := time.monotonic() - started_s) < seconds:
         if made >= elapsed * per_s:
             time.sleep(0.001)
             continue

@@ -53,7 +53,7 @@ def ping_pong(procs_file: Path, cpus: Sequence[int], ms: int, *, per_ms: int = 0
 
 
 class Worker:
-    """A process that sleeps until it is told to use all the CPU it gets."""
+    """A process that sleeps until a signal makes it use all the CPU it gets."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-S", "-c", _WORKER]

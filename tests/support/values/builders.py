@@ -1,6 +1,6 @@
 """Short ways to write down a node, its pods and what was measured of them.
 
-A frame is built, not a view: every test goes the way `koordebpf plan` goes. Sizes are MiB, the node has 1000 of them
+A frame is built, not a view: every test takes the path of `koordebpf plan`. Sizes are MiB, the node has 1000 of them
 unless said otherwise, so that a percent is 10 MiB.
 """
 
@@ -203,8 +203,8 @@ def frame(
     )
 
 
-def told(each: PodAndMeasure, *, credit: int, seconds_ago: float) -> PendingRelease:
-    """Return the note that a pod was told to go."""
+def in_flight(each: PodAndMeasure, *, credit: int, seconds_ago: float) -> PendingRelease:
+    """Return the note that a pod was evicted and its memory is awaited."""
     return PendingRelease(uid=each.pod.uid, since_ns=NOW_NS - int(seconds_ago * NS_PER_S), credit_bytes=credit * MIB)
 
 

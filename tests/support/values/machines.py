@@ -64,7 +64,7 @@ def write_sysfs(root: Path, topology: CpuTopology, *, has_numa: bool = True, old
     for each in topology.online:
         directory = cpu_dir / f"cpu{each.cpu}" / "topology"
         directory.mkdir(parents=True, exist_ok=True)
-        # core_id counts anew on each socket, with gaps: nothing may rely on it.
+        # core_id restarts on each socket, with gaps: nothing may rely on it.
         (directory / "core_id").write_text(f"{each.core % 7}\n")
         (directory / "physical_package_id").write_text(f"{each.socket}\n")
         (directory / "thread_siblings_list").write_text(_line(siblings[each.core]))

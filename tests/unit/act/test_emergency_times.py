@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.act.guards.emergency import EmergencySettings, emergency, without_stale
-from koordebpf.act.guards.rules import ClosedGuard, GuardLimits, closed_guards
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.guards.emergency import EmergencySettings, emergency, without_stale
+from koordebpf.policy.guards.rules import GuardLimits, closed_guards
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.units import NS_PER_S
 

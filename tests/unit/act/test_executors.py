@@ -1,4 +1,4 @@
-"""The API executor against an API that answers as told, dry run, and the last resort."""
+"""The API executor against an API with scripted answers, dry run, and the last resort."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.fallback import LastResort
-from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
@@ -25,7 +26,7 @@ QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3)
 def victim(name: str = "spark-1") -> Victim:
     candidate = Candidate(
         rank=1, uid=f"u-{name}", namespace="be", name=name, cgroup_id=1, priority=5000,
-        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+        holdings=(Holding(MEMORY, 1, 1),), koordinator_credit_bytes=1,
     )  # fmt: skip
     return Victim(candidate=candidate, reason="evicted", message="m")
 
@@ -176,7 +177,7 @@ def test_an_unknown_outcome_is_given_up_in_the_end(desk: Callable[[Api], Desk]) 
     assert len(api.calls) == 3
 
 
-def test_an_error_that_no_retry_mends_fails_at_once(desk: Callable[[Api], Desk]) -> None:
+def test_an_error_that_no_retry_repairs_fails_at_once(desk: Callable[[Api], Desk]) -> None:
     api = Api(KubeError("400 bad request", retry=False))
     d = desk(api)
     d.executor.submit(victim(), 1)
@@ -264,14 +265,14 @@ def test_the_last_resort_kills_once_the_api_has_failed_long_enough() -> None:
 
 
 def test_the_last_resort_is_for_memory_in_use_and_nothing_else() -> None:
-    # GIVEN a pod that goes for CPU, or for what it asks for: killed it would ask for as much, and the node is not lost
+    # GIVEN a pod evicted for CPU, or for its requests: killed it would request as much, and the node is not lost
     api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
     both = LastResort(api, cgroup, kill_after_s=60)
     asking, long_ago = replace(victim(), for_use=False), time.monotonic_ns() - 61 * NS_PER_S
     assert both.observe(both.submit(asking, long_ago)).retry_at_ns is None  # the API server's own time
     assert both.submit(asking, 0).executor == "api"
     assert cgroup.reached == []
-    # WHEN the same pod goes for memory it has been refused for long enough
+    # WHEN the same pod is evicted for memory and was refused for long enough
     both.submit(victim(), 0)
     assert cgroup.reached == ["spark-1"]
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.guards.rules import (
+from koordebpf.policy.guards.rules import (
     ClosedGuard,
     GuardLimits,
     closed_guards,
     screen,
     victim_guard,
 )
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import PastEviction
@@ -35,7 +36,7 @@ def eviction(at_ns: int, uid: str = "u") -> PastEviction:
 def victim(name: str = "spark-1", namespace: str = "be", priority: int | None = 5000) -> Victim:
     candidate = Candidate(
         rank=1, uid=f"u-{name}", namespace=namespace, name=name, cgroup_id=1, priority=priority,
-        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+        holdings=(Holding(MEMORY, 1, 1),), koordinator_credit_bytes=1,
     )  # fmt: skip
     return Victim(candidate=candidate, reason="evicted", message="m")
 

@@ -33,12 +33,14 @@ class Node:
             (self.pod / name).write_text(f"{text}\n")
         mount = ControllerMount(version, self.root)
         places = Places({name: mount for name in ("memory", "cpu", "freezer") if version == 1 or name != "freezer"})
-        self.told: list[FileChange] = []
+        self.audited: list[FileChange] = []
         self.journal = Journal(folder / "journal") if enforce else None
-        writer = CgroupWriter(places, self.journal, enforce=enforce, audit=self.told.append)
+        writer = CgroupWriter(places, self.journal, enforce=enforce, audit=self.audited.append)
         hierarchy = MemoryHierarchy(version, self.root, 0)
         self.ids = {self.pod.stat().st_ino: "be/podu"}
-        self.executor = LadderExecutor(PodDirectories(hierarchy, self.ids.get), places, writer, None, self.told.append)
+        self.executor = LadderExecutor(
+            PodDirectories(hierarchy, self.ids.get), places, writer, None, self.audited.append
+        )
 
     def plan(self, rung: Rung, **amounts: int) -> RungPlan:
         (cgroup_id,) = self.ids
@@ -48,7 +50,7 @@ class Node:
         return (self.pod / name).read_text().strip()
 
     def results(self) -> list[tuple[str, WriteResult]]:
-        return [(Path(change.path).name, change.result) for change in self.told]
+        return [(Path(change.path).name, change.result) for change in self.audited]
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_a_brake_is_memory_high_on_v2_and_is_undone(made: Made):
     node = made(2)
     assert node.executor.begin(node.plan(Rung.BRAKE, memory_high_bytes=4096_000, cpu_quota_percent=10), 0)
     assert node.text("memory.high") == "4096000"
-    assert [change.reason for change in node.told] == ["a brake"]
+    assert [change.reason for change in node.audited] == ["a brake"]
     node.executor.undo(Rung.BRAKE, 1)
     assert node.text("memory.high") == "9999999"
     node.executor.hold(2)
@@ -91,7 +93,7 @@ def test_a_brake_raises_no_limit(made: Made, percent: int):
     node = made(1)
     assert not node.executor.begin(node.plan(Rung.BRAKE, cpu_quota_percent=percent), 0)
     assert node.text("cpu.cfs_quota_us") == "50000"
-    assert node.told == []
+    assert node.audited == []
 
 
 def test_a_freeze_started_beside_a_brake_is_undone_alone(made: Made):
@@ -135,10 +137,10 @@ def test_a_cgroup_that_is_gone_or_another_one_is_left_alone(made: Made, rung: Ru
     assert not node.executor.begin(plan, 1)
     node.ids[cgroup_id] = "be/removed"
     assert not node.executor.begin(plan, 2)
-    assert node.told == []
+    assert node.audited == []
 
 
-def test_a_cgroup_that_goes_while_it_is_held_is_reported_once(made: Made):
+def test_a_cgroup_removed_while_it_is_limited_is_reported_once(made: Made):
     node = made(2)
     node.executor.begin(node.plan(Rung.FREEZE), 0)
     for file in node.pod.iterdir():
@@ -156,7 +158,7 @@ def test_reclaim_that_is_not_there_is_reported(made: Made, version: int, why: st
     node = made(version)
     assert not node.executor.begin(node.plan(Rung.RECLAIM, reclaim_bytes=4096), 0)
     assert node.results() == [("memory.reclaim", WriteResult.UNSUPPORTED)]
-    assert why in node.told[0].detail
+    assert why in node.audited[0].detail
 
 
 def test_a_dry_run_reports_and_writes_nothing(made: Made):
@@ -190,6 +192,6 @@ def test_a_directory_that_bears_another_pods_uid_is_left_alone(made: Made, rung:
     action = replace(plan.actions[0], uid="u-2")
     assert node.executor.begin(plan, 1)
     node.executor.undo(rung, 2)
-    node.told.clear()
+    node.audited.clear()
     assert not node.executor.begin(replace(plan, actions=(action,)), 3)
-    assert node.told == []
+    assert node.audited == []

@@ -9,11 +9,12 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.taint.rule import MarkTiming, is_memory_short
 from koordebpf.act.taint.worker import NodeMarker
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.taints import Mark
-from koordebpf.policy.detect.verdict import USED, Evidence, ResourceNeed, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
+from koordebpf.policy.taint import MarkTiming, is_memory_short
+from koordebpf.state.amount import MEMORY, USED, dimension
 from tests.contract.apiserver import until
 
 CALM_NS = 60
@@ -39,7 +40,7 @@ class TestTiming:
             timing = look(timing, now_ns, short=reason == "short", awaits=reason == "awaits")
             assert timing.is_on
 
-    def test_it_goes_when_it_was_calm_for_so_long(self) -> None:
+    def test_it_is_removed_when_it_was_calm_for_so_long(self) -> None:
         timing = look(self.ON, 1000)
         assert timing == MarkTiming(is_on=True, calm_since_ns=1000)
         assert look(timing, 1000 + CALM_NS - 1).is_on
@@ -53,12 +54,12 @@ class TestTiming:
         assert look(timing, 1060 + CALM_NS - 1).is_on
         assert not look(timing, 1060 + CALM_NS).is_on
 
-    def test_without_calm_it_goes_at_once(self) -> None:
+    def test_without_calm_it_is_removed_at_once(self) -> None:
         assert not self.ON.after(evicted=False, is_short=False, awaits=False, now_ns=5, calm_ns=0).is_on
 
 
 def by_use(used_bytes: int, *, fires: bool = False) -> Verdict:
-    evidence = Evidence(capacity_bytes=100, used_bytes=used_bytes, used_percent=used_bytes, lower_bytes=75)
+    evidence = UseEvidence(MEMORY, of=100, used=used_bytes, used_percent=used_bytes, lower=75)
     return Verdict("BEMemoryEvict", fires, "", evidence=evidence)
 
 
@@ -71,7 +72,7 @@ class TestShort:
         assert not is_memory_short([Verdict("BEMemoryEvict", False, "off", skipped="disabled")])
 
     def test_requests_are_while_their_feature_fires(self) -> None:
-        need = ResourceNeed("kubernetes.io/batch-memory", 1, 11, 10)
+        need = Need(dimension("kubernetes.io/batch-memory"), 1, 11, 10)
         assert is_memory_short([Verdict("MemoryAllocatableEvict", True, "", needs=(need,))])
         assert not is_memory_short([Verdict("MemoryAllocatableEvict", False, "")])
 
@@ -79,7 +80,7 @@ class TestShort:
         assert not is_memory_short([Verdict("CPUEvict", True, "")])
 
     def test_one_feature_is_enough(self) -> None:
-        assert is_memory_short([by_use(10), Verdict("MemoryEvict", True, "", needs=(ResourceNeed(USED, 1, 1, 1),))])
+        assert is_memory_short([by_use(10), Verdict("MemoryEvict", True, "", needs=(Need(USED, 1, 1, 1),))])
 
 
 class Node:
@@ -117,7 +118,7 @@ class Node:
 
 
 class TestMarker:
-    def test_what_a_predecessor_left_goes_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_predecessors_mark_is_removed_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         node = Node(is_marked=True)
         marker = NodeMarker(node, "taint")

@@ -1,4 +1,4 @@
-"""Freezing as a file: its name and words on each cgroup version, and that only what is asked for is given back."""
+"""Freezing as a file: its name and words on each cgroup version, and that only what is asked for is undone."""
 
 from __future__ import annotations
 

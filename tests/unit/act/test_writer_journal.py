@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "koordebpf" / "writes.journal"
 
 
-def test_what_is_on_record_is_read_back_to_the_byte(path: Path) -> None:
+def test_what_is_journalled_is_read_back_to_the_byte(path: Path) -> None:
     originals = {BE: Original("\n", 7), POD: Original("-1\n", 8), WATERMARK: Original("10\n", 9)}
     with Journal(path) as journal:
         journal.record(originals)
@@ -68,10 +68,18 @@ def test_garbage_costs_its_own_line_and_is_counted(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'\0\0\0\n{"path":"x","file":"no.such.file","original":null}\n')
         file.write(b'{"path":"/etc","file":"cpu.shares","original":{"text":"2","inode":1}}\n')
+        file.write(b'{"later":' * 20_000 + b"\n")
     with Journal(path) as journal:
         journal.record({POD: Original("-1\n", 8)})
-        assert journal.lost_lines == 3
-    assert read_journal(path) == ({BE: Original("0-3\n", 7), POD: Original("-1\n", 8)}, 3)
+        assert journal.lost_lines == 4
+    assert read_journal(path) == ({BE: Original("0-3\n", 7), POD: Original("-1\n", 8)}, 4)
+
+
+def test_a_first_line_that_is_nested_deeply_is_no_journal(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b'{"later":' * 20_000 + b"\n")
+    with pytest.raises(ActuationError, match="not a journal of koordebpf"):
+        read_journal(path)
 
 
 def test_what_a_later_version_put_down_is_reported_and_kept_for_it(

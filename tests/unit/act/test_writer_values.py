@@ -60,6 +60,14 @@ def test_a_block_names_the_cgroup_in_the_way_and_the_cpus():
     assert plan.writes == ()
 
 
+def test_the_root_of_a_hierarchy_grows_before_its_children():
+    before, after = frozenset({0}), frozenset({0, 1})
+    plan = plan_writes(
+        dict.fromkeys([("", CPUS), ("a", CPUS)], before), {("a", CPUS): after, ("", CPUS): after}, {"cpuset": 1}
+    )
+    assert [write.key[0] for write in plan.writes] == ["", "a"]
+
+
 def test_what_could_not_be_read_is_left_out():
     assert plan_writes({}, {("a", CPUS): frozenset({0})}, {"cpuset": 1}).writes == ()
 

@@ -1,4 +1,4 @@
-"""The configuration file: every setting can be set, every mistake is told, its text and its schema agree with it."""
+"""The configuration file: every setting can be set, every mistake is reported, text and schema agree with it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.guards.emergency import EmergencySettings
-from koordebpf.act.guards.rules import GuardLimits
 from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
@@ -31,6 +29,8 @@ from koordebpf.agent.config.schema import Setting, settings
 from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig, agent_config
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards.emergency import EmergencySettings
+from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.slo.convert import laid_over
 from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
@@ -115,7 +115,7 @@ def test_every_field_of_every_setting_has_a_place_of_its_own() -> None:
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.path)
 class TestSetting:
     def test_the_file_sets_it(self, setting: Setting) -> None:
-        # What contradicts a single setting is what it hangs on.
+        # What contradicts a single setting is what it depends on.
         around: dict[str, Any] = {
             "emergency.action": {"source": {"type": "api"}},
             "nodeMark.type": {"source": {"type": "api"}},
@@ -323,7 +323,7 @@ def test_what_is_no_duration(written: object) -> None:
         jsonschema.validate({**HEAD, "eviction": {"minAge": written}}, schema())
 
 
-def test_what_hangs_on_the_source_and_on_compat() -> None:
+def test_what_depends_on_the_source_and_on_compat() -> None:
     api = config_of({"source": {"type": "api"}})
     assert (api.executor, api.guards.pods_max_age_ns) == ("api", 90 * NS_PER_S)
     assert AgentConfig().executor == "cgroup"

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
@@ -20,6 +19,8 @@ from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.ladder.escalation import escalate
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
@@ -42,13 +43,14 @@ class Climb:
             (self.pod / name).write_text(f"{text}\n")
         self.journal = Journal(folder / "journal")
         places = Places({"memory": ControllerMount(2, folder / "cgroup")})
-        self.told: list[FileChange] = []
-        writer = CgroupWriter(places, self.journal, enforce=True, audit=self.told.append)
+        self.audited: list[FileChange] = []
+        writer = CgroupWriter(places, self.journal, enforce=True, audit=self.audited.append)
         hierarchy = MemoryHierarchy(2, folder / "cgroup", 0)
         ids = {self.pod.stat().st_ino: "be/poduid-spark-hog"}
-        executor = LadderExecutor(PodDirectories(hierarchy, ids.get), places, writer, None, self.told.append)
-        self.kill, self.evict = (CgroupExecutor(lambda *_: None, OutcomeQueue(lambda: None)) for _ in range(2))
-        self.ladder = Ladder(self.settings, executor, kill=self.kill, own_pod_uid=own_pod_uid)
+        executor = LadderExecutor(PodDirectories(hierarchy, ids.get), places, writer, None, self.audited.append)
+        kill = CgroupExecutor(lambda *_: None, OutcomeQueue(lambda: None))
+        self.ladder = Ladder(self.settings, executor, kill=kill)
+        self.spared = {own_pod_uid} if own_pod_uid else set()
 
     def view(self, at_s: float, used: int, pending: tuple[PendingRelease, ...]) -> NodeView:
         hog = pod("hog", anon=300, growth=1e6)
@@ -68,9 +70,11 @@ class Climb:
         """Return the plan to be carried out, the guards before it, and whether it is to be done by a kill."""
         view = self.view(at_s, used, pending)
         plan = decide(view, EvictSettings(ladder=self.settings))
-        plan, held, executor = self.ladder.climb(view, plan, guards, self.evict)
-        assert executor in (self.evict, self.kill)
-        return plan, held, executor is self.kill
+        self.ladder.hold(view.now_ns)
+        while True:
+            found = escalate(view, plan, guards, self.ladder.memory, self.settings, self.spared)
+            if found.step is None or self.ladder.take(found.step, found.memory, view.now_ns):
+                return found.plan, found.guards, found.by == "kill"
 
     @property
     def is_frozen(self) -> bool:
@@ -110,7 +114,7 @@ def test_what_is_not_possible_here_is_not_waited_for(climb):
     node = climb(Rung.RECLAIM, Rung.FREEZE, Rung.EVICT)
     assert sentences(node.take(0)[1]) == ["freeze is tried first"]
     assert node.is_frozen
-    assert [Path(change.path).name for change in node.told] == ["memory.reclaim", "cgroup.freeze"]
+    assert [Path(change.path).name for change in node.audited] == ["memory.reclaim", "cgroup.freeze"]
 
 
 def test_where_nothing_is_possible_the_eviction_follows_at_once(climb):
@@ -157,22 +161,22 @@ def test_without_the_rung_no_pod_is_evicted(climb):
     (guard,) = node.take(0)[1]
     assert guard.code == "ladder"
     assert node.take(5)[1]
-    assert [Path(change.path).name for change in node.told] == ["memory.reclaim"]
+    assert [Path(change.path).name for change in node.audited] == ["memory.reclaim"]
 
 
 def test_this_agent_is_neither_braked_nor_frozen(climb):
     node = climb(Rung.BRAKE, Rung.FREEZE, own_pod_uid=HOG)
     node.take(0)
     node.take(1)
-    assert node.told == []
+    assert node.audited == []
 
 
 def test_an_evicted_pod_that_stays_is_killed(climb):
     node = climb(Rung.EVICT, Rung.KILL)
     plan, held, is_kill = node.take(0)
     assert (len(plan.victims), held, is_kill) == (1, (), False)
-    told = (PendingRelease(uid=HOG, since_ns=NOW_NS, credit_bytes=0),)
-    assert node.take(29, pending=told)[2] is False
-    plan, held, is_kill = node.take(30, pending=told)
+    evicted = (PendingRelease(uid=HOG, since_ns=NOW_NS, credit_bytes=0),)
+    assert node.take(29, pending=evicted)[2] is False
+    plan, held, is_kill = node.take(30, pending=evicted)
     assert ([each.candidate.uid for each in plan.victims], held, is_kill) == ([HOG], (), True)
     assert "it was evicted" in plan.sentence

@@ -80,6 +80,7 @@ def test_a_killed_one_leaves_no_obstacle(tmp_path: Path) -> None:
     NodeLock(tmp_path, machine()).close()
 
 
+@pytest.mark.slow
 def test_it_is_never_held_twice_while_many_come_and_go(tmp_path: Path) -> None:
     held, refused, twice = 0, 0, 0
     inside = threading.Semaphore(1)
@@ -114,7 +115,7 @@ def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
 
 
 class TestStandBy:
-    def test_it_has_the_right_once_the_other_one_gives_it_back(self, tmp_path: Path) -> None:
+    def test_it_has_the_lock_once_the_other_one_releases_it(self, tmp_path: Path) -> None:
         reported = threading.Event()
         with NodeLock(tmp_path, machine()) as first:
             assert not is_awaited(first.folder)
@@ -144,7 +145,7 @@ class TestStandBy:
 
     def test_one_that_is_ended_first_takes_nothing(self, tmp_path: Path) -> None:
         with NodeLock(tmp_path, machine()) as first:
-            next_one = StandBy(tmp_path, machine(), lambda: pytest.fail("nobody's turn has come"))
+            next_one = StandBy(tmp_path, machine(), lambda: pytest.fail("the lock is not free"))
             next_one.close()
             assert not is_awaited(first.folder)
         assert next_one.sole is None

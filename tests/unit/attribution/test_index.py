@@ -1,4 +1,4 @@
-"""The index: births in any order, deaths, renames, and the join with the pods."""
+"""The index: mkdir in any order, rmdir, renames, and the join with the pods."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WALK = [
 ]
 
 
-def birth(cgroup_id: int, parent_id: int, name: str, *, cut: bool = False) -> CgroupMkdir:
+def mkdir(cgroup_id: int, parent_id: int, name: str, *, cut: bool = False) -> CgroupMkdir:
     return CgroupMkdir(0, cgroup_id, parent_id, 1, name, cut)
 
 
-def death(cgroup_id: int) -> CgroupRmdir:
+def rmdir(cgroup_id: int) -> CgroupRmdir:
     return CgroupRmdir(0, cgroup_id, 0, 1, "", False)
 
 
@@ -58,8 +58,8 @@ def kind(index: CgroupIndex, cgroup_id: int) -> OwnerKind | None:
 
 def test_a_new_cgroup_is_owned_at_once() -> None:
     index = walked([pod(containers={APP: "app", SIDECAR: "sidecar"})])
-    index.born(birth(23, POD_ID, SIDECAR))
-    index.born(birth(24, 23, "init.scope"))
+    index.born(mkdir(23, POD_ID, SIDECAR))
+    index.born(mkdir(24, 23, "init.scope"))
     owner = index.owner(23)
     assert owner is not None
     assert (owner.kind, owner.container_name, owner.pod_name) == (OwnerKind.CONTAINER, "sidecar", "name-u-1")
@@ -70,10 +70,10 @@ def test_a_new_cgroup_is_owned_at_once() -> None:
 
 def test_a_cgroup_before_its_parent_waits() -> None:
     index = walked()
-    index.born(birth(32, 31, APP))
-    index.born(birth(31, 30, "podu-2"))
+    index.born(mkdir(32, 31, APP))
+    index.born(mkdir(31, 30, "podu-2"))
     assert (index.orphans, index.owner(32), index.subtree_pod(32), index.pod_cgroup("u-2")) == (1, None, None, None)
-    index.born(birth(30, KUBEPODS, "besteffort"))
+    index.born(mkdir(30, KUBEPODS, "besteffort"))
     owner = index.owner(32)
     assert owner is not None and (owner.pod_uid, owner.kube_qos) == ("u-2", "BestEffort")
     assert (index.orphans, index.pod_cgroup("u-2")) == (0, 31)
@@ -81,10 +81,10 @@ def test_a_cgroup_before_its_parent_waits() -> None:
 
 def test_an_orphan_may_die() -> None:
     index = walked()
-    index.born(birth(32, 31, APP))
-    index.died(death(32))
+    index.born(mkdir(32, 31, APP))
+    index.died(rmdir(32))
     assert (index.orphans, len(index)) == (0, len(WALK))
-    index.born(birth(31, KUBEPODS, "podu-2"))
+    index.born(mkdir(31, KUBEPODS, "podu-2"))
     assert 32 not in index
 
 
@@ -92,16 +92,16 @@ def test_a_death_takes_the_owner_and_the_pod_with_it() -> None:
     index = walked([pod()])
     assert kind(index, APP_ID) is OwnerKind.CONTAINER
     for cgroup_id in (APP_ID, PAUSE_ID, POD_ID):
-        index.died(death(cgroup_id))
+        index.died(rmdir(cgroup_id))
         assert index.owner(cgroup_id) is None and index.subtree_pod(cgroup_id) is None
     assert index.pod_cgroups() == {}
-    index.died(death(POD_ID))  # twice changes nothing
+    index.died(rmdir(POD_ID))  # twice changes nothing
     assert len(index) == 2
 
 
 def test_an_id_that_is_born_again_is_another_cgroup() -> None:
     index = walked()
-    index.born(birth(POD_ID, ROOT, "system.slice"))
+    index.born(mkdir(POD_ID, ROOT, "system.slice"))
     assert kind(index, POD_ID) is OwnerKind.SYSTEM
     assert index.owner(APP_ID) is None
     assert (index.pod_cgroup("u-1"), index.subtree_pod(POD_ID)) == (None, None)
@@ -123,8 +123,8 @@ def test_a_rename_out_of_kubernetes() -> None:
 
 def test_a_cut_name_is_pending_until_it_is_read() -> None:
     index = walked()
-    index.born(birth(40, KUBEPODS, "podlong", cut=True))
-    index.born(birth(41, 40, APP))
+    index.born(mkdir(40, KUBEPODS, "podlong", cut=True))
+    index.born(mkdir(41, 40, APP))
     assert index.pending_names() == (40,)
     assert index.add(40, KUBEPODS, "podlong-and-more")
     assert (index.pending_names(), index.subtree_pod(41)) == ((), "long-and-more")
@@ -132,16 +132,16 @@ def test_a_cut_name_is_pending_until_it_is_read() -> None:
 
 def test_a_new_cgroup_without_a_parent_is_pending_until_the_walk() -> None:
     index = walked()
-    index.born(birth(40, 0, "podu-4"))
+    index.born(mkdir(40, 0, "podu-4"))
     assert (index.pending_names(), index.owner(40)) == ((40,), None)
     assert index.replace_all([*WALK, (40, KUBEPODS, "kubepods/podu-4")]) == Rescan((40,), ())
     assert (index.pending_names(), index.pod_cgroup("u-4")) == ((), 40)
 
 
-def test_a_walk_mends_what_lost_records_left() -> None:
+def test_a_walk_repairs_what_lost_records_left() -> None:
     index = walked()
-    index.born(birth(50, KUBEPODS, "podgone"))
-    index.died(death(APP_ID))
+    index.born(mkdir(50, KUBEPODS, "podgone"))
+    index.died(rmdir(APP_ID))
     index.renamed(rename(PAUSE_ID, "x"))
     rescan = index.replace_all(WALK)
     assert (set(rescan.missing), rescan.extra) == ({APP_ID, PAUSE_ID}, (50,))
@@ -152,10 +152,10 @@ def test_a_walk_mends_what_lost_records_left() -> None:
 def test_more_cgroups_than_the_cap_are_counted_and_refused() -> None:
     index = CgroupIndex(max_cgroups=len(WALK))
     index.replace_all(WALK)
-    index.born(birth(60, POD_ID, SIDECAR, cut=True))
+    index.born(mkdir(60, POD_ID, SIDECAR, cut=True))
     assert (index.refused, len(index), index.owner(60)) == (1, len(WALK), None)
-    index.died(death(APP_ID))
-    index.born(birth(61, POD_ID, SIDECAR))
+    index.died(rmdir(APP_ID))
+    index.born(mkdir(61, POD_ID, SIDECAR))
     assert 61 in index
 
 
@@ -204,13 +204,13 @@ def test_unknown_on_either_side_stays_visible() -> None:
 def test_the_sandbox_is_the_oldest_and_only_one_without_a_status() -> None:
     index = walked([pod(containers={APP: "app"})])
     assert (kind(index, PAUSE_ID), kind(index, APP_ID)) == (OwnerKind.SANDBOX, OwnerKind.CONTAINER)
-    # A second unknown one: which of them is the sandbox cannot be told.
-    index.born(birth(23, POD_ID, SIDECAR))
+    # A second unknown one: which of them is the sandbox is unknown.
+    index.born(mkdir(23, POD_ID, SIDECAR))
     assert (kind(index, PAUSE_ID), kind(index, 23)) == (OwnerKind.CONTAINER, OwnerKind.CONTAINER)
     index.set_pods([pod(containers={APP: "app", SIDECAR: "sidecar"})])
     assert kind(index, PAUSE_ID) is OwnerKind.SANDBOX
-    index.died(death(23))
-    index.died(death(APP_ID))
+    index.died(rmdir(23))
+    index.died(rmdir(APP_ID))
     assert kind(index, PAUSE_ID) is OwnerKind.CONTAINER
 
 
@@ -259,10 +259,10 @@ def test_a_host_application_with_a_path_of_its_own() -> None:
 
 def test_of_two_cgroups_of_one_pod_the_younger_counts() -> None:
     index = walked([pod()])
-    index.born(birth(70, KUBEPODS, "burstable"))
-    index.born(birth(71, 70, "podu-1"))
+    index.born(mkdir(70, KUBEPODS, "burstable"))
+    index.born(mkdir(71, 70, "podu-1"))
     assert index.pod_cgroups() == {"u-1": 71}
-    index.died(death(71))
+    index.died(rmdir(71))
     assert index.pod_cgroups() == {"u-1": POD_ID}
 
 
@@ -271,29 +271,29 @@ def test_a_pods_nested_cgroups_do_not_use_up_the_other_pods() -> None:
     index.replace_all(WALK)
     first = 1_000
     for cgroup_id in range(first, first + 65_536):
-        index.born(birth(cgroup_id, APP_ID, f"c{cgroup_id}"))
+        index.born(mkdir(cgroup_id, APP_ID, f"c{cgroup_id}"))
     assert index.refused == 65_536 - MAX_NESTED
-    for cgroup_id in range(100_000, 105_000):  # below those that were refused: nobody knows their parents
-        index.born(birth(cgroup_id, first + 60_000, f"c{cgroup_id}"))
+    for cgroup_id in range(100_000, 105_000):  # below those that were refused: their parents are unknown
+        index.born(mkdir(cgroup_id, first + 60_000, f"c{cgroup_id}"))
     index = CgroupIndex()
     index.replace_all(WALK)
     for cgroup_id in range(first, first + 65_536):
-        index.born(birth(cgroup_id, cgroup_id - 1 if cgroup_id % 100 else APP_ID, "n"))
+        index.born(mkdir(cgroup_id, cgroup_id - 1 if cgroup_id % 100 else APP_ID, "n"))
     held = len(index)
     assert held <= len(WALK) + 2 * MAX_NESTED and index.orphans <= MAX_NESTED
-    index.born(birth(200_000, KUBEPODS, "podu-2"))
-    index.born(birth(200_001, 200_000, SIDECAR))
-    index.born(birth(200_002, 200_001, "init.scope"))
+    index.born(mkdir(200_000, KUBEPODS, "podu-2"))
+    index.born(mkdir(200_001, 200_000, SIDECAR))
+    index.born(mkdir(200_002, 200_001, "init.scope"))
     assert (index.pod_cgroup("u-2"), kind(index, 200_001), kind(index, 200_002)) == (
         200_000,
         OwnerKind.CONTAINER,
         OwnerKind.NESTED,
     )
-    index.born(birth(200_003, POD_ID, SIDECAR))  # one more container of the same pod is none of its nested ones
+    index.born(mkdir(200_003, POD_ID, SIDECAR))  # one more container of the same pod is none of its nested ones
     assert kind(index, 200_003) is OwnerKind.CONTAINER
 
 
-def test_a_walk_of_a_pod_with_too_many_goes_no_further_and_finds_those_that_are_left() -> None:
+def test_a_walk_of_a_pod_with_too_many_stops_and_finds_those_that_are_left() -> None:
     index = CgroupIndex()
     many = [(cgroup_id, APP_ID, f"kubepods/podu-1/{APP}/c{cgroup_id}") for cgroup_id in range(1_000, 10_000)]
     other = [(200_000, KUBEPODS, "kubepods/podu-2")]
@@ -302,7 +302,7 @@ def test_a_walk_of_a_pod_with_too_many_goes_no_further_and_finds_those_that_are_
     assert index.is_closed(APP_ID) and not index.is_closed(POD_ID) and not index.is_closed(200_000)
     assert index.is_closed(9_999)  # it was refused
     for cgroup_id in range(1_000, 1_100):
-        index.died(death(cgroup_id))
+        index.died(rmdir(cgroup_id))
     assert not index.is_closed(APP_ID)
     index.replace_all([*WALK, *many[-10:], *other])
     assert len(index) == len(WALK) + 10 + 1 and not index.is_closed(APP_ID)
@@ -312,7 +312,7 @@ def test_a_chain_within_a_container_is_held_to_a_depth() -> None:
     index = walked()
     parent_id = APP_ID
     for cgroup_id in range(1_000, 1_100):
-        index.born(birth(cgroup_id, parent_id, "n"))
+        index.born(mkdir(cgroup_id, parent_id, "n"))
         parent_id = cgroup_id
     assert index.refused == 1 and index.owner(1_000 + MAX_NESTED_LEVELS - 2) is not None
     assert index.owner(1_000 + MAX_NESTED_LEVELS - 1) is None
@@ -324,9 +324,9 @@ def test_a_logins_own_cgroups_are_no_pods() -> None:
     slices = f"{users}/x.slice/x-kubepods.slice/x-kubepods-podu_1.slice"
     parent_id = ROOT
     for number, name in enumerate(slices.split("/")):
-        index.born(birth(100 + number, parent_id, name))
+        index.born(mkdir(100 + number, parent_id, name))
         parent_id = 100 + number
-    index.born(birth(110, 102, f"kubepods-podu_1.slice:cri-containerd:{SIDECAR}"))
+    index.born(mkdir(110, 102, f"kubepods-podu_1.slice:cri-containerd:{SIDECAR}"))
     assert index.pod_cgroup("u-1") == POD_ID
     assert {index.subtree_pod(each) for each in (*range(100, 106), 110)} == {None}
     assert {kind(index, each) for each in (*range(100, 106), 110)} == {OwnerKind.SYSTEM}
@@ -334,6 +334,6 @@ def test_a_logins_own_cgroups_are_no_pods() -> None:
 
 def test_of_two_at_the_same_height_the_younger_one_is_it() -> None:
     index = walked([pod()])
-    index.born(birth(100, ROOT, "kubepods.slice"))
-    index.born(birth(101, 100, "kubepods-podu_1.slice"))
+    index.born(mkdir(100, ROOT, "kubepods.slice"))
+    index.born(mkdir(101, 100, "kubepods-podu_1.slice"))
     assert (index.pod_cgroup("u-1"), index.subtree_pod(101), index.subtree_pod(POD_ID)) == (101, "u-1", None)

@@ -148,7 +148,7 @@ def test_the_environment_counts_as_typed_but_for_enforcement(runs: Runs, good: s
     assert runs("--config", good, "--enforce").enforce
 
 
-def test_what_the_file_contradicts_the_command_line_may_mend(runs: Runs, tmp_path: Path) -> None:
+def test_what_the_file_contradicts_the_command_line_may_correct(runs: Runs, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(GOOD.replace("type: api, ", "") + "emergency: {action: kill-be}\n")
     done = type_in("check", str(path))

@@ -24,7 +24,7 @@ def _run(*arguments: str, stdin: bytes | None = None) -> str:
 
 
 def test_the_text_says_which_pods_are_evicted_by_which_numbers_and_which_are_not():
-    assert _run(str(FRAMES / "hog-goes.json")) == (
+    assert _run(str(FRAMES / "hog-is-evicted.json")) == (
         "evicting spark/exec-2 (priority 5000, 3.7 GiB): node at 88 % ≥ 80 %, need 2.2\n"
         "GiB to reach 75 %\n"
         "\n"
@@ -56,7 +56,7 @@ def test_the_text_says_which_pods_are_evicted_by_which_numbers_and_which_are_not
 
 def test_koordinators_credit_stands_beside_ours_where_they_differ():
     assert "Koordinator\n" in _run(str(FRAMES / "ramdisk-survives-a-kill.json"))
-    assert "Koordinator\n" not in _run(str(FRAMES / "hog-goes.json"))
+    assert "Koordinator\n" not in _run(str(FRAMES / "hog-is-evicted.json"))
 
 
 def test_a_skipped_feature_says_its_word():
@@ -100,7 +100,7 @@ def test_schemas(name, type_name):
     assert json.loads(_run("--schema", name))["$ref"] == f"#/$defs/{type_name}"
 
 
-HOG = str(FRAMES / "hog-goes.json")
+HOG = str(FRAMES / "hog-is-evicted.json")
 NODESLO = {
     "apiVersion": "slo.koordinator.sh/v1alpha1",
     "kind": "NodeSLO",

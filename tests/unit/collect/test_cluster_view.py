@@ -70,7 +70,7 @@ def test_what_the_webhook_would_refuse_is_in_force_and_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "problems"),
     [
         (
             {"cpuSuppressPolicy": "cfsquota"},
@@ -93,11 +93,11 @@ def test_what_the_webhook_would_refuse_is_in_force_and_reported() -> None:
         ({"cpuSuppressMinPercent": 65}, []),
     ],
 )
-def test_what_of_suppression_cannot_be_meant_so_is_reported(fields: dict[str, Any], told: list[str]) -> None:
+def test_what_of_suppression_cannot_be_meant_so_is_reported(fields: dict[str, Any], problems: list[str]) -> None:
     known = Known()
     known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, **fields}))
     begin = "spec.resourceUsedThresholdWithBE.cpuSuppress"
-    assert list(known.problems) == [f"{begin}{each}" for each in told]
+    assert list(known.problems) == [f"{begin}{each}" for each in problems]
 
 
 def test_what_is_no_object_leaves_everything() -> None:

@@ -51,7 +51,7 @@ class TestUnusable:
         assert settings.held == frozenset()
         assert [problem.reason for problem in settings.problems] == [reason]
 
-    def test_it_survives_further_bad_edits_and_is_mended(self, text: str, reason: str) -> None:
+    def test_it_survives_further_bad_edits_and_is_corrected(self, text: str, reason: str) -> None:
         first = settings_of({THRESHOLD: GOOD}, None)
         second = settings_of({THRESHOLD: text}, first)
         third = settings_of({THRESHOLD: text, BURST: "{}"}, second)

@@ -22,13 +22,14 @@ from koordebpf.demo.verdict import (
     rounds_within,
 )
 from koordebpf.policy.detect.verdict import Verdict as Condition
-from koordebpf.policy.plan import Candidate
+from koordebpf.policy.plan import Balance, Candidate, Holding
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.audit import AuditedFeature, AuditRecord, Latencies
+from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
 from koordebpf.units import GIB, MIB, NS_PER_MS
 
 MS = NS_PER_MS
-HOG_GOES = Eviction("hog", True, 1005 * MS, 1006 * MS, 1007 * MS, 1040 * MS, 400 * MIB)
+HOG_EVICTED = Eviction("hog", True, 1005 * MS, 1006 * MS, 1007 * MS, 1040 * MS, 400 * MIB)
 
 
 _NONE = PodStalls()
@@ -49,7 +50,7 @@ def facts(kind="hog", **changes):
         "below_ns": 1039 * MS if kind == "hog" else None,
         "peak_usage_bytes": GIB,
         "peak_used_bytes": GIB * 81 // 100 if kind == "hog" else GIB // 3,
-        "evictions": (HOG_GOES,) if kind == "hog" else (),
+        "evictions": (HOG_EVICTED,) if kind == "hog" else (),
         "oom_kills": 0,
         "pods": (
             pod("web", is_be=False, priority=9500),
@@ -92,9 +93,9 @@ def test_a_story_that_went_well_is_good(kind):
     ("changes", "names"),
     [
         ({"evictions": ()}, ["evicted", "no one else"]),
-        ({"evictions": (msgspec.structs.replace(HOG_GOES, pod="train"),)}, ["evicted", "no one else"]),
-        ({"evictions": (msgspec.structs.replace(HOG_GOES, is_done=False),)}, ["evicted"]),
-        ({"evictions": (HOG_GOES, msgspec.structs.replace(HOG_GOES, pod="train"))}, ["no one else"]),
+        ({"evictions": (msgspec.structs.replace(HOG_EVICTED, pod="train"),)}, ["evicted", "no one else"]),
+        ({"evictions": (msgspec.structs.replace(HOG_EVICTED, is_done=False),)}, ["evicted"]),
+        ({"evictions": (HOG_EVICTED, msgspec.structs.replace(HOG_EVICTED, pod="train"))}, ["no one else"]),
         ({"oom_kills": 1}, ["OOM kills"]),
         ({"agent_exit_code": -9}, ["agent"]),
         ({"agent_exit_code": None}, ["agent"]),
@@ -119,7 +120,7 @@ def test_a_victim_that_still_runs_is_bad():
 @pytest.mark.parametrize("kind", ["page-cache", "own-limit"])
 def test_any_eviction_is_bad_where_none_is_needed(kind):
     aggressor = facts(kind).aggressor
-    assert bad(judge(facts(kind, evictions=(msgspec.structs.replace(HOG_GOES, pod=aggressor),)))) == ["evicted"]
+    assert bad(judge(facts(kind, evictions=(msgspec.structs.replace(HOG_EVICTED, pod=aggressor),)))) == ["evicted"]
     assert bad(judge(facts(kind, pods=with_pod(facts(kind), aggressor, is_alive=False)))) == ["evicted"]
 
 
@@ -159,7 +160,7 @@ def test_latencies_are_counted_from_the_crossing():
 
 
 def test_a_step_that_was_not_reached_is_not_zero():
-    verdict = judge(facts(evictions=(msgspec.structs.replace(HOG_GOES, freed_ns=None),)))
+    verdict = judge(facts(evictions=(msgspec.structs.replace(HOG_EVICTED, freed_ns=None),)))
     assert text(verdict, "SIGKILL to memory back") == "not reached"
 
 
@@ -176,10 +177,11 @@ def test_p99_is_by_nearest_rank():
 
 
 def test_evictions_come_from_the_audit_line():
-    candidate = Candidate(1, "u1", "default", "hog", 7, 5000, 400 * MIB, 400 * MIB, 400 * MIB)
-    feature = AuditedFeature(Condition("BEMemoryEvict", True, "why"), 1, 0, 1, 0, 1, (candidate,), ("u1",), (), "")
+    candidate = Candidate(1, "u1", "default", "hog", 7, 5000, (Holding(MEMORY, 400 * MIB, 400 * MIB),))
+    feature = AuditedFeature(
+        Condition("BEMemoryEvict", True, "why"), Balance(MEMORY, 1, credit=1), 1, (candidate,), ("u1",), (), ""
+    )
     record = AuditRecord(
-        schema="koordebpf.audit/v1",
         time="2026-01-01T00:00:00.000Z",
         node="n",
         dry_run=False,
@@ -189,7 +191,7 @@ def test_evictions_come_from_the_audit_line():
         outcomes=(Outcome("u1", "default", "hog", "cgroup", Result.DONE, "", 1006 * MS, sent_ns=1007 * MS),),
         latencies=Latencies(seen_to_decided_ns=1 * MS, decided_to_freed_ns=34 * MS),
     )
-    assert evictions_of(record) == (HOG_GOES,)
+    assert evictions_of(record) == (HOG_EVICTED,)
     unfinished = msgspec.structs.replace(record, latencies=Latencies())
     assert evictions_of(unfinished)[0].seen_ns is None
     assert evictions_of(unfinished)[0].freed_ns is None
@@ -208,7 +210,7 @@ def events() -> list[Event]:
         Event(
             1050 * MS, "evicted", "evicting default/hog (priority 5000): node at 80 %", "hog",
             {
-                "crossed_ns": 1003 * MS, **msgspec.to_builtins(HOG_GOES),
+                "crossed_ns": 1003 * MS, **msgspec.to_builtins(HOG_EVICTED),
                 "ranking": [{"pod": "hog", "priority": 5000}, {"pod": "train", "priority": 5500}],
             },
         ),

@@ -70,7 +70,7 @@ def test_a_child_that_never_answers_is_ended_with_its_session(
     python_that(f"sleep 600 & echo $! > {tmp_path}/grandchild; wait")
     assert "not built after 3 s" in refusal(time_limit_s=3)
     grandchild = int((tmp_path / "grandchild").read_text())
-    # It has its signal; it dies when it runs next, and whoever inherits it may not reap it.
+    # It has its signal; it dies when it runs next, and its new parent may not reap it.
     deadline = time.monotonic() + patience(20)
     while not is_over(grandchild):
         assert time.monotonic() < deadline

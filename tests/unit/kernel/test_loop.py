@@ -52,18 +52,18 @@ def test_a_ready_fd_runs_its_callback_until_it_is_unwatched() -> None:
 
 
 def test_an_fd_that_rests_is_reported_again_after_its_rest_and_keeps_nothing_else_waiting() -> None:
-    told_ns: list[int] = []
+    calls_ns: list[int] = []
     reader, writer = os.pipe()
     with Loop() as loop:
-        loop.watch(reader, lambda: told_ns.append(time.monotonic_ns()), rest_ns=20_000_000)
+        loop.watch(reader, lambda: calls_ns.append(time.monotonic_ns()), rest_ns=20_000_000)
         os.write(writer, b"a")  # never taken: it stays ready
         assert loop.wait(FOR_EVER_NS) is True
         assert loop.wait(0) is False
         loop.wake()
         assert loop.wait(FOR_EVER_NS) is True
-        assert len(told_ns) == 1
+        assert len(calls_ns) == 1
         assert loop.wait(FOR_EVER_NS) is True
-        assert told_ns[1] >= told_ns[0] + 20_000_000
+        assert calls_ns[1] >= calls_ns[0] + 20_000_000
         loop.unwatch(reader)
         assert loop.wait(time.monotonic_ns() + 1_000_000) is False
     os.close(reader)
@@ -71,11 +71,11 @@ def test_an_fd_that_rests_is_reported_again_after_its_rest_and_keeps_nothing_els
 
 
 def test_an_fd_rests_as_long_as_it_is_asked_to_and_is_then_waited_for_as_before() -> None:
-    told: list[str] = []
+    calls: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
         with receiver, Loop() as loop:
-            loop.watch(receiver.fileno(), lambda: told.append("told"), priority=True)
+            loop.watch(receiver.fileno(), lambda: calls.append("called"), priority=True)
             loop.rest(receiver.fileno(), FOR_EVER_NS)
             sender.send(b"a")
             sender.send(b"!", socket.MSG_OOB)
@@ -92,7 +92,7 @@ def test_an_fd_rests_as_long_as_it_is_asked_to_and_is_then_waited_for_as_before(
             loop.unwatch(receiver.fileno())
             loop.rest(receiver.fileno(), 0)
             assert loop.wait(0) is False
-    assert told == ["told"]
+    assert calls == ["called"]
 
 
 def test_an_fd_in_error_is_reported_once() -> None:

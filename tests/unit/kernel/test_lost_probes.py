@@ -32,7 +32,7 @@ def test_one_that_was_seen_is_enough(row: str, counter: str, program: str) -> No
 
 
 @pytest.mark.parametrize("row", [row for row, _, _ in ROWS])
-def test_what_may_be_under_way_says_nothing(row: str) -> None:
+def test_what_may_be_in_flight_says_nothing(row: str) -> None:
     assert silent_programs(BEFORE, SEEN, moved(row, 22), SEEN) == []
 
 

@@ -11,7 +11,7 @@ from koordebpf.kernel.bpf.recursion_misses import OpenEnds
         ([0, 0, 0], []),
         ([1, 0, 1, 0], []),  # its thread closes each before the next look
         ([1, 1], [1]),
-        ([1, 1, 1, 1], [1]),  # told once
+        ([1, 1, 1, 1], [1]),  # reported once
         ([1, 3, 2, 2], [1, 2]),
         ([5, 7, 6, 9, 8], [1, 2, 4]),  # what is lost all the time
         ([-1, -1, -1], [1]),  # lost, and the kernel does not count it

@@ -1,4 +1,4 @@
-"""numpy is an extra: nobody pays for it who does not ask for full speed, and who lacks it is told what to install."""
+"""numpy is an extra: it is imported only for full speed, and where it is missing the error says what to install."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def test_a_cgroup(kind: int, ts: int, own: int, parent: int, level: int) -> None
 
 @pytest.mark.parametrize(("length", "is_cut"), [(1, False), (135, False), (136, True), (255, True)])
 def test_a_name_that_is_too_long_is_cut_and_marked(length: int, is_cut: bool) -> None:
-    birth = decode(packing.pack_cgroup(packing.KOORD_CGROUP_MKDIR, 1, 2, 3, 4, "n" * length))
-    assert isinstance(birth, CgroupMkdir)
-    assert (birth.name, birth.name_cut) == ("n" * min(length, packing.KOORD_NAME_LEN - 1), is_cut)
+    made = decode(packing.pack_cgroup(packing.KOORD_CGROUP_MKDIR, 1, 2, 3, 4, "n" * length))
+    assert isinstance(made, CgroupMkdir)
+    assert (made.name, made.name_cut) == ("n" * min(length, packing.KOORD_NAME_LEN - 1), is_cut)
 
 
 @settings(deadline=None)

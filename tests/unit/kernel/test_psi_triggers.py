@@ -17,7 +17,7 @@ def pod(path: Path, name: str) -> Path:
     return path / name
 
 
-def test_a_trigger_that_cannot_be_had_now_leaves_the_others_and_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_trigger_that_cannot_be_set_now_leaves_the_others_and_is_tried_again(tmp_path: Path) -> None:
     wanted = {i: pod(tmp_path, f"pod{i}") for i in range(3)}
     (wanted[1] / FILE).unlink()
     (wanted[1] / FILE).mkdir()

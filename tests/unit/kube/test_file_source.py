@@ -131,7 +131,7 @@ def test_half_written_file_keeps_the_last_good_state_as_a_whole(tmp_path: Path) 
     assert source.state().synced_at_ns == now_ns
 
 
-def test_mended_to_the_same_content_ends_the_problem(tmp_path: Path) -> None:
+def test_repaired_to_the_same_content_ends_the_problem(tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
     path.write_bytes(pods("a"))
     source = opened(path)

@@ -199,6 +199,8 @@ def test_second_of_what_a_node_has_once_is_refused(document: str) -> None:
         (b"[1, 2]", "must be Pod"),
         (b"a: !!python/object/apply:os.system [true]", "whole YAML"),
         (b'{"a":' * 100_000, "nested so deep"),
+        (b"[" * 100_000, "nested so deep"),
+        (b"- " * 100_000, "nested so deep"),
         (f"{NODESLO}  on: 1\n".encode(), "text for keys"),
         (f"{NODESLO}  a: &a [*a]\n".encode(), "as JSON could have it"),
     ],

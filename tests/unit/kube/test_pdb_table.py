@@ -79,7 +79,7 @@ def test_one_that_grows_too_large_is_dropped_and_comes_back_when_it_shrinks() ->
     assert sorted(names(table)) == ["a/db", "a/web"]
 
 
-def test_the_sentence_goes_with_a_list_that_is_whole() -> None:
+def test_a_complete_list_clears_the_problem() -> None:
     table = listed(pdb("web", values=MAX_ONE))
     assert "up to 16 KiB, 256 KiB in all" in table.problems[""]
     table.begin("a")
@@ -117,7 +117,7 @@ def test_a_list_drops_what_is_no_longer_in_it_and_leaves_other_namespaces_alone(
     assert (names(table), table.namespaces) == (["b/db"], {"b"})
 
 
-def test_room_is_free_again_when_one_goes() -> None:
+def test_room_is_free_again_when_one_is_deleted() -> None:
     half = pdb("x", values=(MAX_ONE - 400) // 13)
     table = PdbTable()
     table.begin("a")

@@ -32,8 +32,8 @@ def test_koordinators_own_examples(threshold, lower, koordinator_need):
     assert verdict.fires
     assert verdict.evidence is not None
     assert verdict.evidence.used_percent == 95
-    assert verdict.koordinator_need_bytes == koordinator_need
-    assert verdict.need_bytes == 115 * 10**9 - 120 * 10**9 * (lower or threshold - 2) // 100
+    assert verdict.koordinator_need == koordinator_need
+    assert verdict.need == 115 * 10**9 - 120 * 10**9 * (lower or threshold - 2) // 100
 
 
 def test_the_floor_keeps_69_99_percent_below_70():
@@ -60,7 +60,7 @@ def test_the_floor_keeps_69_99_percent_below_70():
 )
 def test_what_cannot_be_judged_is_skipped_with_a_word(view, word):
     verdict = be_memory_evict(view)
-    assert (verdict.fires, verdict.skipped, verdict.need_bytes) == (False, word, 0)
+    assert (verdict.fires, verdict.skipped, verdict.need) == (False, word, 0)
     assert verdict.reason
     if word != "gate_off":
         assert threshold_bytes(view.strategy, view.capacity_bytes) is None
@@ -68,7 +68,7 @@ def test_what_cannot_be_judged_is_skipped_with_a_word(view, word):
 
 def test_threshold_zero_wants_everything_back():
     verdict = be_memory_evict(_view(40, 100, enable=True, memoryEvictThresholdPercent=0))
-    assert (verdict.fires, verdict.need_bytes) == (True, 40)
+    assert (verdict.fires, verdict.need) == (True, 40)
 
 
 def test_a_threshold_above_100_is_never_reached():

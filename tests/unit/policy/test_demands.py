@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl, Value
 from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.demands import Demand, joined, owners_of
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite
+from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite, wanted_values
 
 QUOTA, HIGH, FREEZE = CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_HIGH, CgroupFile.FREEZE
 
@@ -53,19 +52,19 @@ def test_the_same_value_has_both_owners():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "path"),
+    ("one", "other"),
     [
-        (wants(CgroupFile.CPUSET_CPUS, frozenset({0})), wants(CgroupFile.CPUSET_CPUS, frozenset({1})), "be/pod/cpuset"),
+        (wants(CgroupFile.CPUSET_CPUS, frozenset({0})), wants(CgroupFile.CPUSET_CPUS, frozenset({1}))),
+        (wants(CgroupFile.CPU_SHARES, 1024), wants(CgroupFile.CPU_SHARES, 2)),
         (
             DesiredState("", (), (SysctlWrite(Sysctl.WATERMARK_SCALE_FACTOR, 10),)),
             DesiredState("", (), (SysctlWrite(Sysctl.WATERMARK_SCALE_FACTOR, 20),)),
-            "vm.watermark_scale_factor",
         ),
     ],
 )
-def test_a_file_of_another_kind_has_one_owner(one: DesiredState, other: DesiredState, path: str):
-    with pytest.raises(ConfigError, match=rf"{path}.*must have one value, a wants"):
-        joined({"a": one, "b": other})
+def test_a_file_of_another_kind_is_the_first_strategys(one: DesiredState, other: DesiredState):
+    ((key, value),) = wanted_values(one).items()
+    assert joined({"a": one, "b": other}) == {key: Demand(value, ("a", "b"))}
 
 
 def test_a_quota_that_is_cut_has_the_owners_of_the_one_above():

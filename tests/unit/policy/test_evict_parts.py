@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
-from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.evict.pending import still_pending
 from koordebpf.policy.evict.ranking.order import as_candidates, be_order
+from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.victims import choose_victims
-from koordebpf.policy.plan import Candidate
+from koordebpf.policy.plan import Candidate, Holding
+from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame
 from koordebpf.units import MIB
-from tests.support.values.builders import PodAndMeasure, frame, host_shm, pod, told
+from tests.support.values.builders import PodAndMeasure, frame, host_shm, in_flight, pod
 
 
 def _views(*pods: PodAndMeasure):
@@ -17,12 +18,13 @@ def _views(*pods: PodAndMeasure):
 
 def _candidates(*credits: int) -> list[Candidate]:
     return [
-        Candidate(rank, f"u{rank}", "n", f"p{rank}", 1, 0, size, size, size) for rank, size in enumerate(credits, 1)
+        Candidate(rank, f"u{rank}", "n", f"p{rank}", 1, 0, (Holding(MEMORY, size, size),), size)
+        for rank, size in enumerate(credits, 1)
     ]
 
 
 def _chosen(need: int, *credits: int) -> list[int]:
-    return [each.credit_bytes for each in choose_victims(_candidates(*credits), {USED: need})]
+    return [each.of(MEMORY).released for each in choose_victims(_candidates(*credits), {USED: need})]
 
 
 def test_credit_is_anon_and_unevictable_not_page_cache():
@@ -64,7 +66,8 @@ def test_the_ranking_spelled_out():
                 pod("low", anon=9, priority=-10),
                 pod("top", anon=99, priority=5999),
             )
-        )
+        ),
+        [MEMORY_RELIEF],
     )
     assert [f"{each.namespace}/{each.name}" for each in order] == [
         "spark/low", "spark/zero", "spark/idle", "spark/big", "spark/ba", "x/b", "y/b", "spark/top",
@@ -79,11 +82,11 @@ def test_victims():
     assert _chosen(6, 5, 5, 5) == [5, 5]
     assert _chosen(3, 0, 4) == [4]
     assert _chosen(99, 1, 0, 2) == [1, 2]
-    assert _chosen(10, 1, 1, 1, 20) == [20]  # the large one goes in any case, so the small ones need not
+    assert _chosen(10, 1, 1, 1, 20) == [20]  # the large one is evicted in any case, so the small ones need not be
     assert _chosen(12, 5, 6, 7) == [5, 7]  # the later in rank is spared first
 
 
 def test_a_release_ends_when_the_pod_or_its_memory_is_gone():
     full, eighth, gone = pod("full", anon=80), pod("eighth", anon=10), pod("gone")
-    notes = [told(each, credit=80, seconds_ago=1) for each in (full, eighth, gone)]
+    notes = [in_flight(each, credit=80, seconds_ago=1) for each in (full, eighth, gone)]
     assert [note.uid for note in still_pending(notes, _views(full, eighth))] == [full.pod.uid]

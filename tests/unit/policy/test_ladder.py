@@ -1,15 +1,16 @@
-"""The ladder, rung by rung: what is begun, how it is judged, and what is undone."""
+"""The ladder, rung by rung: what is started, how it is judged, and what is undone."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
-from koordebpf.policy.detect.verdict import BE_REQUESTED_CPU, CpuNeed, Verdict
+from koordebpf.policy.detect.verdict import Need, Verdict
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder.climb import LadderState, LadderStep, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
-from koordebpf.policy.plan import FeaturePlan, Plan
+from koordebpf.policy.plan import Balance, FeaturePlan, Plan
+from koordebpf.state.amount import BE_REQUESTED_CPU, CPU
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease, StallParts
 from koordebpf.units import MIB, NS_PER_S
@@ -82,14 +83,14 @@ def test_all_rungs_in_their_order_while_nothing_helps():
         rungs.append(started(taken))
         state = taken.state
         at_s += 1
-    # Eviction is begun anew for as long as somebody is to go: its rounds have their own pace.
+    # Eviction starts again for as long as there is a victim: its rounds have their own pace.
     assert rungs == [Rung.BRAKE, Rung.RECLAIM, Rung.FREEZE, Rung.EVICT, Rung.EVICT]
     assert [each.plan.rung for each in state.in_force] == [Rung.BRAKE]
     assert "freeze was not enough (use fell by 0 B)" in step(node(850, at_s=3), _climbed_to(Rung.FREEZE)).sentence
 
 
 def test_what_was_done_for_memory_ends_though_best_effort_pods_are_short_of_cpu():
-    starving = FeaturePlan(Verdict("BECPUEvict", True, "…", cpu_needs=(CpuNeed(BE_REQUESTED_CPU, 1, 2, 1),)))
+    starving = FeaturePlan(Verdict("BECPUEvict", True, "…", needs=(Need(BE_REQUESTED_CPU, 1, 2, 1),)), Balance(CPU))
     state, at_s = step(node(850)).state, 0
     for at_s in (10, 20, 30, 39):
         view = node(700, at_s=at_s)
@@ -117,7 +118,7 @@ def test_a_rung_is_not_judged_before_its_time():
 
 
 def test_a_rung_that_freed_half_the_need_is_given_as_long_again():
-    # GIVEN 80 MiB were needed when the brake was begun
+    # GIVEN 80 MiB were needed when the brake was applied
     first = step(node(860))
     helps = step(node(820, at_s=1), first.state)
     assert (helps.kind, started(helps)) == ("wait", None)
@@ -140,7 +141,7 @@ def test_when_the_shortage_is_over_for_long_enough_all_is_undone_the_last_first(
     state = _climbed_to(Rung.FREEZE)
     calm = step(node(700, at_s=3), state)
     assert (calm.kind, calm.undo) == ("wait", ())
-    # A shortage in between starts the time anew.
+    # A shortage in between restarts the time.
     again = step(node(850, at_s=3.5), calm.state)
     assert again.state.calm_since_ns is None
     late = step(node(700, at_s=34), step(node(700, at_s=4), calm.state).state)
@@ -165,7 +166,7 @@ def test_what_was_evicted_and_does_not_go_is_killed_after_its_grace():
     state = _climbed_to(Rung.EVICT)
     assert state.evicted == ("uid-spark-hog",)
     reported = (PendingRelease("uid-spark-hog", NOW_NS + 3 * NS_PER_S, 300 * MIB),)
-    # GIVEN it is pending since second 3, so that nobody else is to go
+    # GIVEN it is pending since second 3, so that no other pod is to be evicted
     waiting = step(replace(node(850, at_s=32.9), pending=reported), state)
     assert (waiting.kind, waiting.sentence) == ("wait", "the end of evicted pods is awaited")
     killing = step(replace(node(850, at_s=33), pending=reported), waiting.state)

@@ -48,7 +48,7 @@ def rung_of(found: LadderStep) -> Rung | None:
 def test_the_rungs_are_climbed_one_window_after_the_other_before_any_eviction():
     first = step(node(0, above_s=30))
     assert rung_of(first) is Rung.RECLAIM
-    # The window has begun anew: neither is it judged yet, nor is the shortage over.
+    # The window has restarted: neither is it judged yet, nor is the shortage over.
     for at_s in (1, 15, 29):
         waiting = step(node(at_s, above_s=at_s), first.state)
         assert (waiting.kind, waiting.sentence) == ("wait", "reclaim is judged when the stalls have lasted")

@@ -27,7 +27,7 @@ def serving(folder: Path, *, acts: bool) -> Iterator[Path]:
 
 
 def left_behind(path: Path) -> None:
-    """Leave the file of a socket that nobody listens on, as an agent that was killed does."""
+    """Leave the file of a socket without a listener, as an agent that was killed does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as sock, contextlib.chdir(path.parent):
         sock.bind(path.name)
@@ -92,7 +92,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         LocalSocket(tmp_path / "link", acts=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_gets_no_answer(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:-1]:

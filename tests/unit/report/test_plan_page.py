@@ -11,7 +11,7 @@ from koordebpf.policy.plan import FeaturePlan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.plan import plan_page
-from koordebpf.store.audit import OpenPlan
+from koordebpf.store.audit_record import OpenPlan
 from tests.scenarios import test_cpu_evict
 from tests.support.values.builders import frame, node_plan_of, pod
 from tests.support.values.cpu_nodes import node as cpu_node
@@ -181,7 +181,7 @@ def test_the_ladder_is_shown_where_it_is_used_or_asked_for() -> None:
     assert "  * evict    evicts spark/large, spark/small: 4 CPUs come back" in of_cpu
     assert "    kill     kills the cgroup of spark/large, spark/small: 4 CPUs come back" in of_cpu
     of_requests = plan_page(starving(), 10, with_ladder=True)
-    assert "    kill     kills the cgroup of spark/busy: 0 B come back" in of_requests  # who asks goes on asking
+    assert "    kill     kills the cgroup of spark/busy: 0 B come back" in of_requests  # its requests stay
     asked = plan_page(node_plan_of(recorded), 10, with_ladder=True)
     assert "  * evict    evicts spark/hog: 300 MiB come back" in asked
     assert "    freeze   freezes spark/hog: it grows no more and releases nothing" in asked

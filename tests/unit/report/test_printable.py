@@ -43,7 +43,7 @@ from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
 from koordebpf.report.trace.trace_output import render_json, render_text
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
-from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_write
 from tests.support.values.builders import frame, node_plan_of, plan_of, pod
 
@@ -147,7 +147,7 @@ DOCTOR = DoctorReport(
     "quality",
 )  # fmt: skip
 OOM = OomKill(1, 7, 7, 1, 1, 1, 1, 9, False, "comm")
-BIRTH = CgroupMkdir(1, 7, 6, 3, "name", False)
+MKDIR = CgroupMkdir(1, 7, 6, 3, "name", False)
 EVICTED = Event(
     1, "evicted", "evicting: x", "hog",
     {"crossed_ns": 1, "seen_ns": 2, "decided_ns": 3, "sent_ns": 4, "freed_ns": 5, "credit_bytes": 6, "ranking": []},
@@ -156,7 +156,7 @@ PLAN = node_plan_of(RECORDED)
 VICTIM = PLAN.victims[0]
 RENDERERS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "trace": (Seen(OOM, OWNER, WALL), lambda seen: render_text([seen])),
-    "trace births": (Seen(BIRTH, None, WALL), lambda seen: render_text([seen])),
+    "trace mkdir": (Seen(MKDIR, None, WALL), lambda seen: render_text([seen])),
     "trace --summary": (STALLS, render_text),
     "top": (top_page(), top_lines),
     "top on a terminal": (top_page(), rich_screen),

@@ -12,17 +12,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.act.guards.rules import ClosedGuard
 from koordebpf.errors import KubeError
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.plan import Candidate, FeaturePlan, Plan, Victim
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.report.events import EventPoster, PodEvent, eviction_event
 from koordebpf.report.log.json_log import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
-from koordebpf.report.sentences import RepeatFilter, outcome_sentence, tick_sentence
+from koordebpf.report.sentences import outcome_sentence, tick_sentence
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan, audit_schema
+from koordebpf.store.audit import AuditLog
+from koordebpf.store.audit_record import OpenPlan
+from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.v1.decode import decode_audit_line
+from koordebpf.store.v1.encode import audit_json, audit_schema
 from koordebpf.units import NS_PER_S
 from tests.support.patience import patience
 
@@ -32,7 +37,7 @@ FILES = SignalQuality("files", "pressure", "watched", "files", "backend files: â
 def candidate(n: int) -> Candidate:
     return Candidate(
         rank=n, uid=f"u-{n}", namespace="default", name=f"spark-{n}", cgroup_id=n, priority=5000,
-        used_bytes=n, credit_bytes=n, koordinator_credit_bytes=n,
+        holdings=(Holding(MEMORY, n, n, "memory"),), koordinator_credit_bytes=n,
     )  # fmt: skip
 
 
@@ -43,8 +48,8 @@ def victim(n: int = 1) -> Victim:
 
 def plan(victims: int = 1, candidates: int = 1) -> Plan:
     feature = FeaturePlan(
-        verdict=Verdict(feature="BEMemoryEvict", fires=True, reason="71 % >= 70 %", need_bytes=9),
-        need_bytes=9,
+        verdict=Verdict(feature="BEMemoryEvict", fires=True, reason="71 % >= 70 %"),
+        balance=Balance(MEMORY, 9),
         victims=tuple(victim(n + 1) for n in range(victims)),
         candidates=tuple(candidate(n + 1) for n in range(candidates)),
     )
@@ -93,13 +98,13 @@ def test_a_line_reads_back_and_the_schema_names_its_fields(tmp_path: Path) -> No
     record = open_plan(plan()).record()
     assert log.write(record)
     (line,) = (tmp_path / "audit.jsonl").read_bytes().splitlines()
-    assert msgspec.json.decode(line, type=AuditRecord) == record
+    assert decode_audit_line(line) == record
     assert set(json.loads(line)) == set(audit_schema()["$defs"]["AuditRecord"]["properties"])
 
 
 def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
     record = open_plan(plan()).record()
-    size = len(msgspec.json.encode(record)) + 1
+    size = len(msgspec.json.encode(audit_json(record))) + 1
     log = AuditLog(tmp_path / "audit.jsonl", max_bytes=size * 2, kept=2)
     for _ in range(20):
         assert log.write(record)
@@ -107,7 +112,7 @@ def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
     for file in tmp_path.iterdir():
         assert 0 < file.stat().st_size <= size * 2
         for line in file.read_bytes().splitlines():
-            msgspec.json.decode(line, type=AuditRecord)
+            decode_audit_line(line)
     assert (log.written, log.dropped) == (20, 0)
 
 
@@ -231,7 +236,7 @@ def test_sentences() -> None:
 def test_a_line_says_what_its_decision_rests_on() -> None:
     line = OpenPlan(plan(), node="n", dry_run=True, seen_ns=None, decided_ns=1, wall_s=0.0, signals=FILES).record()
     assert line.signals == FILES
-    assert msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord) == line
+    assert decode_audit_line(msgspec.json.encode(audit_json(line))) == line
     assert outcome_sentence(outcome(Result.DONE)) == "evicted default/spark-1 by api: why"
     assert all(outcome_sentence(outcome(result)) for result in Result)
 

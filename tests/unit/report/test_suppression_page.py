@@ -52,7 +52,7 @@ def test_what_is_held_already_is_not_written():
     assert "nothing would be written: every file holds what it is to hold" in page(node(be_now=range(6)))
 
 
-def test_a_quota_and_what_goes_with_the_other_policy():
+def test_a_quota_and_the_cpuset_restored_with_it():
     text = page(node(be_now=range(4), node_used=0, strategy={"cpuSuppressPolicy": "cfsQuota"}))
     assert "  by cfsQuota: quota 5.2 CPUs, from no quota\n" in text
     assert "  cpu.cfs_quota_us no limit → 520000 µs: kubepods/besteffort\n" in text
@@ -76,7 +76,7 @@ def test_why_not(view, said):
 
 
 def test_where_no_cpu_was_measured_the_page_is_about_memory():
-    frame = HELD.with_name("hog-goes.json")
+    frame = HELD.with_name("hog-is-evicted.json")
     plan = Case(decode_frame(frame.read_bytes(), frame.name)).plan()
     assert plan.suppression.decision.skipped == "unmeasured"
     assert "BECPU" not in plan_page(plan, 10)

@@ -182,7 +182,7 @@ def test_nothing_is_wider_than_80_columns_whatever_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota_us", "usage", "told"),
+    ("quota_us", "usage", "expected"),
     [
         (30_000, CpuUsage(S, 1500, 250), "CPUs: best-effort 0.25 of at most 0.30, node 1.50 of 8"),
         (None, CpuUsage(S, 1500, 250), "CPUs: best-effort 0.25 of at most 4.00, node 1.50 of 8"),
@@ -190,11 +190,11 @@ def test_nothing_is_wider_than_80_columns_whatever_the_numbers() -> None:
         (None, None, None),
     ],
 )
-def test_who_uses_the_cpus(quota_us: int | None, usage: CpuUsage | None, told: str | None) -> None:
+def test_who_uses_the_cpus(quota_us: int | None, usage: CpuUsage | None, expected: str | None) -> None:
     measured = CpuMeasured(machine(cores=8), usage, be_tree(range(4)), be_quota=BeQuota(quota_us))
     shown = msgspec.structs.replace(page(), cpu=top_cpu(measured))
     said = [line for line, _ in page_lines(shown, Choice()) if line.startswith("CPUs")]
-    assert said == ([told] if told else [])
+    assert said == ([expected] if expected else [])
 
 
 def test_a_page_without_rows_says_so() -> None:

@@ -161,9 +161,9 @@ class TestSchema:
     def test_every_line_is_valid(self, record: Record, owner: Owner | None) -> None:
         self.validator.validate(json.loads(trace_json(record, owner, WALL)))
 
-    @pytest.mark.parametrize("told", [SUMMARY, COUNTERS], ids=["summary", "counters"])
-    def test_so_are_summary_and_counters(self, told: Summary | Counters) -> None:
-        self.validator.validate(json.loads(render_json(told)))
+    @pytest.mark.parametrize("page", [SUMMARY, COUNTERS], ids=["summary", "counters"])
+    def test_so_are_summary_and_counters(self, page: Summary | Counters) -> None:
+        self.validator.validate(json.loads(render_json(page)))
 
     @pytest.mark.parametrize(
         "change", [{"kind": "rumour"}, {"delta_ns": "long"}, {"delta_ns": None}, {"more": 1}, {"owner": 3}]
@@ -224,10 +224,10 @@ def test_a_memstall_that_other_records_tell_of_may_be_left_out() -> None:
 def test_losses_are_said_and_nothing_else() -> None:
     nothing = decode_totals(bytes(1712))
     assert losses(None) == losses(nothing) == []
-    told = losses(
+    sentences = losses(
         msgspec.structs.replace(nothing, ring_lost=5, begun_full=2, stalls_full=1, missed_runs=7), undecodable=3
     )
-    assert told == [
+    assert sentences == [
         "3 records were of an unknown layout",
         "5 records were lost: the ring was full",
         "2 stalls were not timed: too many at once",

@@ -34,7 +34,7 @@ def test_a_pods_cpus():
         '{"cpuset": 3}',
         '{"cpuset": "3-1"}',
         '{"cpuset": "0-99999"}',
-        # Whoever may make a pod writes these: they must neither end the agent nor keep it busy.
+        # Any tenant who may create a pod writes these: they must neither end the agent nor keep it busy.
         json.dumps({"cpuset": "9" * 5000}),
         json.dumps({"cpuset": "0-8191," * 37_000}),
         json.dumps({"cpuset": "\u0663"}),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.config.settings import FEATURE_GATES, named_gates
+from koordebpf.agent.config.settings import named_gates
 from koordebpf.errors import ConfigError
+from koordebpf.policy.strategies import FEATURE_GATES, OWN_GATES
 from koordebpf.slo import feature_gates
-from koordebpf.slo.feature_gates import KOORDLET_GATES, OWN_GATES
+from koordebpf.slo.feature_gates import KOORDLET_GATES
 
 # What Koordinator's chart gives its koordlet.
 CHART = "BECPUEvict=true,BEMemoryEvict=true,CgroupReconcile=true,Accelerators=true"

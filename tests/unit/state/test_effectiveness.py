@@ -48,7 +48,7 @@ def test_one_that_helped_ends_the_row():
 
 def test_who_did_not_go_or_went_for_others_teaches_nothing():
     assert sent(100).without("p0").judged(["p0"], [], used_bytes=2000, now_ns=20) == EMPTY
-    assert sent(100).judged(["somebody"], ["else"], used_bytes=2000, now_ns=20) == sent(100)
+    assert sent(100).judged(["another"], ["one"], used_bytes=2000, now_ns=20) == sent(100)
     # An eviction for what pods ask for is judged by its time only.
     assert sent(0).judged(["p0"], [], used_bytes=2000, now_ns=20).ineffective == 0
     assert sent(0).judged([], ["p0"], used_bytes=0, now_ns=20).ineffective == 1

@@ -111,7 +111,7 @@ def test_growth_is_remembered_for_a_window_and_no_longer() -> None:
     assert {row.cause: row.ns for row in ledger.view(14 * S).rows} == {HOG: 7, UNATTRIBUTED: 3}
 
 
-def test_memory_that_comes_and_goes_within_a_slice_counts_with_its_rise() -> None:
+def test_memory_that_rises_and_falls_within_a_slice_counts_with_its_rise() -> None:
     ledger = Ledger()
     ledger.push(10 * S, {}, holds(hog=100, cat=100))
     ledger.push(10 * S + 200 * MS, {}, holds(hog=400, cat=50))

@@ -1,83 +1,98 @@
+"""Bounded series of samples, and what they say of a window."""
+
 from __future__ import annotations
 
 import pytest
 
-from koordebpf.state.series import GrowthTable, next_sample_ns
-from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S
+from koordebpf.state.series.store import SeriesStore
+from koordebpf.units import NS_PER_S
+
+KEY = ("memory_used_bytes", "uid-1")
+
+
+def store_of(*values: float, length: int = 100) -> SeriesStore[tuple[str, str]]:
+    """Return a store with one sample each second, the first one at 0."""
+    store: SeriesStore[tuple[str, str]] = SeriesStore(length, 60 * NS_PER_S)
+    for second, value in enumerate(values):
+        assert store.append(KEY, second * NS_PER_S, value)
+    return store
 
 
 @pytest.mark.parametrize(
-    ("window_ns", "growth"), [(10 * NS_PER_MS, 200 * 100), (20 * NS_PER_MS, 300 * 50), (NS_PER_S, 300 * 25)]
+    ("aggregation", "expected"),
+    [("avg", 5), ("p50", 4), ("p90", 8), ("p95", 8), ("p99", 8), ("latest", 1), ("count", 9)],
 )
-def test_growth_is_that_of_the_window(window_ns, growth):
-    table: GrowthTable[str] = GrowthTable(window_ns, length=8)
-    answers = [table.push("a", step * 10 * NS_PER_MS, value) for step, value in enumerate([0, 0, 0, 100, 300])]
-    assert (answers[0], answers[-1]) == (None, growth)
+def test_what_nine_samples_say(aggregation, expected):
+    # koordlet's own example: of nine values p90 is the eighth, p50 the fourth
+    store = store_of(9, 8, 7, 6, 5, 4, 3, 2, 1)
+    assert store.query(KEY, 8 * NS_PER_S, 60 * NS_PER_S, aggregation) == expected
 
 
-def test_a_slow_pace_does_not_hide_growth():
-    table: GrowthTable[str] = GrowthTable(NS_PER_MS)
-    table.push("a", 0, 0)
-    assert table.push("a", 2 * NS_PER_S, 100) == 50
+def test_a_percentile_of_one_sample_is_that_sample():
+    assert {store_of(7).query(KEY, 0, NS_PER_S, each) for each in ("p50", "p90", "p95", "p99")} == {7}
 
 
-def test_it_forgets_the_oldest():
-    table: GrowthTable[str] = GrowthTable(length=3)
-    answers = [table.push("a", step, value) for step, value in enumerate([0, 100, 110, 120, 150])]
-    assert answers[-2:] == [10 * NS_PER_S, 20 * NS_PER_S]
+def test_percentiles_of_a_hundred():
+    store = store_of(*range(1, 101))
+    found = [store.query(KEY, 99 * NS_PER_S, 100 * NS_PER_S, each) for each in ("p50", "p90", "p95", "p99")]
+    assert found == [50, 90, 95, 99]
 
 
-def test_a_sample_that_is_not_newer_is_dropped():
-    table: GrowthTable[str] = GrowthTable()
-    assert [table.push("a", *sample) for sample in ((10, 1), (10, 2), (9, 3))] == [None] * 3
-    assert table.push("a", 11, 2) == NS_PER_S
-    assert table.push("a", 11, 9) == NS_PER_S
+def test_the_begin_of_a_window_is_no_part_of_it():
+    store = store_of(1, 2, 3, 4)
+    assert [store.query(KEY, 3 * NS_PER_S, window * NS_PER_S, "count") for window in (0, 1, 2, 9)] == [0, 1, 2, 4]
+    assert store.query(KEY, 3 * NS_PER_S, 2 * NS_PER_S, "avg") == 3.5
 
 
-def test_a_single_sample_is_refused():
-    with pytest.raises(ValueError, match="two samples"):
-        GrowthTable(length=1)
+def test_where_nothing_was_sampled_only_the_count_is_known():
+    store = store_of(1, 2)
+    for key, now_s in ((KEY, 60), (("memory_used_bytes", "uid-2"), 1)):
+        found = [store.query(key, now_s * NS_PER_S, NS_PER_S, each) for each in ("avg", "p50", "latest", "count")]
+        assert found == [None, None, None, 0]
 
 
-def test_a_table_keeps_keys_apart_and_forgets():
-    table: GrowthTable[int] = GrowthTable(window_ns=NS_PER_S)
-    assert table.push(1, 0, 0) is None
-    assert table.push(2, 0, 5) is None
-    assert table.push(1, NS_PER_S, 7) == 7
-    table.keep_only([2, 3])
-    assert len(table) == 1
-    assert table.push(1, 2 * NS_PER_S, 7) is None
-    assert table.push(2, NS_PER_S, 4) == -1
+def test_the_oldest_makes_room_for_the_newest():
+    store = store_of(*range(10), length=4)
+    assert store.query(KEY, 9 * NS_PER_S, 60 * NS_PER_S, "count") == 4
+    assert store.query(KEY, 9 * NS_PER_S, 60 * NS_PER_S, "avg") == 7.5
+    assert store.query(KEY, 9 * NS_PER_S, 2 * NS_PER_S, "avg") == 8.5
+    assert (
+        store.query(KEY, 9 * NS_PER_S, NS_PER_S, "avg") == store.query(KEY, 9 * NS_PER_S, 60 * NS_PER_S, "latest") == 9
+    )
 
 
-@pytest.mark.parametrize(
-    ("headroom", "seen", "expected"),
-    [
-        (6 * GIB, None, NS_PER_S),
-        (3 * GIB, None, NS_PER_S // 2),
-        (600 * GIB, None, NS_PER_S),
-        (MIB, None, 5 * NS_PER_MS),
-        (0, None, 5 * NS_PER_MS),
-        (-GIB, 1e12, 5 * NS_PER_MS),
-        (6 * GIB, float(GIB), NS_PER_S),
-        (6 * GIB, 12.0 * GIB, NS_PER_S // 2),
-        (6 * GIB, -5.0 * GIB, NS_PER_S),
-    ],
-)
-def test_how_soon_to_look_again(headroom, seen, expected):
-    assert next_sample_ns(headroom, seen, cpus=2) == expected
+@pytest.mark.parametrize("length", [2, 9])
+def test_a_sample_that_comes_too_soon_is_dropped(length):
+    store: SeriesStore[str] = SeriesStore(length, 100, apart_ns=10)
+    assert [store.append("a", t_ns, t_ns) for t_ns in (0, 9, 10, 10, 5, 20, 29, 30)] == [
+        True, False, True, False, False, True, False, True,
+    ]  # fmt: skip
+    assert store.query("a", 30, 100, "latest") == 30
 
 
-def test_more_cpus_fill_memory_faster():
-    assert next_sample_ns(6 * GIB, cpus=8) == NS_PER_S // 4
-    assert next_sample_ns(6 * GIB, cpus=2, cap_ns=NS_PER_MS) == NS_PER_MS
+def test_there_are_no_more_series_than_it_has_room_for():
+    store: SeriesStore[int] = SeriesStore(2, 100, most=3)
+    assert [store.append(key, 1, 7) for key in range(5)] == [True, True, True, False, False]
+    assert store.append(0, 2, 7)
 
 
-def test_a_node_that_is_about_to_cross_is_watched_closely():
-    floor, near = 4 * NS_PER_MS, NS_PER_MS
-    at_1_gib_s = {"seen_growth_bytes_per_s": float(GIB), "floor_ns": floor, "near_floor_ns": near}
-    assert near < next_sample_ns(8 * MIB, **at_1_gib_s) < floor
-    assert next_sample_ns(1, **at_1_gib_s) == near
-    assert next_sample_ns(1, None, floor_ns=floor, near_floor_ns=near) == floor
-    assert next_sample_ns(1, -1e9, floor_ns=floor, near_floor_ns=near) == floor
-    assert next_sample_ns(64 * MIB, **at_1_gib_s) > floor
+@pytest.mark.parametrize("length", [2, 9])
+def test_the_series_of_what_is_gone_makes_room(length):
+    # GIVEN two pods, of which one ends at 40
+    store: SeriesStore[str] = SeriesStore(length, 100, most=2)
+    for moment in range(0, 160, 10):
+        store.append("stays", moment, moment)
+        if moment <= 40:
+            store.append("ends", moment, moment)
+    # WHEN a third one starts while the window still reaches the second THEN there is no room for it
+    assert not store.append("starts", 140, 1)
+    assert store.query("ends", 130, 100, "latest") == 40
+    # WHEN it does not any more THEN there is
+    assert store.append("starts", 141, 1)
+    assert (len(store), store.query("ends", 141, 1000, "count"), store.query("stays", 151, 10, "count")) == (2, 0, 1)
+
+
+def test_whole_numbers_stay_exact():
+    store = store_of(2**53 - 1, 3)
+    assert store.query(KEY, NS_PER_S, 9 * NS_PER_S, "p50") == 3
+    assert store.query(KEY, NS_PER_S, 9 * NS_PER_S, "avg") == 2**52 + 1

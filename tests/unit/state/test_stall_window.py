@@ -33,7 +33,7 @@ NODE = StalledPod("web/api", parts(global_ns=2, other_global_ns=6), some_ratio=0
         (replace(NODE, stall=parts(limit_ns=7, compaction_ns=1)), (0.0, 0.0)),
         # At both: what its own limit cost may have been in it.
         (replace(NODE, stall=parts(other_global_ns=8, limit_ns=3)), (0.5, 0.8)),
-        # Several tasks on cgroup v1: nobody knows when all of them wait.
+        # Several tasks on cgroup v1: when all of them wait is unknown.
         (replace(NODE, full_ratio=None, is_derived=True), (0.0, 0.8)),
         # One container of it is known, another one may wait for longer.
         (replace(NODE, full_ratio=0.3, is_derived=True), (0.3, 0.8)),

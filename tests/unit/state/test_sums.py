@@ -9,7 +9,7 @@ ROWS = [
     (1, 0, 100, 1000, *NOT_SUMMED, 1, 2, 3, 4, 5),  # the node
     (2, 1, 60, 1 << 51, *NOT_SUMMED, 10, 0, 0, 0, 0),  # pod a
     (3, 2, 50, 1 << 51, *NOT_SUMMED, 20, 1, 7, 0, 2),  # its container
-    (4, 1, 9, 1 << 51, *NOT_SUMMED, 0, 0, 0, 8, 0),  # nobody's
+    (4, 1, 9, 1 << 51, *NOT_SUMMED, 0, 0, 0, 8, 0),  # of no pod
 ]
 POD_OF = {2: "a", 3: "a"}.get
 
@@ -58,7 +58,7 @@ def test_what_is_in_swap_is_held_still() -> None:
     sums = ScanSums(packed(rows), {2: "a"}.get, 10)
     assert sums.outside() == {1: 790}
     assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
-    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction gives back none of it
+    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction frees none of it
 
 
 def test_what_has_a_limit_and_how_much_of_it_cannot_be_reclaimed() -> None:
@@ -88,9 +88,9 @@ def test_the_next_scan_is_summed_as_if_there_had_been_none_before() -> None:
     grown = [*ROWS[:2], (3, 2, 50, 1 << 51, *NOT_SUMMED, 25, 1, 7, 0, 2), ROWS[3]]
     risen = [ROWS[0], (2, 1, 70, 1 << 51, *NOT_SUMMED, 10, 0, 0, 0, 0), *ROWS[2:]]
     for rows in (ROWS, grown, risen, ROWS[:3], [*ROWS, (5, 2, 7, 80, *NOT_SUMMED, 1, 1, 1, 1, 1)]):
-        now, anew = ScanSums(packed(rows), POD_OF, 10, before, version=1), ScanSums(packed(rows), POD_OF, 10)
-        assert now.pod("a", 2) == anew.pod("a", 2)
-        assert (now.all(1), now.outside(), now.limited({2})) == (anew.all(1), anew.outside(), anew.limited({2}))
+        now, fresh = ScanSums(packed(rows), POD_OF, 10, before, version=1), ScanSums(packed(rows), POD_OF, 10)
+        assert now.pod("a", 2) == fresh.pod("a", 2)
+        assert (now.all(1), now.outside(), now.limited({2})) == (fresh.all(1), fresh.outside(), fresh.limited({2}))
 
 
 def test_a_cgroup_that_is_another_pods_now_is_summed_for_that_one() -> None:

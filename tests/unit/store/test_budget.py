@@ -9,7 +9,7 @@ import pytest
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import MINUTE_NS, PastEviction
-from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.budget import KeptBudget
 from tests.support.values.builders import frame, plan_of, pod
 
@@ -55,7 +55,11 @@ def test_who_was_refused_does_not_count(path: Path, result: Result, spent: int) 
     assert len(KeptBudget(path, [interrupted(2000, outcome(result))], 3000).budget.evictions) == spent
 
 
-@pytest.mark.parametrize("text", [b"", b"\xff", b'{"evictions": [1]}', b'{"evictions": [{"at_ns": -1}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\xff", b'{"evictions": [1]}', b'{"evictions": [{"at_ns": -1}]}', b'{"later": ' * 20_000],
+    ids=["empty", "no text", "a number", "negative", "nested deeply"],
+)
 def test_what_cannot_be_read_is_as_nothing(path: Path, text: bytes) -> None:
     path.write_bytes(text)
     assert KeptBudget(path, now_ns=2000).budget == Budget()

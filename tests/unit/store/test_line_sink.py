@@ -122,7 +122,7 @@ def test_what_is_refused_is_tried_again_and_written_once() -> None:
 def test_many_threads_put_whole_lines() -> None:
     reading, writing = os.pipe()
     made = sink(lambda line: write_whole(writing, line))
-    os.set_blocking(writing, False)  # as whoever shares the pipe may have it
+    os.set_blocking(writing, False)  # as another process on the pipe may set it
     found = bytearray()
 
     def read() -> None:

@@ -67,7 +67,18 @@ def test_a_list_of_another_node_another_boot_or_too_old_is_none(opened: Any, pat
     assert opened().state is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "koordebpf.pods/v9"}', "x" * 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"schema": "koordebpf.pods/v9"}',
+        "x" * 1000,
+        pytest.param('{"later": ' * 20_000, id="deep"),
+    ],
+)
 def test_rubbish_is_none(opened: Any, path: Path, text: str) -> None:
     path.write_text(text)
     assert opened().state is None

@@ -1,4 +1,4 @@
-"""The file of a recording: what was written comes back, what is cut or foreign is told."""
+"""The file of a recording: what was written is read again, what is cut or foreign is reported."""
 
 from __future__ import annotations
 
@@ -130,9 +130,10 @@ def test_a_newer_version_is_refused(path: Path) -> None:
         read_recording(path)
 
 
-def test_a_broken_header_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("key", [b'"layoutz"', b'"l\xffyouts"'])
+def test_a_broken_header_is_refused(path: Path, key: bytes) -> None:
     write(path)
-    path.write_bytes(path.read_bytes().replace(b'"layouts"', b'"layoutz"'))
+    path.write_bytes(path.read_bytes().replace(b'"layouts"', key))
     with pytest.raises(ConfigError, match="broken header"):
         read_recording(path)
 

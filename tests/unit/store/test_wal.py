@@ -12,7 +12,7 @@ from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.report.pages.explain import explained
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.audit import AuditRecord, OpenPlan
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.wal import InFlight
 from tests.support.values.builders import frame, plan_of, pod
 
@@ -45,7 +45,7 @@ def test_a_decision_that_was_started_is_left_as_interrupted(path: Path) -> None:
     assert (left.id, left.sentence, left.features) == (record.id, record.sentence, record.features)
 
 
-def test_what_became_of_its_victims_goes_with_it(path: Path) -> None:
+def test_what_became_of_its_victims_is_removed_with_it(path: Path) -> None:
     record, other = decision(), decision(9)
     killed = InFlight(path)
     killed.begin(record)
@@ -107,7 +107,7 @@ def test_that_line_spoils_no_other_where_the_disk_was_full(path: Path) -> None:
 
 
 def test_rubbish_and_another_version_are_passed_over(path: Path) -> None:
-    path.write_bytes(b'\xff\n{"type": "later"}\n[]\n')
+    path.write_bytes(b'\xff\n{"type": "later"}\n[]\n' + b'{"type": "kill", "later": ' + b"[" * 20_000 + b"\n")
     killed = InFlight(path)
     assert killed.left == ()
     killed.begin(decision())
@@ -131,7 +131,7 @@ def test_a_link_that_someone_left_there_is_not_followed(path: Path, tmp_path: Pa
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_a_kill_that_has_no_end_is_left_and_what_became_of_it_goes_with_its_decision(path: Path) -> None:
+def test_a_kill_that_has_no_end_is_left_and_what_became_of_it_is_removed_with_its_decision(path: Path) -> None:
     record = decision()
     killed = InFlight(path)
     killed.begin(record)

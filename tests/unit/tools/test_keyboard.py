@@ -13,7 +13,7 @@ from koordebpf.tools.keyboard import Keyboard
 
 
 def test_the_terminal_of_another_session_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    master, slave = pty.openpty()  # which is nobody's controlling terminal
+    master, slave = pty.openpty()  # which is no process's controlling terminal
     before = termios.tcgetattr(slave)
     with os.fdopen(slave, encoding="utf-8") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)

@@ -93,7 +93,7 @@ def test_gates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "message"),
     [
         ("eviction.nope=1", r"--set: eviction\.nope: 1: no such field"),
         ("eviction.coolTime=soon", r"--set: eviction\.coolTime: 'soon': must be a duration"),
@@ -102,8 +102,8 @@ def test_gates() -> None:
         ("guards.podsMaxAge=1s", "--set: 'guards.podsMaxAge': must be a field of"),
     ],
 )
-def test_a_wrong_setting_names_path_value_and_rule(entry: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_setting_names_path_value_and_rule(entry: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         with_entries(case(), [entry])
 
 

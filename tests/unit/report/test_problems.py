@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.problems import ProblemLog
+from koordebpf.report.log.problems import ProblemLog
 from koordebpf.units import NS_PER_S
 
 

@@ -86,7 +86,7 @@ class TestProtected:
         for unknown in ("", "yesterday", None):
             node = replace(frame([pod("p", anon=400, start_time=unknown)], used=850), time="2026-11-21T18:01:30Z")
             assert names(feature_of(node, settings)) == ["p"]
-        # A frame that does not say when it was taken makes nobody young.
+        # In a frame without a time no pod is young.
         assert names(feature_of(frame(pods, used=850), settings)) == ["young"]
 
 
@@ -266,4 +266,4 @@ class TestDisruptionBudgets:
 
     def test_the_books_balance_where_a_blocked_one_is_evicted(self):
         feature = feature_of(guarded(pdb(), used=1000))
-        assert (feature.need_bytes, feature.credit_bytes, feature.missing_bytes) == (220 * MIB, 500 * MIB, 0)
+        assert (feature.balance.need, feature.balance.credit, feature.balance.missing) == (220 * MIB, 500 * MIB, 0)

@@ -69,7 +69,7 @@ class TestAggressor:
         assert order(node, EvictSettings(across_priorities=True)) == ["hog", "low"]
 
     def test_it_never_crosses_a_qos_class_either(self):
-        # GIVEN two classes of one priority, as MemoryEvict may rank them: Koordinator goes by size alone
+        # GIVEN two classes of one priority, as MemoryEvict may rank them: Koordinator sorts by size alone
         def member(name: str, anon: int, qos: str) -> PodAndMeasure:
             return pod(name, anon=anon, qos=qos, kube_qos="Burstable", priority=7500, labels=ENABLED)
 
@@ -86,7 +86,7 @@ class TestAggressor:
         # THEN each class changes its own places about
         assert ranking(node) == ["be-2", "ls-2", "be-1", "ls-1"]
 
-    def test_one_that_would_not_be_enough_goes_only_where_its_credit_is_needed(self):
+    def test_one_that_would_not_be_enough_is_evicted_only_where_its_credit_is_needed(self):
         # 70 MiB are needed; the aggressor gives 20 of them, the large one all: as few as possible go
         pods = [WEB, pod("large", anon=300), pod("hog", anon=20)]
         assert names(feature_of(charged(frame(pods, used=850), {"hog": 500}))) == ["large"]
@@ -123,7 +123,7 @@ class TestOwners:
         assert order(node) == ["a-1", "a-2", "b-1"]
 
     def test_victims_of_the_feature_before_count(self):
-        # GIVEN a BE pod of owner a goes for BEMemoryEvict and leaves 100 of 200 MiB open
+        # GIVEN a BE pod of owner a is evicted for BEMemoryEvict and leaves 100 of 200 MiB open
         def member(name: str, anon: int, owner: str, qos: str = "LS") -> PodAndMeasure:
             kube_qos = "BestEffort" if qos == "BE" else "Burstable"
             return pod(name, anon=anon, qos=qos, kube_qos=kube_qos, priority=5500, labels=ENABLED, owner=owner)

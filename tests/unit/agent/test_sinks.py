@@ -1,4 +1,4 @@
-"""Each outcome is told once, however often it was tried, and what a killed agent left is told by the next."""
+"""Each outcome is reported once, however often it was tried, and what a killed agent left is reported by the next."""
 
 from __future__ import annotations
 
@@ -7,31 +7,48 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import msgspec
 import pytest
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.reporter import Reporter
-from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.clock import SystemClock
+from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide import decide
+from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
+from koordebpf.state.amount import CPU, Amount
 from koordebpf.state.cpu.measured import CpuWindow
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
-from koordebpf.store.audit import AuditLog, AuditRecord
-from koordebpf.store.audit_trail import AuditTrail
+from koordebpf.store.audit import AuditLog
+from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.sink import (
+    AgentStopped,
+    Event,
+    MemoryReleased,
+    PlanDecided,
+    PlanStarted,
+    RoundEnded,
+    SuppressionHeld,
+    TickEnded,
+    TickFailed,
+)
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame, plan_of, pod
@@ -59,34 +76,66 @@ class Taken:
         """Nothing waits here."""
 
 
+class SteppedWall(SystemClock):
+    """A wall clock that someone sets."""
+
+    step_s = 0.0
+
+    def wall_s(self) -> float:
+        return time.time() + self.step_s
+
+
 class Agent:
-    """A reporter with everything that it tells, in `folder`; `tick` is what the agent does with one plan."""
+    """Every sink, with its files in `folder`, and what the agent publishes of one plan."""
 
     def __init__(self, folder: Path) -> None:
         self.api, self.metrics, self.path = Taken(), AgentMetrics(), folder / "audit.jsonl"
         self.audit = AuditLog(self.path)
         self.in_flight = InFlight(folder / "in-flight.jsonl")
         self.events = EventPoster(self.api)
-        self.reporter = Reporter(
-            node="n1",
-            dry_run=False,
-            trail=AuditTrail(self.audit, self.in_flight),
+        self.clock, self.health, plans = SteppedWall(), Health(), OpenPlans("n1", dry_run=False)
+        self.recent = Recent(plans)
+        self.sinks = open_sinks(
+            plans,
+            self.metrics,
+            self.health,
+            self.recent,
+            audit=self.audit,
+            in_flight=self.in_flight,
             events=self.events,
-            metrics=self.metrics,
-            health=Health(),
+            clock=self.clock,
         )
+
+    def publish(self, *events: Event) -> None:
+        for event in events:
+            self.sinks.publish(event)
+
+    def end_tick(self) -> None:
+        self.publish(TickEnded(time.monotonic_ns()))
+
+    def close(self) -> None:
+        self.publish(AgentStopped(time.monotonic_ns()))
+
+    def start(self, plan: Plan, decided_ns: int) -> None:
+        self.publish(PlanStarted(plan, None, decided_ns, self.clock.wall_s()))
+
+    def change_file(self, change: FileChange) -> None:
+        self.sinks.publish_change(change)
+
+    def suppress(self, plan: SuppressPlan) -> None:
+        self.publish(SuppressionHeld(plan, {}, time.monotonic_ns()))
 
     def carry_out(self, plan: Plan) -> int:
         decided_ns = time.monotonic_ns()
-        self.reporter.begin(plan, crossed_ns=None, decided_ns=decided_ns)
+        self.start(plan, decided_ns)
         sent = self.outcome(Result.SENT, decided_ns)
-        self.reporter.plan(plan, [sent], crossed_ns=None, decided_ns=decided_ns)
-        self.reporter.flush()
+        self.publish(PlanDecided(plan, (sent,), None, decided_ns, self.clock.wall_s()))
+        self.end_tick()
         return decided_ns
 
     def answer(self, result: Result, decided_ns: int) -> None:
-        self.reporter.outcome(self.outcome(result, decided_ns))
-        self.reporter.flush()
+        self.publish(OutcomeArrived(self.outcome(result, decided_ns), time.monotonic_ns()))
+        self.end_tick()
 
     def outcome(self, result: Result, decided_ns: int) -> Outcome:
         return Outcome(HOG, "spark", "hog", "api", result, f"answer {decided_ns}", decided_ns, sent_ns=decided_ns)
@@ -112,9 +161,9 @@ def test_an_eviction_that_is_refused_twenty_times_is_one_event(agent: Agent) -> 
         agent.answer(Result.REFUSED, agent.carry_out(plan))
     decided_ns = agent.carry_out(plan)
     agent.answer(Result.DONE, decided_ns)
-    agent.reporter.released(PendingRelease(HOG, decided_ns, 1), decided_ns + 1)
-    agent.reporter.flush()
-    agent.reporter.close()
+    agent.publish(MemoryReleased(PendingRelease(HOG, decided_ns, 1), decided_ns + 1))
+    agent.end_tick()
+    agent.close()
     assert [reason for reason, _ in agent.api.events] == ["evictPodFail", "evictPodSuccess"]
     assert agent.api.events[1][1] == (
         "evict Pod:spark/hog, reason: evicted, message: trigger by koordlet feature BEMemoryEvict, kill pod: hog"
@@ -128,16 +177,16 @@ def test_an_eviction_that_is_refused_twenty_times_is_one_event(agent: Agent) -> 
 def test_another_pod_and_another_outcome_are_news(agent: Agent) -> None:
     for result in (Result.REFUSED, Result.FAILED, Result.REFUSED, Result.FAILED):
         agent.answer(result, agent.carry_out(plan_of(RECORDED)))
-    agent.reporter.close()
+    agent.close()
     assert [reason for reason, _ in agent.api.events] == ["evictPodFail", "evictPodFail"]
 
 
-def test_nothing_is_left_under_way_once_it_is_reported(agent: Agent, tmp_path: Path) -> None:
+def test_nothing_is_left_in_flight_once_it_is_reported(agent: Agent, tmp_path: Path) -> None:
     decided_ns = agent.carry_out(plan_of(RECORDED))
     assert len(InFlight(tmp_path / "in-flight.jsonl").left) == 1
     agent.answer(Result.REFUSED, decided_ns)
     assert InFlight(tmp_path / "in-flight.jsonl").left == ()
-    agent.reporter.close()
+    agent.close()
     assert not (tmp_path / "in-flight.jsonl").exists()
 
 
@@ -154,14 +203,14 @@ def test_the_successor_of_a_killed_agent_reports_what_it_left(
     assert (reported.interrupted, left.interrupted) == (False, True)
     assert [each.result for each in left.outcomes] == [Result.SENT]
     assert "the agent before this one was ended in the middle of: evicting spark/hog" in caplog.text
-    assert successor.reporter.decisions() == (left,)
-    successor.reporter.close()
+    assert successor.recent.decisions() == (left,)
+    successor.close()
     third = Agent(tmp_path)
     assert len(third.lines()) == 2
-    third.reporter.close()
+    third.close()
 
 
-def test_a_record_waits_under_way_until_the_audit_takes_it(agent: Agent, tmp_path: Path) -> None:
+def test_a_record_stays_in_flight_until_the_audit_takes_it(agent: Agent, tmp_path: Path) -> None:
     agent.path.mkdir()  # a directory cannot be written to
     agent.answer(Result.REFUSED, agent.carry_out(plan_of(RECORDED)))
     assert (agent.audit.waiting, len(InFlight(tmp_path / "in-flight.jsonl").left)) == (1, 1)
@@ -169,17 +218,16 @@ def test_a_record_waits_under_way_until_the_audit_takes_it(agent: Agent, tmp_pat
     agent.answer(Result.REFUSED, agent.carry_out(plan_of(RECORDED)))
     assert (agent.audit.waiting, len(agent.lines())) == (0, 2)
     assert InFlight(tmp_path / "in-flight.jsonl").left == ()
-    agent.reporter.close()
+    agent.close()
 
 
-def test_the_order_of_the_lines_does_not_hang_on_the_wall_clock(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_the_lines_does_not_depend_on_the_wall_clock(agent: Agent) -> None:
     hour_s = 3600
     steps = iter([0, hour_s, -24 * hour_s, 1])
-    start_s = time.time()
     for step_s in steps:
-        monkeypatch.setattr(time, "time", lambda step_s=step_s: start_s + step_s)
+        agent.clock.step_s = step_s
         agent.answer(Result.REFUSED, agent.carry_out(plan_of(RECORDED)))
-    agent.reporter.close()
+    agent.close()
     lines = agent.lines()
     assert [line.decided_ns for line in lines] == sorted(line.decided_ns for line in lines)
     assert [line.time for line in lines] != sorted(line.time for line in lines)
@@ -188,7 +236,7 @@ def test_the_order_of_the_lines_does_not_hang_on_the_wall_clock(agent: Agent, mo
 
 
 def look(agent: Agent, *, now: int, threshold: int = 80, is_measured: bool = True, **memory: object) -> None:
-    """Have it told of one look at a node of 100 CPUs that used 90 % of them for a while; nobody can be evicted."""
+    """Report one measurement of a node of 100 CPUs, 90 % used for a while; no pod can be evicted."""
     view = node(
         cpus=100, node_used=now, gates={"BEMemoryEvict": True, "CPUEvict": True}, window=FULL,
         strategy={"cpuEvictThresholdPercent": threshold, "evictEnabledPriorityThreshold": 1,
@@ -199,10 +247,10 @@ def look(agent: Agent, *, now: int, threshold: int = 80, is_measured: bool = Tru
     view = msgspec.structs.replace(view, **memory)
     plan = decide(view)
     if any(feature.verdict.fires for feature in plan.features):
-        agent.reporter.plan(plan, (), crossed_ns=None, decided_ns=view.now_ns)
-    watch = SimpleNamespace(quality=QUALITY, lost=(), source=None, totals=lambda: None, index=CgroupIndex())
-    agent.reporter.view(view, plan, (), cast("NodeWatch", watch))
-    agent.reporter.flush()
+        agent.publish(PlanDecided(plan, (), None, view.now_ns, agent.clock.wall_s()))
+    tick = TickFrame(frame=RECORDED, settings=TickSettings(), guards=GuardFacts(view.now_ns, "file", None))
+    agent.publish(RoundEnded(tick, view, TickDecision(plan, (), ()), SignalState(QUALITY)))
+    agent.end_tick()
 
 
 def test_the_end_of_a_shortage_of_cpu_is_reported_as_one_of_cpu(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +274,7 @@ def test_a_look_between_two_measurements_of_cpu_is_no_word_on_it(
         look(agent, now=90_000, is_measured=False)
         look(agent, now=90_000)
     assert len(caplog.messages) == 1
-    assert agent.metrics.decision.need_millicpu == {"CPUEvict": 12_000}
+    assert agent.metrics.decision.needs["CPUEvict"] == Amount(CPU, 12_000)
     (skipped,) = [each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds"]
     assert skipped.samples == []
 
@@ -241,16 +289,16 @@ def test_the_use_of_memory_is_no_news_of_a_shortage_of_cpu(agent: Agent, caplog:
 def test_who_holds_no_memory_that_could_be_measured_gives_none_back(
     agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # GIVEN a pod that goes for CPU WHEN the API server refuses it, or has ended it THEN no memory was waited for
+    # GIVEN a pod evicted for CPU WHEN the API server refuses it, or has ended it THEN no memory was waited for
     labels = {"koordinator.sh/eviction-enabled": "true"}
     view = node(pods=[pod("hog", labels=labels, requests={"kubernetes.io/batch-cpu": "9000"})],
                 gates={"CPUAllocatableEvict": True}, allocatable={"kubernetes.io/batch-cpu": "1000"})  # fmt: skip
     with caplog.at_level("INFO", logger="koordebpf"):
         for result in (Result.REFUSED, Result.DONE):
             decided_ns = agent.carry_out(decide(view))
-            agent.reporter.released(PendingRelease(HOG, decided_ns, 0), decided_ns + 1)
+            agent.publish(MemoryReleased(PendingRelease(HOG, decided_ns, 0), decided_ns + 1))
             agent.answer(result, decided_ns)
-    agent.reporter.close()
+    agent.close()
     assert [line.outcomes[0].result for line in agent.lines()] == [Result.REFUSED, Result.DONE]
     assert {line.latencies.decided_to_freed_ns for line in agent.lines()} == {None}
     assert " gave 0 B back " not in caplog.text
@@ -268,29 +316,31 @@ def test_each_kind_of_shortage_has_its_end(agent: Agent, caplog: pytest.LogCaptu
 
 
 def held_to(quota: int, path: str = "/be/cpu.cfs_quota_us", **more: object) -> FileChange:
-    return msgspec.structs.replace(FileChange(path, "-1", str(quota), WriteResult.WRITTEN, f"quota {quota}", 1), **more)
+    return msgspec.structs.replace(
+        FileChange(path, "-1", str(quota), WriteResult.WRITTEN, f"quota {quota}", 1, owner=SUPPRESS), **more
+    )
 
 
 def test_files_that_suppression_changes_alike_are_one_sentence(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for number in range(440):
             path = f"/be/pod{number}/cpuset.cpus"
-            agent.reporter.held(held_to(1, path, is_final=False))
-            agent.reporter.held(held_to(2, path))
-        agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
+            agent.change_file(held_to(1, path, is_final=False))
+            agent.change_file(held_to(2, path))
+        agent.suppress(SuppressPlan("", SuppressState(), DesiredState("")))
     assert caplog.messages == ["/be/pod0/cpuset.cpus and 439 more: -1 → 2: quota 2"]
-    agent.reporter.flush()
-    assert len(agent.reporter.writes()) == 880  # each is on record
+    agent.end_tick()
+    assert len(agent.recent.writes()) == 880  # each is recorded
     assert agent.path.read_bytes().count(b"\n") == 880
 
 
 def test_a_quota_that_follows_the_load_is_said_now_and_then(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for quota in range(20):
-            agent.reporter.held(held_to(quota))
-            agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
-        agent.reporter.held(held_to(20, result=WriteResult.BUSY, detail="EBUSY"))
-        agent.reporter.close()
+            agent.change_file(held_to(quota))
+            agent.suppress(SuppressPlan("", SuppressState(), DesiredState("")))
+        agent.change_file(held_to(20, result=WriteResult.BUSY, detail="EBUSY"))
+        agent.close()
     assert caplog.messages == [
         "/be/cpu.cfs_quota_us: -1 → 0: quota 0",
         "/be/cpu.cfs_quota_us: -1 → 20 was not written: EBUSY",
@@ -300,8 +350,8 @@ def test_a_quota_that_follows_the_load_is_said_now_and_then(agent: Agent, caplog
 def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for is_correction in (False, True, True):
-            agent.reporter.held(held_to(20, is_correction=is_correction))
-            agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState("")), {})
+            agent.change_file(held_to(20, is_correction=is_correction))
+            agent.suppress(SuppressPlan("", SuppressState(), DesiredState("")))
     assert caplog.messages == [
         "/be/cpu.cfs_quota_us: -1 → 20: quota 20",
         "/be/cpu.cfs_quota_us: -1 → 20, set right after another process: quota 20",
@@ -311,7 +361,7 @@ def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, ca
 def test_why_no_pod_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
-            agent.reporter.suppression(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word), {})
+            agent.suppress(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word))
     assert caplog.messages == ["best-effort pods' CPU is not held: no_best_effort"] * 2
     skipped = next(each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds")
     counted = {each.labels["reason"]: each.value for each in skipped.samples if each.labels["feature"] == SUPPRESS_GATE}
@@ -321,8 +371,8 @@ def test_why_no_pod_is_held_is_said_but_not_of_the_first_second(agent: Agent, ca
 def test_that_suppression_is_off_is_said_at_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for quota, policy in ((20, "cfsQuota"), (30, "cfsQuota"), (-1, None)):
-            agent.reporter.held(held_to(quota))
-            agent.reporter.suppression(SuppressPlan("", SuppressState(), DesiredState(""), policy=policy), {})
+            agent.change_file(held_to(quota))
+            agent.suppress(SuppressPlan("", SuppressState(), DesiredState(""), policy=policy))
     assert caplog.messages == ["/be/cpu.cfs_quota_us: -1 → 20: quota 20", "/be/cpu.cfs_quota_us: -1 → -1: quota -1"]
 
 
@@ -339,7 +389,7 @@ def test_decisions_are_read_from_another_thread_while_a_plan_is_recorded(agent: 
         nonlocal reads
         while not is_over.is_set():
             try:
-                for record in agent.reporter.decisions():
+                for record in agent.recent.decisions():
                     assert all(outcome.result is not None for outcome in record.outcomes)
                 reads += 1
             except Exception as error:
@@ -355,12 +405,12 @@ def test_decisions_are_read_from_another_thread_while_a_plan_is_recorded(agent: 
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline and not errors:
             now_ns = time.monotonic_ns()
-            agent.reporter.begin(plan, crossed_ns=None, decided_ns=now_ns)
+            agent.start(plan, now_ns)
             for victim in victims:
                 for result in (Result.SENT, Result.FAILED):
                     outcome = Outcome(victim.uid, victim.namespace, victim.name, "api", result, "x", now_ns)
-                    agent.reporter.outcome(outcome)
-            agent.reporter.flush()
+                    agent.publish(OutcomeArrived(outcome, now_ns))
+            agent.end_tick()
     finally:
         sys.setswitchinterval(before)
         is_over.set()
@@ -373,8 +423,47 @@ def test_decisions_are_read_from_another_thread_while_a_plan_is_recorded(agent: 
 
 def test_decisions_show_what_is_awaited_as_of_the_last_tick(agent: Agent) -> None:
     decided_ns = agent.carry_out(plan_of(RECORDED))
-    (record,) = agent.reporter.decisions()
+    (record,) = agent.recent.decisions()
     assert [outcome.result for outcome in record.outcomes] == [Result.SENT]
     agent.answer(Result.FAILED, decided_ns)
-    (record,) = agent.reporter.decisions()
+    (record,) = agent.recent.decisions()
     assert [outcome.result for outcome in record.outcomes] == [Result.FAILED]
+
+
+class Broken:
+    """A sink that fails on every event."""
+
+    name = "broken"
+
+    def publish(self, event: Event) -> None:
+        raise OSError("no room")
+
+
+def test_a_sink_that_fails_stops_no_other_and_is_logged_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    agent.sinks = sinks = Sinks((Broken(), agent.sinks), agent.clock)
+    agent.metrics.sinks.errors = sinks.errors
+    for _ in range(3):
+        agent.answer(Result.REFUSED, agent.carry_out(plan_of(RECORDED)))
+    assert len(agent.lines()) == 3
+    failures = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.getMessage() for record in failures] == [
+        "sink broken failed on PlanStarted; more of its errors are only counted"
+    ]
+    assert failures[0].exc_info is not None
+    (family,) = [each for each in agent.metrics.collect() if each.name == "koordebpf_sink_errors"]
+    assert [(each.labels, each.value) for each in family.samples] == [({"sink": "broken"}, 15)]
+    agent.close()
+
+
+def test_an_unfinished_plan_takes_no_outcome_of_the_next(agent: Agent) -> None:
+    # GIVEN a plan whose tick failed before its outcomes were known
+    plan, decided_ns = plan_of(RECORDED), time.monotonic_ns()
+    agent.start(plan, decided_ns)
+    agent.publish(TickFailed("disk on fire"))
+    assert agent.health.ready(decided_ns)[0] is False
+    # WHEN the next one is carried out without a guard
+    outcome = agent.outcome(Result.DONE, decided_ns + 1)
+    agent.publish(PlanDecided(plan, (outcome,), None, decided_ns + 1, agent.clock.wall_s()))
+    # THEN each has a line of its own
+    agent.close()
+    assert [len(line.outcomes) for line in agent.lines()] == [0, 1]

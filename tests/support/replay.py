@@ -1,0 +1,25 @@
+"""Every decision of a live agent, decided again from the frame of its round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from koordebpf.policy.decide_tick import decided_again
+from koordebpf.store.frames import read_ticks
+
+counts: Counter[str] = Counter()  # of this process; tests/conftest.py prints them
+
+
+def replay(frames: Path) -> None:
+    """Decide each round in a file of frames again: the decision must be the same, bit for bit."""
+    for path in (frames.with_name(f"{frames.name}.1"), frames):
+        if not path.exists():
+            continue
+        for number, recorded in enumerate(read_ticks(path), start=1):
+            again = decided_again(recorded.tick)
+            assert recorded.is_same(again), f"{path}:{number} is decided otherwise than by the agent"
+            counts["rounds"] += 1
+            counts["with victims"] += bool(again.carried and again.carried.plan.victims)
+            counts["with a rung of the ladder"] += bool(again.step and again.step.begin)
+            counts["with CPU suppression"] += again.suppress is not None
