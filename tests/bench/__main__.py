@@ -43,7 +43,7 @@ _BENCHES = {
     "reaction": "threshold crossed to decision sent, beside others",
     "faults": "the same to the kill, while something else hangs",
     "cri_stop": "threshold crossed to StopContainer at a real containerd",
-    "births": "the index while a thousand cgroups are born and die each second",
+    "cgroup_churn": "the index while a thousand cgroups are created and removed each second",
     "storm": "the agent while reclaim is at its worst",
     "controller": "the controller with 500 nodes: until all are written, and steady",
     "steady": "what the agent costs when nothing happens",

@@ -10,7 +10,8 @@ from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Result
 from tests.bench.api_server import NODE, ApiServer, api_pod, certificate
 from tests.bench.figure import figure
@@ -56,5 +57,5 @@ def _series(server: ApiServer, n: int, begin: int = 0) -> list[float]:
 
 
 def _victim(number: int) -> Victim:
-    candidate = Candidate(1, f"uid-{number}", "be", f"worker-{number}", None, 5000, 1, 1, 1)
+    candidate = Candidate(1, f"uid-{number}", "be", f"worker-{number}", None, 5000, (Holding(MEMORY, 1, 1),), 1)
     return Victim(candidate, "evicted", "why")

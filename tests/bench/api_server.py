@@ -211,7 +211,7 @@ class _Served:
             self._events.put(self._event(pod))
 
     def heartbeat(self, count: int, pause_s: float) -> None:
-        """Change what no agent reads, of one pod after another: the time of a probe. Pause 0: as fast as it goes."""
+        """Change what no agent reads, of one pod after another: the time of a probe. Pause 0: at full speed."""
         self._is_watched.wait(30)
         lines = []
         for n in range(count):

@@ -24,7 +24,7 @@ _WARM_S = 3
 _MB_PER_MIB = 1.048576
 _NS_PER_MS = 1_000_000
 
-# What is timed, in a process of its own: from the call, with all imports done, to the record of a birth decoded.
+# What is timed, in a process of its own: from the call, with all imports done, to the decoded record of a mkdir.
 _PROGRAM = """
 import select, sys, time
 from pathlib import Path
@@ -35,14 +35,14 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 node, backend = sys.argv[1:]
 scope = open_scope(find_memory_hierarchy(), Path(node))
-begun = time.monotonic_ns()
+started_ns = time.monotonic_ns()
 with NodeWatch(scope, None, 0, backend=backend) as watch:
     opened = time.monotonic_ns()
     poll = select.poll()
     poll.register(watch.signals.fileno(), select.POLLIN)
     while not any(isinstance(record, CgroupMkdir) for record, _ in watch.drain()):
         poll.poll(1000)
-    print(opened - begun, time.monotonic_ns() - begun)
+    print(opened - started_ns, time.monotonic_ns() - started_ns)
 """
 
 
@@ -95,7 +95,7 @@ def _first_event(node: FullNode, backend: BackendName) -> tuple[float, float]:
 
 def _agent(report: Report, node: FullNode, manifest: Path, folder: Path, backend: BackendName) -> None:
     given = ("--pods", manifest, "--node-cgroup", node.cgroup.path, "--backend", backend)
-    with LiveAgent(folder, *given) as agent:
+    with LiveAgent(folder, *given, keeps_frames=False) as agent:
         agent.becomes_ready()
         time.sleep(_WARM_S)
         resident = rollup_mib(agent.process.pid)["Rss"] * _MB_PER_MIB

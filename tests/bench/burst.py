@@ -68,7 +68,7 @@ def burst(report: Report) -> None:
 def _block(node: BurstNode, wake: dict[str, object], n: int) -> list[float]:
     with TemporaryDirectory() as folder:
         arguments = node.arguments(Path(folder), min_percent=_MIN_PERCENT, **wake)
-        with LiveAgent(Path(folder), *arguments) as agent:
+        with LiveAgent(Path(folder), *arguments, keeps_frames=False) as agent:
             samples = []
             for _ in range(n):
                 samples.append(_once(node, agent))

@@ -27,10 +27,10 @@ def controller(report: Report) -> None:
     starts, seconds = (2, 15) if report.quick else (5, 120)
     whole, writing = [], []
     for _ in range(starts):
-        with _cluster() as (store, kubeconfig), _running(kubeconfig) as (_, begun):
+        with _cluster() as (store, kubeconfig), _running(kubeconfig) as (_, started_s):
             until(lambda store=store: len(store.objects[NODESLOS]) == _NODES, "NodeSLOs", timeout_s=60)
             ended = time.monotonic()
-            whole.append(ended - begun)
+            whole.append(ended - started_s)
             writing.append(ended - store.first_write)
             requests = len(store.writes())
     report.add(figure(f"controller: process → {_NODES} NodeSLOs written", "s", whole, "imports, election and all"))
@@ -45,9 +45,9 @@ def controller(report: Report) -> None:
 
 def _watch(report: Report, store: Store, pid: int, seconds: int) -> None:
     time.sleep(3)
-    writes, cpu, begun = len(store.writes()), cpu_s(pid), time.monotonic()
+    writes, cpu, started_s = len(store.writes()), cpu_s(pid), time.monotonic()
     beats = 0
-    while (elapsed := time.monotonic() - begun) < seconds:
+    while (elapsed := time.monotonic() - started_s) < seconds:
         if beats < elapsed * _NODES / _REPORT_S:
             name = f"n{beats % _NODES}"
             store.put(NODES, _node(name) | {"status": {"conditions": [{"lastHeartbeatTime": str(beats)}]}})
@@ -124,10 +124,10 @@ def _running(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[bytes], float]
         "--listen",
         "127.0.0.1:0",
     ]
-    begun = time.monotonic()
+    started_s = time.monotonic()
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        yield process, begun
+        yield process, started_s
     finally:
         process.terminate()
         process.wait(30)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
@@ -64,7 +64,7 @@ def _ratio(node: NodeCgroup, container: Path, kind: str) -> float:
         assert watch.source is not None
         watch.source.start(lambda: None)
         watch.cluster()
-        collector = Collector(scope, watch.signals, watch.index)
+        collector = MemoryCollector(scope, watch.signals, watch.index)
         holder = Holder(container, kind, _HELD_MIB)
         try:
             pods = facts_of_pods(watch.source.state().pods)

@@ -121,7 +121,7 @@ class _Bench:
         time.sleep(_BEFORE_S)
         lines = len(agent.plans())
         log = node.log("containerd")
-        begun = log.stat().st_size
+        offset = log.stat().st_size
         # From the host: the hog's clock and its mark are known. It ends with the container's own process.
         cgroup, pid = _load(follower.cgroup())
         hog = Hog(
@@ -140,7 +140,7 @@ class _Bench:
         (outcome,) = line["outcomes"]
         if outcome["name"] != name or outcome["result"] != "done":
             raise RuntimeError(f"{outcome['name']}: {outcome['result']}: {outcome['detail']}")
-        arrived_ns = until(lambda: _stops_ns(log, begun), "containerd's log line")[0]
+        arrived_ns = until(lambda: _stops_ns(log, offset), "containerd's log line")[0]
         if "mark" in story:
             sent_ns = int(outcome["sent_ns"])
             self.sent.append((sent_ns - story["mark"]) / 1e6)
@@ -180,8 +180,8 @@ def _load(pod: Path) -> tuple[Path, Path]:
     return found
 
 
-def _stops_ns(log: Path, begun: int) -> list[int]:
-    text = log.read_bytes()[begun:].decode(errors="replace")
+def _stops_ns(log: Path, offset: int) -> list[int]:
+    text = log.read_bytes()[offset:].decode(errors="replace")
     return [_ns(stamp) for stamp, _ in _STOP.findall(text)]
 
 

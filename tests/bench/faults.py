@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.pages.explain import decode_audit
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
 from tests.bench.nodes import GIB, TMPFS, FullNode, full_node, wait_until_below
@@ -118,7 +118,7 @@ class _HungServer(_Fault):
     def begin(self, agent: LiveAgent) -> None:
         for path in ("/api/v1/pods", "/api/v1/nodes", "/apis/slo.koordinator.sh/v1alpha1/nodeslos"):
             self.cluster.server.on(path, hold_open)
-        self.cluster.is_cut = True  # whoever watches comes again, and is not answered
+        self.cluster.is_cut = True  # watching clients connect again, and are not answered
 
 
 class _HungRuntime(_Fault):
@@ -183,7 +183,9 @@ def _series(report: Report, node: FullNode, kind: type[_Fault], n: int) -> list[
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TMPFS)))
         fault = kind(node, folder, stack)
         given = ("--node-cgroup", node.cgroup.path, "--enforce", "--evictions-per-minute", 1000)
-        agent = stack.enter_context(LiveAgent(folder, *fault.source, *given, *fault.more, output=fault.output))
+        agent = stack.enter_context(
+            LiveAgent(folder, *fault.source, *given, *fault.more, output=fault.output, keeps_frames=False)
+        )
         agent.becomes_ready()
         fault.begin(agent)
         samples: list[float] = []
@@ -229,7 +231,7 @@ def _is_open(record: AuditRecord) -> bool:
 
 
 def _dribble(port: int, is_over: threading.Event) -> None:
-    # A header that never ends, a byte at a time; one that is closed begins anew.
+    # A header that never ends, a byte at a time; one that is closed is opened again.
     held: list[socket.socket] = []
     while not is_over.wait(_BYTE_EVERY_S):
         for each in held[:]:

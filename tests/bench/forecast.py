@@ -146,11 +146,11 @@ def _cost(report: Report) -> None:
     for at in range(n):
         values = {key: GIB + key * at * MIB for key in range(330)}
         rooms = {key: 700 * GIB - value for key, value in values.items()}
-        begun = time.thread_time_ns()
+        started_ns = time.thread_time_ns()
         history.push(at * 1000 * NS_PER_MS, values)
         for key in history.soonest(rooms, SOONEST):
             time_to(rooms[key], history.growths(key))
-        samples.append((time.thread_time_ns() - begun) / 1e6)
+        samples.append((time.thread_time_ns() - started_ns) / 1e6)
     method = f"CPU time of a sample of 330 cgroups that all grow, and of the {SOONEST} soonest's forecast"
     report.add(figure("cost of a forecast for 330 cgroups", "ms", samples, method, reach_p50=0.3))
     report.add(at_most("samples kept", "", len(history), 128, "of 300 s, one each second"))

@@ -52,7 +52,7 @@ def _paired(report: Report, node: NodeCgroup, container: Path) -> None:
     pairs = 10 if report.quick else 100
     without_ns, added_ns, added_percent = [], [], []
     for pair in range(pairs):
-        # Each goes first in half of the pairs, so that a machine that gets faster or slower favours neither.
+        # Each runs first in half of the pairs, so that a machine that gets faster or slower favours neither.
         before = None if pair % 2 else _per_episode_ns(container)
         with _attached(node):
             attached = _per_episode_ns(container)

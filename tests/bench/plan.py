@@ -1,4 +1,4 @@
-"""A decision for a large node: every feature on, every feature short, everything known that a rank can hang on."""
+"""A decision for a large node: every feature on, every feature short, everything known that a rank can depend on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(report: Report) -> None:
     settings = EvictSettings(
         evictions_per_workload=3, evictions_per_namespace=500, protected_namespaces=frozenset({"team-7"})
     )
-    short, calm = _node(used_percent=72, mid="22000Mi"), _node(used_percent=30, mid="9000Gi")
+    short, calm = large_node(used_percent=72, mid="22000Mi"), large_node(used_percent=30, mid="9000Gi")
     view, calm_view = view_of_frame(short), view_of_frame(calm)
     made = decide(view, settings)
     if len(made.features) != 3 or not all(each.victims for each in made.features):
@@ -51,7 +51,7 @@ def plan(report: Report) -> None:
     )
 
 
-def _node(used_percent: int, mid: str) -> Frame:
+def large_node(used_percent: int, mid: str) -> Frame:
     pods = [_best_effort(number) for number in range(400)] + [_middling(number) for number in range(400)]
     pods += [ls_pod(f"ls-{number}", anon=20) for number in range(200)]
     made = frame(

@@ -13,7 +13,7 @@ class CannotMeasure(Exception):
 
 
 class Report:
-    """Collects the rows of a run and says on standard error what is going on."""
+    """Collects the rows of a run and reports progress on standard error."""
 
     def __init__(self, *, quick: bool) -> None:
         self.quick = quick

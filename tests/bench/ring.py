@@ -39,9 +39,9 @@ _BURST_S = 0.001
 def _generate(flood: RingFlood, cpu: int, total: int, rate: int) -> None:
     os.sched_setaffinity(0, {cpu})
     most = _RING_BYTES // 8 // 128
-    sent, begun = 0, time.monotonic()
+    sent, started_s = 0, time.monotonic()
     while sent < total:
-        due = min(int((time.monotonic() - begun + _BURST_S) * rate), total) - sent
+        due = min(int((time.monotonic() - started_s + _BURST_S) * rate), total) - sent
         if due > 0:
             flood.send(min(due, most))
             sent += min(due, most)
@@ -155,14 +155,14 @@ class _Run:
             taker = make(flood)
             taker.take()  # what is imported and made once
             with _generating(flood, rate, seconds) as generator:
-                cpu, begun = time.process_time(), time.monotonic()
+                cpu, started_s = time.process_time(), time.monotonic()
                 self.taken = 0
                 is_done = False
                 while not is_done:
                     is_done = not generator.is_alive()
                     self.taken += taker.take()
                     time.sleep(_NAP_S)
-                elapsed_s = time.monotonic() - begun
+                elapsed_s = time.monotonic() - started_s
                 self.rate = self.taken / elapsed_s
                 self.asked_rate = (self.taken + flood.lost()) / elapsed_s
                 self.cpu_ns = (time.process_time() - cpu) / self.taken * NS_PER_S
@@ -227,18 +227,18 @@ def _recorded(report: Report, place: str, folder: str, seconds: float) -> None:
         path = Path(directory) / "flood.rec"
         source = RingReader(flood.ring)
         with Recorder(path, own_header({})) as recorder, _generating(flood, _RECORDING_RATE, seconds) as generator:
-            cpu, begun = time.process_time(), time.monotonic()
+            cpu, started_s = time.process_time(), time.monotonic()
             while generator.is_alive():
                 follow(source, recorder, loop, until_ns=time.monotonic_ns() + NS_PER_S // 10)
             follow(source, recorder, loop, until_ns=1)
-            rate = recorder.records / (time.monotonic() - begun)
+            rate = recorder.records / (time.monotonic() - started_s)
             cpu_ns = (time.process_time() - cpu) / recorder.records * NS_PER_S
             lost = flood.lost()
             summary = recorder.finish(lost)
         source.close()
-        begun = time.monotonic()
+        started_s = time.monotonic()
         read = sum(1 for _ in read_recording(path))
-        read_rate = read / (time.monotonic() - begun)
+        read_rate = read / (time.monotonic() - started_s)
         if read != sum(flood.sent().values()):
             raise RuntimeError(f"{flood.sent()} records were sent and {read} are in the file")
     method = f"{_RECORDING_RATE / 1e6:g} M records/s asked for, {folder}, {format_bytes(summary.bytes)}, {seconds:g} s"

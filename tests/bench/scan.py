@@ -53,7 +53,7 @@ def _one_pass(report: Report, signals: Backend, cgroups: int) -> None:
             return len(list(decode_memcgs(rows, PAGE_BYTES)))
 
     if not numbers() == values() == cgroups:
-        raise RuntimeError(f"the scan tells of {numbers()} cgroups, the file system has {cgroups}")
+        raise RuntimeError(f"the scan reports {numbers()} cgroups, the file system has {cgroups}")
     n = 100 if report.quick else 1000
     name = f"scan of {cgroups} memory cgroups"
     report.add(figure(f"{name}, in the kernel", "ms", _times(in_kernel, n), "one pass, usage, limit and LRU sizes"))

@@ -59,7 +59,7 @@ def _paired(report: Report, group: Path, cpus: list[int]) -> None:
     for shift, looked_at in ((0, "every wake-up looked at"), (MAX_SHIFT, f"one of {1 << MAX_SHIFT} looked at")):
         added_ns, without_ns = [], []
         for pair in range(pairs):
-            # Each goes first in half of the pairs, so that a machine that gets faster or slower favours neither.
+            # Each runs first in half of the pairs, so that a machine that gets faster or slower favours neither.
             before = None if pair % 2 else run()
             with _traced(group, shift):
                 traced = run()

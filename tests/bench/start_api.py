@@ -66,14 +66,14 @@ def _start_s(server: ApiServer, account: Path, full: FullNode) -> tuple[float, f
     command = ["unshare", "--mount", "sh", "-c", AS_A_POD, str(account), sys.executable, "-m", "koordebpf", "run"]
     command += ["--source", "api", "--node-name", NODE, "--node-cgroup", str(full.cgroup.path)]
     cluster = {"KUBERNETES_SERVICE_HOST": str(address.hostname), "KUBERNETES_SERVICE_PORT": str(address.port)}
-    begun = time.monotonic()
+    started_s = time.monotonic()
     agent = subprocess.Popen(
         [*command, "--listen", f"127.0.0.1:{port}"], stderr=subprocess.DEVNULL, env={**os.environ, **cluster}
     )
     try:
-        while time.monotonic() - begun < 60:
+        while time.monotonic() - started_s < 60:
             if is_ready(port):
-                return time.monotonic() - begun, cpu_s(agent.pid)
+                return time.monotonic() - started_s, cpu_s(agent.pid)
             if agent.poll() is not None:
                 raise RuntimeError("the agent ended")
             time.sleep(0.005)

@@ -43,9 +43,9 @@ def watch_cost(
     calls_per_s: float | None = None,
 ) -> None:
     """Watch a process for some seconds."""
-    cpu, waits, begun = cpu_s(pid), _voluntary_switches(pid), time.monotonic()
+    cpu, waits, started_s = cpu_s(pid), _voluntary_switches(pid), time.monotonic()
     time.sleep(seconds)
-    elapsed = time.monotonic() - begun
+    elapsed = time.monotonic() - started_s
     percent = (cpu_s(pid) - cpu) / elapsed * 100
     report.add(
         at_most(f"steady CPU, {size}", "%core", percent, cpu_percent, f"utime + stime of all threads over {seconds} s")

@@ -43,19 +43,21 @@ def _measure(report: Report, node: NodeCgroup, tasks: int, seconds: int) -> None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         manifest = node.write_manifest(folder / "pods.json")
-        agent = stack.enter_context(LiveAgent(folder, "--pods", manifest, "--node-cgroup", node.path))
+        agent = stack.enter_context(
+            LiveAgent(folder, "--pods", manifest, "--node-cgroup", node.path, keeps_frames=False)
+        )
         agent.becomes_ready()
         pid = agent.process.pid
         totals, stalls = OtherMap(pid, "totals"), OtherMap(pid, "stalls")
         stack.callback(totals.close)
         stack.callback(stalls.close)
         before = decode_totals(totals.first())
-        ticks, cpu, begun = agent.metric(_TICKS), cpu_s(pid), time.monotonic()
+        ticks, cpu, started_s = agent.metric(_TICKS), cpu_s(pid), time.monotonic()
         storms = [Storm(container, seconds * 1000) for container in containers]
         for each in storms:
             stack.callback(each.stop)
         results = [each.result(seconds + _START_S) for each in storms]
-        elapsed, cpu, ticks = time.monotonic() - begun, cpu_s(pid) - cpu, agent.metric(_TICKS) - ticks
+        elapsed, cpu, ticks = time.monotonic() - started_s, cpu_s(pid) - cpu, agent.metric(_TICKS) - ticks
         after = decode_totals(totals.first())
         rows = [decode_stall(*item) for item in stalls.items()]
         resident = rollup_mib(pid)["Rss"]

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.guards.rules import GuardLimits
 from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
-from koordebpf.agent.reporter import Reporter
+from koordebpf.agent.parts import AgentParts
+from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
@@ -26,10 +26,11 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
 from koordebpf.state.build import build_view
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView
-from koordebpf.store.audit_trail import AuditTrail
+from koordebpf.store.open_plans import OpenPlans
 from koordebpf.units import MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT
 from tests.bench.figure import figure
@@ -53,24 +54,19 @@ def tick(report: Report) -> None:
 
 
 def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
-    # Without a cool time a dry run decides anew in each tick.
+    # Without a cool time a dry run decides again in each tick.
     config = AgentConfig(files=(manifest,), node_cgroup=node.cgroup.path, eviction=EvictSettings(cool_time_ns=0))
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup)
     source = FileSource(config.files)
     with NodeWatch(scope, source, config.min_stall_ns) as watch:
         source.start(lambda: None)
         outcomes = OutcomeQueue(lambda: None)
-        collector = Collector(scope, watch.signals, watch.index)
+        collector = MemoryCollector(scope, watch.signals, watch.index)
         executor = CgroupExecutor(lambda *_: None, outcomes)
-        reporter = Reporter(
-            node="node",
-            dry_run=True,
-            trail=AuditTrail(None, None),
-            events=None,
-            metrics=AgentMetrics(SelfUsageReader().read),
-            health=Health(),
-        )
-        agent = Agent(config, watch, collector, executor, outcomes, reporter, GuardLimits(), None)
+        plans = OpenPlans("node", dry_run=True)
+        sinks = open_sinks(plans, AgentMetrics(SelfUsageReader().read), Health(), Recent(plans))
+        parts = AgentParts(watch=watch, collector=collector, executor=executor, outcomes=outcomes, sinks=sinks)
+        agent = Agent(config, parts)
         agent.tick()
         raise_thread_priority()
         lock_memory()  # as the agent does: what is there is no longer looked at by the garbage collector
@@ -104,7 +100,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         built = view()
         settings = EvictSettings(cool_time_ns=0)
         if not decide(built, settings).victims:
-            raise RuntimeError("the node is above its threshold, and nobody is to go")
+            raise RuntimeError("the node is above its threshold, and no pod is chosen")
         steps: dict[str, Callable[[], object]] = {
             "scan in the kernel": scan,
             "scan and sums": sums,
@@ -117,13 +113,12 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
             report.add(figure(f"  of it {step}", "ms", _times(call, n), "called by itself"))
         collector.close()
         executor.close()
-        reporter.close()
 
 
 def _times(call: Callable[[], object], n: int) -> list[float]:
     samples = []
     for _ in range(n):
-        begun = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         call()
-        samples.append((time.perf_counter_ns() - begun) / 1e6)
+        samples.append((time.perf_counter_ns() - started_ns) / 1e6)
     return samples

@@ -16,8 +16,8 @@ def times_ms(call: Callable[[], object], n: int, clock: Callable[[], int] = time
     gc.freeze()
     samples = []
     for _ in range(n):
-        begun = clock()
+        started = clock()
         call()
-        samples.append((clock() - begun) / 1e6)
+        samples.append((clock() - started) / 1e6)
     gc.unfreeze()
     return samples

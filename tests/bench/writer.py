@@ -55,19 +55,19 @@ def _measure(report: Report, cgroups: Cgroups, journal: Journal) -> None:
     def apply(state: DesiredState, writes: int) -> float:
         nonlocal now_s
         now_s += 1
-        begun = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         made = subject.apply(state, now_s * NS_PER_S).writes
-        took_ms = (time.perf_counter_ns() - begun) / 1e6
+        took_ms = (time.perf_counter_ns() - started_ns) / 1e6
         if made != writes:
             raise RuntimeError(f"{made} writes where {writes} were to be made")
         return took_ms
 
     n = 20 if report.quick else 100
     what = f"{len(paths)} directories, cgroup v{cgroups.version}"
-    begun = apply(desired(first, 50_000), len(paths) + 1)
+    first_ms = apply(desired(first, 50_000), len(paths) + 1)
     gc.collect()
     gc.freeze()  # as in the agent after its first tick
-    report.add(figure("cgroup files written for the first time", "ms", [begun], f"{what}; with the journal"))
+    report.add(figure("cgroup files written for the first time", "ms", [first_ms], f"{what}; with the journal"))
     same = [apply(desired(first, 50_000), 0) for _ in range(5 * n)]
     report.add(
         figure("reconcile, nothing to change", "ms", same, f"{what}; one a second, each looks at a part", reach_p99=3)
@@ -81,5 +81,5 @@ def _measure(report: Report, cgroups: Cgroups, journal: Journal) -> None:
     left = subject.restore(now_s * NS_PER_S).left
     gc.unfreeze()
     if left:
-        raise RuntimeError(f"{len(left)} files were not given back")
-    report.add(figure("cgroup files given back", "ms", [(time.perf_counter_ns() - start_ns) / 1e6], what))
+        raise RuntimeError(f"{len(left)} files were not restored")
+    report.add(figure("cgroup files restored", "ms", [(time.perf_counter_ns() - start_ns) / 1e6], what))

@@ -33,7 +33,7 @@ def account_that_lacks(cluster: ControlPlane, namespace: str, resource: str) -> 
 
 
 def refused_requests(cluster: ControlPlane, namespace: str, resource: str) -> int:
-    """Count how often accounts of a namespace were told 403 of a resource, as `pods/eviction`."""
+    """Count how often accounts of a namespace were answered 403 for a resource, as `pods/eviction`."""
     return sum(
         resource_of(request) == resource and request["responseStatus"]["code"] == 403
         for request in cluster.requests()

@@ -112,7 +112,7 @@ class _Builder:
         """Write the archive."""
         storage = self._home / "storage"
         if storage.exists() and int(subprocess.check_output(["du", "-sk", storage]).split()[0]) > _STORAGE_MAX_KIB:
-            self._say("making the layers anew: those of older sources take more than 4 GiB")
+            self._say("rebuilding the layers: those of older sources take more than 4 GiB")
             shutil.rmtree(storage)
         base = self._base()
         settings = self._home / "pip.conf"

@@ -37,7 +37,7 @@ _PACKAGES = "2,700"  # go list -deps; those that Go's cache has are not compiled
 
 
 class CannotHave(RuntimeError):
-    """Something that the cluster needs is not to be had here."""
+    """Something that the cluster needs is not available here."""
 
 
 class Binaries(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def cache_folder() -> Path:
 
 
 def obtain(say: Say) -> Binaries:
-    """Return everything out of the cache, made first where it is not there; `say` is told of each step.
+    """Return everything out of the cache, made first where it is not there; each step is reported to `say`.
 
     Raises:  CannotHave: and why.
     """
@@ -105,42 +105,42 @@ def _kubernetes(home: Path, say: Say) -> Path:
     unfinished = home / f"{digest}.unfinished"
     unfinished.mkdir(exist_ok=True)
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-    begun = time.monotonic()
+    started_s = time.monotonic()
     say(f"compiling Kubernetes {VERSION} and etcd, once: 87 MB of sources, {_PACKAGES} packages")
     say("with two CPUs of its own it takes about 5 minutes, on a busy machine four times that")
     command = ["nice", "-n10", str(go), "build", "-v", *flags, "-o", str(unfinished / "kubernetes"), "."]
     with subprocess.Popen(command, cwd=_BUILD, env=environment, stderr=subprocess.PIPE, text=True) as build:
-        told = _follow(build, begun, say)
+        lines = _follow(build, started_s, say)
     if build.returncode:
-        raise CannotHave(f"go build ended with {build.returncode}:\n" + "\n".join(told[-20:]))
+        raise CannotHave(f"go build ended with {build.returncode}:\n" + "\n".join(lines[-20:]))
     shutil.rmtree(home / digest, ignore_errors=True)
     unfinished.rename(home / digest)
-    say(f"compiled in {_since(begun)}: {binary}")
+    say(f"compiled in {_since(started_s)}: {binary}")
     return binary
 
 
 # `go build -v` names each package when its turn comes; a step that is silent, as the last one, still shows its time.
-def _follow(build: subprocess.Popen[str], begun: float, say: Say) -> list[str]:
-    told: list[str] = []
+def _follow(build: subprocess.Popen[str], started_s: float, say: Say) -> list[str]:
+    lines: list[str] = []
     is_over = threading.Event()
 
     def show() -> None:
         while not is_over.wait(_PROGRESS_S):
-            downloads = sum(line.startswith("go: downloading") for line in told)
-            compiled = len(told) - downloads
+            downloads = sum(line.startswith("go: downloading") for line in lines)
+            compiled = len(lines) - downloads
             step = f"{compiled} packages compiled" if compiled else f"{downloads} modules downloaded"
-            say(f"{_since(begun):>5}  {step}")
+            say(f"{_since(started_s):>5}  {step}")
 
     watcher = threading.Thread(target=show, daemon=True)
     watcher.start()
     try:
         assert build.stderr is not None
         for line in build.stderr:
-            told.append(line.rstrip())
+            lines.append(line.rstrip())
     finally:
         is_over.set()
         watcher.join()
-    return told
+    return lines
 
 
 def find_go(home: Path, say: Say) -> Path:
@@ -219,8 +219,8 @@ def digest_of(parts: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _since(begun: float) -> str:
-    minutes, seconds = divmod(int(time.monotonic() - begun), 60)
+def _since(started_s: float) -> str:
+    minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
     return f"{minutes}:{seconds:02}"
 
 

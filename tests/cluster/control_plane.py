@@ -27,7 +27,7 @@ _ISSUER = "https://kubernetes.default.svc"
 _MEMORY = {"GOMEMLIMIT": "600MiB"}
 _TOKEN_S = 3600
 _OPERATIONS = 100  # in one transaction; etcd takes 128
-# Who asked for what and was told what, of everybody who has a ServiceAccount but the controllers.
+# Requests and responses of every ServiceAccount but those of controllers.
 _AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.demo`: a stress pod is evicted on a real node of a real cluster, told while it happens."""
+"""`python -m tests.cluster.demo`: evict a stress pod on a real node of a real cluster, with live commentary."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Screen:
     """The story for people: what happens, with the second in which it happens."""
 
     def __init__(self) -> None:
-        self._begun_ns = time.monotonic_ns()
-        self._told = 0
+        self._start_ns = time.monotonic_ns()
+        self._printed = 0
 
     def say(self, text: str = "", indent: str = "") -> None:
         """Print a paragraph."""
@@ -41,7 +41,7 @@ class Screen:
 
     def row(self, text: str) -> None:
         """Print what has just happened."""
-        second = (time.monotonic_ns() - self._begun_ns) / NS_PER_S
+        second = (time.monotonic_ns() - self._start_ns) / NS_PER_S
         first, *more = textwrap.wrap(text, _COLUMNS - 10, subsequent_indent="  ", break_on_hyphens=False)
         print(f"  {second:6.2f}  {first}", *(f"{'':10}{line}" for line in more), sep="\n", flush=True)
 
@@ -56,10 +56,10 @@ class Screen:
     def agent(self, log: str) -> None:
         """Print what the agent has said since the last time."""
         lines = log.splitlines()
-        for line in lines[self._told :]:
+        for line in lines[self._printed :]:
             # 2026-01-31 12:00:00,000 I text
             self.row(f"koordebpf: {line.split(' ', 3)[-1]}")
-        self._told = len(lines)
+        self._printed = len(lines)
 
 
 def main() -> int:

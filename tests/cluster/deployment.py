@@ -87,7 +87,7 @@ class Deployment:
         done = subprocess.run(
             [*self._kubectl, *arguments], cwd=self.folder.parent, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}{self.told()}"
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}{self.diagnostics()}"
         return done.stdout
 
     def follow(self, section: str, pod: str = "") -> None:
@@ -126,7 +126,7 @@ class Deployment:
                 return
         elif is_shown():
             return
-        raise AssertionError("\n".join([f"not as deploy/README.md has it: {line}", printed, self.told()]))
+        raise AssertionError("\n".join([f"not as deploy/README.md has it: {line}", printed, self.diagnostics()]))
 
     def apply(self, overlay: str) -> None:
         """Apply an overlay as deploy/README.md says."""
@@ -164,7 +164,7 @@ class Deployment:
         try:
             return str(until(find, text, 60))
         except TimeoutError:
-            raise AssertionError(f"{pod} did not say {text!r}:{self.told()}") from None
+            raise AssertionError(f"{pod} did not say {text!r}:{self.diagnostics()}") from None
 
     def metrics(self, pod: str) -> str:
         """Return what an agent's /metrics says, by HTTP through the API server."""
@@ -173,7 +173,7 @@ class Deployment:
     def prometheus(self) -> ServerProcess:
         """Start Prometheus in the node's network, with deploy/monitoring; its minutes are seconds.
 
-        Debian's knows no kubernetes_sd_configs: it is told of the pods that are there as these would find them.
+        Debian's knows no kubernetes_sd_configs: it gets the present pods as targets, as these would find them.
         """
         folder = self.folder / "monitoring"
         settings = yaml.safe_load((folder / "prometheus.yaml").read_text())
@@ -212,8 +212,8 @@ class Deployment:
         path = f"/api/v1/nodes/http:{self.node.name}:{_PROMETHEUS}/proxy/api/v1/{path}"
         return json.loads(self.kubectl("get", "--raw", path))["data"]
 
-    def told(self) -> str:
-        """Return what the agents say and what has happened, for who has to find out why a test failed."""
+    def diagnostics(self) -> str:
+        """Return the agents' logs and the cluster's events, to find out why a test failed."""
         asked = (
             ["-n", NAMESPACE, "get", "pods", "-o", "wide"],
             ["-n", NAMESPACE, "logs", "-l", _AGENTS, "--tail=20"],

@@ -244,7 +244,7 @@ def _kubelet_settings(authority: Path) -> Object:
 
 
 def _containerd_settings(folder: Path, binaries: Binaries, snapshotter: str) -> str:
-    # Where CAP_SYS_RESOURCE is missing nobody may lower oom_score_adj: restrict_oom_score_adj.
+    # Without CAP_SYS_RESOURCE no process may lower oom_score_adj: restrict_oom_score_adj.
     return f"""\
 version = 2
 root = "{folder}/containerd"

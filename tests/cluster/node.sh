@@ -18,7 +18,7 @@ mount -t tmpfs -o mode=755,size=1m tmpfs /var/lib
 mkdir /var/lib/kubelet
 mount --bind "$NODE_FOLDER/kubelet" /var/lib/kubelet
 
-# Mounted anew, each hierarchy has the node's own cgroup as its root.
+# Mounted again, each hierarchy has the node's own cgroup as its root.
 umount -R /sys/fs/cgroup
 mount -t tmpfs -o mode=755,size=1m tmpfs /sys/fs/cgroup
 while read -r options path; do

@@ -1,4 +1,4 @@
-"""Servers as child processes that do not outlive whoever started them."""
+"""Servers as child processes that do not outlive their parent."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Story:
         return self.node.used_bytes() * 100 // self.node.memory_bytes
 
     def evicted(self, name: str, number: int = 1) -> dict[str, Any]:
-        """Wait until the agent's plan `number` is told; check that it evicted this pod; return its audit line."""
+        """Wait for the audit line of the agent's plan `number`; check that it evicted this pod; return the line."""
         line = self.agents[-1].has_plan(number)
         done = [outcome for outcome in line["outcomes"] if outcome["result"] == "done"]
         assert [outcome["name"] for outcome in done] == [name], line["outcomes"]
@@ -91,9 +91,9 @@ class Story:
         return follower
 
     def still_run(self, *names: str) -> None:
-        """Check that nobody touched these pods."""
+        """Check that these pods were not touched."""
         running = {name for name in names if self.pods[name].is_running()}
-        assert running == set(names), self._told()
+        assert running == set(names), self._diagnostics()
 
     def events(self, name: str, count: int = 1) -> list[Object]:
         """Wait for the Events of koordebpf on a pod; return them in their order."""
@@ -111,9 +111,9 @@ class Story:
         try:
             return until(condition, what, timeout_s)
         except TimeoutError:
-            raise AssertionError(f"{what}\n{self._told()}") from None
+            raise AssertionError(f"{what}\n{self._diagnostics()}") from None
 
-    def _told(self) -> str:
+    def _diagnostics(self) -> str:
         seen = [f"{name} {line}" for name, follower in self.pods.items() for line in follower.lines()]
         return "\n".join([*seen, *(agent.log for agent in self.agents)])
 

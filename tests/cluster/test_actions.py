@@ -81,7 +81,7 @@ def test_a_grace_period_of_a_day_is_cut_also_while_it_runs(cluster, actions, nam
     metadata = made["metadata"]
     actions.evict(namespace, metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S, grace_s=30)
     assert cluster.api.get(made)["metadata"]["deletionGracePeriodSeconds"] == 30
-    # AND nobody can make it longer again
+    # AND it cannot be made longer again
     actions.evict(namespace, metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S, grace_s=600)
     assert cluster.api.get(made)["metadata"]["deletionGracePeriodSeconds"] == 30
 

@@ -16,7 +16,7 @@ from tests.cluster.story import Story
 
 
 def add_two(story: Story) -> None:
-    """Add `low`, which has to go before `high`; either is enough."""
+    """Add `low`, which is evicted before `high`; either is enough."""
     story.hold("low", 400)
     story.hold("high", 400, priority="koord-batch-high")
 
@@ -85,7 +85,7 @@ def test_a_server_that_dies_with_the_eviction_in_its_hands_is_asked_again(story:
     time.sleep(0.5)  # the agent has heard of it
     story.cluster.stop_api_server(signal.SIGSTOP)
     agent.said(f"evicting {story.namespace}/low")
-    time.sleep(0.3)  # the request is with a server that answers nobody
+    time.sleep(0.3)  # the request is with a server that answers no client
     story.cluster.stop_api_server()
     story.cluster.start_api_server()
     story.is_gone("low")

@@ -17,6 +17,8 @@ import pytest
 from tests.cluster.agent_image import Unpacked, obtain_image, unpack
 from tests.cluster.binaries import cache_folder, say_line, unpacked
 
+pytestmark = pytest.mark.slow  # building the image takes minutes on a fresh machine
+
 MAX_BYTES = 150_000_000
 KOORDEBPF = "opt/koordebpf/bin/koordebpf"
 # As which user the image runs: the controller's.
@@ -114,7 +116,7 @@ def test_each_command_begins_there(root: Path) -> None:
 
 
 def test_it_decides_there(root: Path) -> None:
-    frame = Path(__file__).parents[1] / "scenarios/frames/hog-goes.json"
+    frame = Path(__file__).parents[1] / "scenarios/frames/hog-is-evicted.json"
     (root / "tmp/frame.json").write_bytes(frame.read_bytes())
     (root / "tmp/frame.json").chmod(0o644)  # whatever the umask: it is the image's user who reads it
     done = inside(root, f"/{KOORDEBPF}", "plan", "/tmp/frame.json")
@@ -122,7 +124,6 @@ def test_it_decides_there(root: Path) -> None:
     assert done.stdout.startswith("evicting spark/exec-2")
 
 
-@pytest.mark.slow
 def test_with_a_compiler_it_compiles_the_programs_for_other_headers(tmp_path: Path, archive: Path) -> None:
     """Those of Debian's kernel, in the place where this kernel's would be: what is compiled is not attached."""
     root = unpack(obtain_image(say_line, "bcc"), tmp_path).root
@@ -148,5 +149,5 @@ def kernel_headers() -> list[str]:
 
 
 def needed_by(package: str) -> list[str]:
-    told = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"Depends: (linux-(?:headers|kbuild)-\S+)", told)
+    listing = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"Depends: (linux-(?:headers|kbuild)-\S+)", listing)

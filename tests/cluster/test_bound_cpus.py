@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from koordebpf.collect.kubelet_cpus import KubeletCpus
+from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.pod_resources import BoundCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState

@@ -37,8 +37,8 @@ WRITTEN = (
     "memory.soft_limit_in_bytes",
 )
 SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}  # until who holds 17 % is gone
-NOBODY = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
-HELD = {**NOBODY, "cpuSuppressThresholdPercent": 40, "cpuSuppressPolicy": "cfsQuota"}
+AMPLE = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
+HELD = {**AMPLE, "cpuSuppressThresholdPercent": 40, "cpuSuppressPolicy": "cfsQuota"}
 NO_QUOTA = "-1"
 HOLD_S = 600
 
@@ -112,7 +112,7 @@ def is_there(deployment: Deployment, one: Object) -> bool:
 
 
 def decided(deployment: Deployment, agent: str) -> list[Object]:
-    """Return the plans of an agent's audit that chose somebody."""
+    """Return the plans of an agent's audit that have victims."""
     return [line for line in deployment.logs(agent) if line.get("outcomes")]
 
 
@@ -217,8 +217,8 @@ def test_an_observer_reports_and_evicts_no_pod(deployment: Deployment, prometheu
     alert = firing(deployment)["KoordebpfWouldEvict"]
     assert (alert["node"], alert["feature"]) == (deployment.node.name, "BEMemoryEvict")
     assert is_there(deployment, low)
-    deployment.configure(**NOBODY)
-    wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
+    deployment.configure(**AMPLE)
+    wait_for(lambda: firing(deployment) == {}, "an alert keeps firing", [prometheus])
 
 
 def test_who_is_gone_and_what_is_unusable_is_reported(deployment: Deployment, prometheus: ServerProcess) -> None:
@@ -229,8 +229,8 @@ def test_who_is_gone_and_what_is_unusable_is_reported(deployment: Deployment, pr
     expected = {"KoordebpfDown", "KoordebpfAbsent", "KoordebpfConfigMapUnusable"}
     wait_for(lambda: expected <= firing(deployment).keys(), f"not all of {expected} fire", [prometheus])
     deployment.discover()
-    deployment.configure(**NOBODY)
-    wait_for(lambda: firing(deployment) == {}, "an alert goes on", [prometheus])
+    deployment.configure(**AMPLE)
+    wait_for(lambda: firing(deployment) == {}, "an alert keeps firing", [prometheus])
 
 
 def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
@@ -245,12 +245,12 @@ def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
     query = {"fieldSelector": "source=koordebpf"}
     events = until(lambda: deployment.api.items("v1", "Event", USERS, **query), "an Event")
     assert reasons(events) == [("low", "evictPodSuccess")]
-    deployment.configure(**NOBODY)
+    deployment.configure(**AMPLE)
     deployment.follow("Read what it has done", agent)
 
 
 def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
-    """Apply another image while best-effort pods are held; nobody may be let loose meanwhile."""
+    """Apply another image while best-effort pods are limited; no limit may be lifted meanwhile."""
     before = deployment.rolled_out("enforce")
     with Followed(quota_of(deployment)) as quota:
         give(deployment, old, new)

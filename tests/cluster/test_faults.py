@@ -18,7 +18,8 @@ from koordebpf.act.evict.api import ApiExecutor
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
@@ -62,7 +63,7 @@ def victim(one: Object) -> Victim:
     metadata = one["metadata"]
     candidate = Candidate(
         rank=1, uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"], cgroup_id=1,
-        priority=5000, used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+        priority=5000, holdings=(Holding(MEMORY, 1, 1),), koordinator_credit_bytes=1,
     )  # fmt: skip
     return Victim(candidate=candidate, reason="evicted", message="m")
 
@@ -78,7 +79,7 @@ class Evictions:
         self.due_ns = dict.fromkeys(self._victims, 0)  # of those that still run
 
     def round(self) -> None:
-        """Do what the agent's rounds do: whoever may be asked again is."""
+        """Do what the agent's rounds do: retry the evictions that may be retried."""
         now_ns = time.monotonic_ns()
         for uid, due_ns in self.due_ns.items():
             if now_ns >= due_ns and self._executor.submit(self._victims[uid], now_ns).result is Result.SENT:

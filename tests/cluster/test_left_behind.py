@@ -40,7 +40,7 @@ def test_no_server_outlives_a_killed_test_run(binaries: Binaries) -> None:
 
 def is_running(pid: int) -> bool:
     try:
-        # One that nobody has reaped yet is not: its state is Z.
+        # A process that is not reaped yet is dead: its state is Z.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

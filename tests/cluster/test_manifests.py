@@ -19,6 +19,8 @@ from tests.cluster.documented import commands
 from tests.deploy.programs import helm, operator_definitions
 from tests.deploy.rendered import DEPLOY, NAMESPACE, built, overlay_with, templated
 
+pytestmark = pytest.mark.slow  # compiling helm and kustomize takes minutes on a fresh machine
+
 EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
 COMPONENTS = [
@@ -91,7 +93,6 @@ def operator(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> It
         yield operator
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("components", COMPONENTS, ids="+".join)
 def test_the_api_server_takes_every_field(components: Sequence[str], operator: Operator, tmp_path: Path) -> None:
     objects = built(overlay_with(tmp_path, "enforce", components))
@@ -116,7 +117,6 @@ def test_a_field_that_is_not_known_is_refused(operator: Operator) -> None:
         )
 
 
-@pytest.mark.slow
 def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> None:
     apply = ("apply", "--server-side", "-k")
     operator.kubectl(*apply, "deploy/overlays/observe")
@@ -132,18 +132,17 @@ def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> 
     assert operator.what_is_left() == []
 
 
-@pytest.mark.slow
 def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
     namespace, install, upgrade, rollback, uninstall = commands("The same with Helm")
     operator.type(namespace)
-    told = operator.type(install)
-    assert "koordebpf watches every node and evicts nobody." in told
+    notes = operator.type(install)
+    assert "koordebpf watches every node and evicts no pod." in notes
     # The namespace has the label already.
-    assert "Pod Security Standard" not in told
+    assert "Pod Security Standard" not in notes
     watching = operator.get("daemonset", "koordebpf-agent")["spec"]
     assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
-    told = operator.type(upgrade)
-    assert "acts on those with koordebpf.io/mode=enforce" in told
+    notes = operator.type(upgrade)
+    assert "acts on those with koordebpf.io/mode=enforce" in notes
     assert operator.daemonsets() == ["koordebpf-agent", "koordebpf-agent-enforce"]
     assert operator.evicting_roles() == ["koordebpf-agent"]
     operator.type(rollback)

@@ -10,6 +10,7 @@ import yaml
 from msgspec.structs import replace
 
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.frame import frame_of
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
@@ -21,7 +22,6 @@ from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.pods.exemptions import ExemptionSettings, asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure
-from koordebpf.tools.frame import frame_of
 from koordebpf.units import GIB, MIB
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, nodeslo, pod
@@ -95,7 +95,7 @@ def plan_of(source: ApiSource) -> Plan:
     return decide(view_of_frame(recorded), SETTINGS)
 
 
-def goes(source: ApiSource) -> list[str]:
+def victims_of(source: ApiSource) -> list[str]:
     return [victim.candidate.name for victim in plan_of(source).victims]
 
 
@@ -105,13 +105,13 @@ def test_a_label_of_the_namespace_changes_the_victim(
     source = opened(allowed)
     until(lambda: source.state().namespaces, "its namespace")
     assert source.state().problems == ()
-    assert goes(source) == ["spared"]
+    assert victims_of(source) == ["spared"]
     (feature,) = plan_of(source).features
     assert [each.code for each in feature.not_honoured][:1] == ["policy"]
     where = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     for labels, counts in (({"tier": "gold"}, True), ({"trial": "1"}, False), ({"trial": None}, True)):
         cluster.api.patch(where, {"metadata": {"labels": labels}})
-        until(lambda: goes(source) == ([] if counts else ["spared"]), str(labels))  # noqa: B023
+        until(lambda: victims_of(source) == ([] if counts else ["spared"]), str(labels))  # noqa: B023
     assert plan_of(source).undecided_namespaces == ()
 
 
@@ -121,5 +121,5 @@ def test_without_the_right_every_exemption_counts_and_both_say_so(
     source = opened(agent_kubeconfig)
     until(lambda: any("namespaces" in each for each in source.state().problems), "the refusal")
     assert not source.state().is_denied
-    assert goes(source) == []
+    assert victims_of(source) == []
     assert plan_of(source).undecided_namespaces == (namespace,)

@@ -99,6 +99,7 @@ def edit(cluster: ControlPlane, value: str) -> None:
     cluster.api.patch(CONFIG, {"data": {"resource-threshold-config": value}})
 
 
+@pytest.mark.slow
 def test_nodes_get_nodeslos_that_follow_the_configmap_and_go_with_their_node(
     cluster: ControlPlane, nodes: list[Object], run: Run
 ) -> None:

@@ -53,7 +53,7 @@ class Tenant:
         return self.cluster.service_account(NAMESPACE, AGENT, None if where is None else self.agent_pod(where))
 
     def pod(self, where: str, namespace: str | None = None, **more: Any) -> Object:
-        """Return a pod that somebody wants to be rid of."""
+        """Return a pod to be evicted."""
         made = self.cluster.api.create(
             pod(f"p-{secrets.token_hex(4)}", where, namespace=namespace or self.namespace, **more)
         )
@@ -61,7 +61,7 @@ class Tenant:
         return made
 
     def is_there(self, one: Object) -> bool:
-        """Tell whether nobody evicted the pod."""
+        """Tell whether the pod was not evicted."""
         now = self.cluster.api.get(one)
         return now is not None and "deletionTimestamp" not in now["metadata"]
 
@@ -126,7 +126,7 @@ def agent(tenant: Tenant) -> Iterator[KubeActions]:
 
 @pytest.fixture
 def forged(tenant: Tenant) -> Api:
-    """Whoever has the token of the agent on node `here`, and sends what it likes."""
+    """An attacker with the token of the agent on node `here`."""
     return client(tenant, tenant.here)
 
 

@@ -1,4 +1,4 @@
-"""etcd is restored from a backup: the cluster goes back in time, and the agent with it."""
+"""etcd is restored from a backup: the cluster returns to an older state, and the agent with it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_the_backup_has_is_believed_after_a_while(
     later = plane.api.create(pod("later", "n1"))
     slo = nodeslo("n1")
     plane.api.patch(slo, {"spec": {"resourceUsedThresholdWithBE": {"memoryEvictThresholdPercent": 60}}})
-    # A cluster goes on; the backup's version is far behind.
+    # The cluster continues; the backup's version is far behind.
     for number in range(50):
         plane.api.patch(later, {"metadata": {"labels": {"number": str(number)}}})
     source = ApiSource(open_cluster(plane.service_account(NAMESPACE, AGENT)), "n1", _PACE)

@@ -124,7 +124,7 @@ class Account:
         }
 
     def waits_for(self, wanted: set[Pair], timeout_s: float) -> bool:
-        """Tell whether all of that is on record within that time."""
+        """Tell whether the audit log has all of that within that time."""
         return comes_true(lambda: wanted <= self.asked(), timeout_s)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def topologies(cluster: ControlPlane) -> Iterator[None]:
-    """The definition that Koordinator brings, without its fields: nobody watches what is not served."""
+    """The definition that Koordinator brings, without its fields: what is not served cannot be watched."""
     group, plural = "topology.node.k8s.io", "noderesourcetopologies"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -207,7 +207,7 @@ def bare(binaries: Binaries) -> Iterator[ControlPlane]:
 
 
 def look_as_agent(account: Account, node_name: str, wanted: set[Pair]) -> None:
-    """Read what an agent reads, until that is on record: a watch that was taken is, when it ends."""
+    """Read what an agent reads, until the audit log has it: a watch that was taken is, when it ends."""
     for hold_s in (0.5, 2, 8):
         pace, labels = Pace(first_s=0.05, cap_s=0.2), frozenset({"tier"})
         source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, namespace_labels=labels)
@@ -344,6 +344,7 @@ def test_all_that_controllers_are_allowed_is_used_and_nothing_is_refused(
     assert asked == granted(CONTROLLER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [right for right in rights_of(AGENT) if right.resource != "configmaps"], ids=str)
 def test_a_right_of_agents_that_is_missing_is_missed(
     right: Right, cluster: ControlPlane, topologies: None, namespace: str, tmp_path: Path
@@ -352,6 +353,7 @@ def test_a_right_of_agents_that_is_missing_is_missed(
     assert refused == {(right.resource, right.verb)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [right for right in rights_of(AGENT) if right.resource == "configmaps"], ids=str)
 def test_a_right_of_agents_that_is_missing_without_nodeslos_is_missed(right: Right, bare: ControlPlane) -> None:
     _, refused = read_without_nodeslos(bare, right)

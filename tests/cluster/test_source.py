@@ -126,7 +126,7 @@ def test_a_verb_that_is_missing_is_named_and_not_asked_for_again_and_again(clust
     assert problem.startswith("list nodeslos: 403 Forbidden: ")
     assert "needs RBAC verb list on nodeslos" in problem
     assert f"system:serviceaccount:{namespace}:lacks-nodeslos" in problem
-    # Pods and Node are known all the same, and go on to be.
+    # Pods and Node are known all the same, and stay known.
     assert state.node is not None
     for _ in range(10):
         let_it_spin()
@@ -135,17 +135,17 @@ def test_a_verb_that_is_missing_is_named_and_not_asked_for_again_and_again(clust
 
 @pytest.mark.slow
 def test_after_a_restart_that_forgot_the_past_it_lists_again(cluster, agent_kubeconfig, opened, node_name, namespace):
-    stays, goes = (pod(name, node_name, namespace=namespace) for name in ("stays", "goes"))
-    cluster.api.create(stays, goes)
+    stays, leaves = (pod(name, node_name, namespace=namespace) for name in ("stays", "leaves"))
+    cluster.api.create(stays, leaves)
     source = opened(agent_kubeconfig)
-    becomes(source, lambda state: names(state) == {"stays", "goes"}, "first sight")
+    becomes(source, lambda state: names(state) == {"stays", "leaves"}, "first sight")
     version = cluster.api.call("GET", "/api/v1/pods")["metadata"]["resourceVersion"]
     cluster.api.patch(stays, {"metadata": {"labels": {"a": "b"}}})
     cluster.stop_api_server()
-    # Of a deletion that nobody saw no event will ever tell: a list alone shows it.
-    cluster.forget(f"/registry/pods/{namespace}/goes")
+    # A deletion during the outage has no watch event: only a list shows it.
+    cluster.forget(f"/registry/pods/{namespace}/leaves")
     becomes(source, lambda state: any("no connection" in problem for problem in state.problems), "the server is away")
-    assert names(source.state()) == {"stays", "goes"}
+    assert names(source.state()) == {"stays", "leaves"}
     cluster.start_api_server()
     state = becomes(source, lambda state: names(state) == {"stays"} and not state.problems, "a new list")
     assert (state.pods[0].metadata.labels or {})["a"] == "b"

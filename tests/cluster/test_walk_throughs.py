@@ -132,7 +132,7 @@ def test_the_container_runtime_stops_every_container_of_a_pod(story: Story) -> N
         "sidecar",
     ]
     low.wait_for("stopped")
-    # Nobody has deleted the pod: its containers have ended, and the kubelet starts none of it again.
+    # The pod was not deleted: its containers have ended, and the kubelet starts none of it again.
     story.until(lambda: (low.object() or {})["status"]["phase"] in {"Failed", "Succeeded"}, "the pod has ended")
     assert "terminating" not in low.seen_ns
     story.still_run("web")
@@ -158,7 +158,7 @@ def test_the_agent_uses_every_right_that_deploy_gives_it_and_asks_for_no_other(s
     story.events("low")
     # The ConfigMap is read where no NodeSLO is served: test_source.py.
     expected = given - {(verb, "configmaps") for verb in ("list", "watch")}
-    # Koordinator defines it, and it is not here: the first list is told so.
+    # Koordinator defines it, and it is not installed here: the first list gets 404.
     expected -= {("watch", TOPOLOGIES)}
     # A watch is in the audit when it has ended, as these have with the agent.
     story.agents[-1].stop()

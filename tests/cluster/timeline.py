@@ -82,7 +82,7 @@ class Follower:
         return now if now is not None and now["metadata"]["uid"] == self.pod["metadata"]["uid"] else None
 
     def is_running(self) -> bool:
-        """Tell whether it runs and nobody has asked it to go."""
+        """Tell whether it runs and was not deleted."""
         now = self.object()
         return now is not None and now["status"]["phase"] == "Running" and "deletionTimestamp" not in now["metadata"]
 
@@ -130,7 +130,7 @@ class Follower:
         try:
             self.peak_bytes = max(self.peak_bytes, int((cgroup / "memory.usage_in_bytes").read_text()))
             has_processes = any(path.read_text() for path in cgroup.glob("*/cgroup.procs"))
-        except OSError:  # it goes while it is read: ENOENT, ENODEV
+        except OSError:  # it is removed while it is read: ENOENT, ENODEV
             has_processes = False
         if not has_processes and "running" in self.seen_ns:
             self._see("stopped")

@@ -1,4 +1,4 @@
-"""A node with pods of either side that sleep until they are told to use all the CPU they get."""
+"""A node with pods of either side that sleep until a signal makes them use all the CPU they get."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from tests.host.cpu_cgroups import BE_ROOT, CpuNode
 LS_ROOT = "kubepods/burstable"
 _WAKE_UP = """
 import json, signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 print("ready", flush=True)
 sys.stdin.readline()
 late, due = [], time.monotonic_ns()
-while not told:
+while not stopped:
     due += 1_000_000
     time.sleep(max(due - time.monotonic_ns(), 0) / 1e9)
     now = time.monotonic_ns()

@@ -18,6 +18,7 @@ from typing import Any, Self
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 from tests.support.ports import free_ports
+from tests.support.replay import replay
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,15 +31,31 @@ def left_in(folder: Path) -> list[str]:
 class LiveAgent:
     """An agent that writes its log and audit into `folder`. Leaving the context kills what still runs of it.
 
-    `output`: its standard output and error are this descriptor, in place of the log.
+    Every round of it is decided again then, from the frame that it kept of it: the decision must be the same.
+
+    Args:
+        folder: for what it writes.
+        arguments: of `koordebpf run`.
+        before: a command that it is an argument of.
+        output: its standard output and error are this descriptor, in place of the log.
+        keeps_frames: False where its cost is measured.
     """
 
-    def __init__(self, folder: Path, *arguments: object, before: Sequence[str] = (), output: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: object,
+        before: Sequence[str] = (),
+        output: int | None = None,
+        keeps_frames: bool = True,
+    ) -> None:
         self.port, self.probe_port = free_ports(2)
         self.audit = folder / f"audit-{self.port}"
         self._log = folder / f"log-{self.port}"
         command = [*before, sys.executable, "-m", "koordebpf", "run", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--probe-listen", f"127.0.0.1:{self.probe_port}"]
+        self.frames = folder / f"frames-{self.port}"
+        command += ["--frames", str(self.frames)] if keeps_frames else []
         self.run_dir = folder / "run"
         command += ["--audit", str(self.audit), "--run-dir", str(self.run_dir), *map(str, arguments)]
         with self._log.open("wb") as log:
@@ -84,7 +101,7 @@ class LiveAgent:
             return 0, str(absent)
 
     def readiness(self) -> tuple[int, list[str]]:
-        """Return the status of /readyz and the reasons it gives; status 0: nobody listens."""
+        """Return the status of /readyz and the reasons it gives; status 0: connection refused."""
         code, body = self.get("/readyz")
         return code, json.loads(body)["reasons"] if code else []
 
@@ -136,3 +153,5 @@ class LiveAgent:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        if error is None:
+            replay(self.frames)

@@ -53,22 +53,22 @@ class _Watched:
         cluster = self._cluster
         ends = time.monotonic() + (cluster.watch_s or float("inf"))
         late = b""
-        told = bisect_right(self._history, since, key=lambda change: change[0])
+        sent = bisect_right(self._history, since, key=lambda change: change[0])
         while not (cluster.server.stopping.is_set() or cluster.is_cut):
             with cluster.changed:
-                if told == len(self._history):
+                if sent == len(self._history):
                     cluster.changed.wait(_BOOKMARK_S)
-                news, version = self._history[told:], cluster.version
+                news, version = self._history[sent:], cluster.version
             if time.monotonic() >= ends:
                 cluster.watches_cut += 1
                 exchange.raw(b'40\r\n{"type":"MODIF')  # in the middle of a line
                 return
             for _, line in news:
-                # What is told again: the same at once, and the one before once more.
+                # What is sent again: the same event at once, and the one before it.
                 for each in [line] * cluster.repeats + [late] * (cluster.repeats > 1 and late != b""):
                     exchange.chunk(each + b"\n")
                 late = line
-            told += len(news)
+            sent += len(news)
             if not news:
                 exchange.event("BOOKMARK", {"kind": self.kind, "metadata": {"resourceVersion": str(version)}})
 

@@ -73,7 +73,7 @@ class RootCopy:
                 content = str(path.readlink())
             else:
                 content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-            # A file that comes and goes leaves its directory with another time.
+            # A file that was created and removed leaves its directory with another mtime.
             changed_ns = 0 if path.is_dir() else stat.st_mtime_ns
             found[str(path.relative_to(self._folder / "upper"))] = (stat.st_mode, changed_ns, content)
         return found

@@ -1,10 +1,11 @@
-"""Ten minutes of `koordebpf run`, the dry run, on a busy node: it must not grow.
+"""Ten minutes of `koordebpf run --enforce` on a busy node: it evicts, and must not grow. `make soak`.
 
     python -m tests.host.soak --minutes 10
 
-A node cgroup of 768 MiB, in which hogs grow over the threshold and die, a pod thrashes in its own limit, the whole node
-reclaims, pods are born and go, and the file source is rewritten each second. Every ten seconds one line: RSS, fds,
-threads and CPU of the agent. Exit code 1 if its memory grew, or its fds or threads, after the first two minutes.
+A node cgroup of 768 MiB, in which hogs grow over the threshold and are evicted, a pod thrashes in its own limit, the
+whole node reclaims, pods come and end, and the file source is rewritten each second. Every ten seconds one line: RSS,
+fds, threads and CPU of the agent. Exit code 1 if its memory grew, or its fds or threads, after the first two minutes,
+if an eviction failed, or if less than half of the crossings led to one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +25,7 @@ from typing import Any, Self
 import psutil
 
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from tests.bench.figure import percentile
 from tests.host.live_agent import LiveAgent
 from tests.support.loads.workloads import BUILD, Hog
 from tests.support.nodes import MIB, NodeCgroup
@@ -31,6 +34,7 @@ NODE_MIB = 768
 STEADY_PODS = 30
 PASSING_PODS = 10
 WARM_S = 120
+ENFORCE = ("--enforce", "--executor", "cgroup", "--evictions-per-minute", "1000")
 SAMPLE_S = 10
 MAX_GROWTH_BYTES = 1 * MIB  # between the medians of the first and the last third
 
@@ -50,7 +54,7 @@ class Load:
         (self._own_limit,) = node.add_pod("own-limit", limit_bytes=16 * MIB)
         for n in range(STEADY_PODS):
             node.add_pod(f"steady-{n}", be=n % 2 == 0)
-        self.crossings = self.births = self.writes = self.reclaims = 0
+        self.crossings = self.created = self.writes = self.reclaims = 0
         self._write()
 
     def step(self, second: int) -> None:
@@ -96,7 +100,7 @@ class Load:
         self._born += 1
         self._passing.append(f"passing-{self._born}")
         self._node.add_pod(self._passing[-1], containers=self._random.randint(1, 3))
-        self.births += 1
+        self.created += 1
 
     def _write(self) -> None:
         self._node.write_manifest(self._manifest, threshold_percent=self._random.choice([70, 72]), lower_percent=65)
@@ -149,15 +153,17 @@ def soak(minutes: float, seed: int) -> int:
         manifest = Path(folder) / "pods.json"
         with (
             Load(node, manifest, seed) as load,
-            LiveAgent(Path(folder), "--pods", manifest, "--node-cgroup", node.path) as agent,
+            LiveAgent(
+                Path(folder), "--pods", manifest, "--node-cgroup", node.path, *ENFORCE, keeps_frames=False
+            ) as agent,
         ):
             agent.becomes_ready()
             process = psutil.Process(agent.process.pid)
-            begun, samples, cpu_s = time.monotonic(), [], sample(process)["cpu_s"]
+            started_s, samples, cpu_s = time.monotonic(), [], sample(process)["cpu_s"]
             print("   s  RSS MiB  fds  threads  CPU %  ticks  failed  lost", flush=True)
             for second in range(int(minutes * 60)):
                 load.step(second)
-                time.sleep(max(0.0, begun + second + 1 - time.monotonic()))
+                time.sleep(max(0.0, started_s + second + 1 - time.monotonic()))
                 if (second + 1) % SAMPLE_S:
                     continue
                 now = sample(process)
@@ -175,18 +181,24 @@ def soak(minutes: float, seed: int) -> int:
                 )
                 if second + 1 > WARM_S:
                     samples.append(now)
-            plans = len(agent.plans())
-            kinds = sorted({outcome["result"] for plan in agent.plans() for outcome in plan["outcomes"]})
+            outcomes = [(plan, outcome) for plan in agent.plans() for outcome in plan["outcomes"]]
+            kinds = Counter(outcome["result"] for _, outcome in outcomes)
+            late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in outcomes]
             records = agent.metric("koordebpf_records_total")
             code = agent.stop()
             print(
-                f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.births} pods born,"
-                f" {load.writes} rewrites; {records:.0f} kernel records, {plans} audited plans: {', '.join(kinds)}"
+                f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.created} pods created,"
+                f" {load.writes} rewrites; {records:.0f} kernel records, {len(outcomes)} evictions: {dict(kinds)}"
             )
+            if late_ms:
+                print(
+                    f"decision to kill: p50 {percentile(late_ms, 0.5):.2f} ms, p99 {percentile(late_ms, 0.99):.2f} ms"
+                )
             wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
             wrong += [f"exit code {code}"] if code else []
             wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
-            wrong += [] if kinds == ["dry_run"] else [f"outcomes {kinds}, not dry runs"]
+            wrong += [] if set(kinds) <= {"done", "gone"} else [f"outcomes {dict(kinds)}"]
+            wrong += [] if kinds["done"] * 2 >= load.crossings else [f"{kinds['done']} evictions only"]
             print("; ".join(wrong) or "it did not grow")
             return int(bool(wrong))
 

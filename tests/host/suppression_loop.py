@@ -8,13 +8,15 @@ from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
-from koordebpf.collect.cpu import CpuCollector
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import build_view
+from koordebpf.state.series.node import node_series
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Measured, NodeMeasure, NodeView
 from koordebpf.units import NS_PER_S
@@ -47,6 +49,7 @@ class SuppressionLoop:
         self.state = SuppressState()
         self.changes: list[FileChange] = []
         self.each_pod = True
+        self.series = node_series()
 
     def view(self, strategy: ResourceThresholdStrategy) -> NodeView:
         now_ns = time.monotonic_ns()
@@ -54,7 +57,7 @@ class SuppressionLoop:
             now_ns=now_ns,
             since_ns=now_ns,
             node=NodeMeasure("cgroup", 1, 0),
-            cpu=self.collector.sample(now_ns, each_pod=self.each_pod),
+            cpu=self.collector.collect(now_ns, self.series, each_pod=self.each_pod),
         )
         return build_view(pods=(), node=None, strategy=strategy, measured=measured, feature_gates={})
 

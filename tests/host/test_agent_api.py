@@ -1,4 +1,4 @@
-"""The agent against an API server, end to end: real cgroups, a real hog, and a server that misbehaves when told to."""
+"""The agent against an API server, end to end: real cgroups, a real hog, and a server that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def ticks_per_s(agent: LiveAgent) -> float:
     def own_ticks() -> float:
         return agent.metric("koordebpf_ticks_total") - agent.metric("koordebpf_records_total")
 
-    begun, before = time.monotonic(), own_ticks()
+    started_s, before = time.monotonic(), own_ticks()
     time.sleep(3)
-    return (own_ticks() - before) / (time.monotonic() - begun)
+    return (own_ticks() - before) / (time.monotonic() - started_s)
 
 
 def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def test_a_missing_permission_is_named_and_not_tried_again_soon(story: Story) ->
     assert agent.log.count("refused: default/hog") <= cluster.asked().count("hog")
 
 
-def test_an_answer_that_comes_while_the_agent_ends_is_on_record(story: Story) -> None:
+def test_an_answer_that_comes_while_the_agent_ends_is_audited(story: Story) -> None:
     cluster = story.cluster()
 
     def end_it(exchange: Exchange) -> None:
@@ -184,6 +184,7 @@ def test_an_answer_that_comes_while_the_agent_ends_is_on_record(story: Story) ->
     assert reasons(cluster) == [("hog", "evictPodSuccess")]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story) -> None:
     cluster = story.cluster()
     cluster.answers["hog"].append(gives(500, status(500, "InternalError", "etcdserver: request timed out")))
@@ -218,7 +219,7 @@ def test_a_pod_made_again_under_its_name_is_not_touched_nor_is_another_one_in_it
 @pytest.mark.slow
 def test_a_grace_period_is_waited_for_and_costs_little(story: Story) -> None:
     cluster = story.cluster()
-    cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes go on for a while
+    cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes run for a while
     agent = story.agent(cluster.server.url).becomes_ready()
     _, other = story.grow()
     agent.said("evicted default/hog by api")
@@ -255,6 +256,7 @@ def test_a_new_threshold_holds_from_the_next_tick(story: Story) -> None:
     assert cluster.asked() == ["hog"]
 
 
+@pytest.mark.slow
 def test_an_unusable_nodeslo_leaves_the_last_good_one_in_force(story: Story) -> None:
     cluster = story.cluster()
     agent = story.agent(cluster.server.url).becomes_ready()
@@ -266,6 +268,7 @@ def test_an_unusable_nodeslo_leaves_the_last_good_one_in_force(story: Story) -> 
     assert cluster.asked() == ["hog"]
 
 
+@pytest.mark.slow
 def test_a_node_whose_capacity_is_no_quantity_does_not_end_the_agent(story: Story) -> None:
     cluster = story.cluster()
     agent = story.agent(cluster.server.url).becomes_ready()

@@ -45,6 +45,7 @@ def guard(cluster: LiveCluster, *names: str, allowed: int) -> None:
     cluster.pdbs.put("ADDED", budget(allowed))
 
 
+@pytest.mark.slow
 def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_is_evicted(story: Story) -> None:
     cluster = story.cluster()
     guard(cluster, "hog", allowed=0)
@@ -68,6 +69,7 @@ def test_who_is_blocked_is_not_even_asked_for_and_the_next_one_is_evicted(story:
     assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_where_no_other_pod_is_enough_the_server_is_asked_all_the_same(story: Story) -> None:
     cluster = story.cluster()
     guard(cluster, "hog", "other", allowed=0)
@@ -88,22 +90,23 @@ guards:
 """
 
 
+@pytest.mark.slow
 def test_an_eviction_that_did_not_help_is_the_last_one_for_a_while(story: Story, tmp_path: Path) -> None:
-    # GIVEN a pod that takes what the victim gives back: `hog` goes with 150 MiB while `web` takes 100
+    # GIVEN a pod that takes what the victim frees: `hog` is evicted with 150 MiB while `web` takes 100
     cluster = story.cluster(threshold_percent=50)
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
     agent = story.agent(cluster.server.url, "--config", config).becomes_ready()
     web = next(each for each in story.node.pod_paths["web"].iterdir() if each.is_dir())
 
-    def goes_for_nothing(exchange: Exchange) -> None:
+    def evicts_in_vain(exchange: Exchange) -> None:
         taker = Hog(web, 100, hold_s=120)
         story.hogs.append(taker)
         taker.wait_for("done")
         cluster.kill("hog")
         exchange.answer(201, EVICTED)
 
-    cluster.answers["hog"].append(goes_for_nothing)
+    cluster.answers["hog"].append(evicts_in_vain)
     other = Hog(story.other_path, 60, hold_s=120)
     story.hogs.append(other)
     other.wait_for("done")

@@ -21,9 +21,9 @@ import pytest
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.collect.signal_health import SignalHealth
 from koordebpf.kernel.backends.files import FilesSignals
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.signals.quality import quality_of
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
@@ -127,22 +127,24 @@ def test_a_changed_list_of_pods_is_taken(start: Start, node: NodeCgroup, manifes
     agent = start().becomes_ready()
     until(lambda: attributed(agent) == 1, "the first pod")
     node.add_pod("second")
-    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "the birth of a pod no source knows")
+    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "a new pod that no source knows")
     node.write_manifest(manifest)
     until(lambda: attributed(agent) == 2, "the second pod")
     gone = node.pods.pop(0)
     node.write_manifest(manifest)
     until(lambda: attributed(agent) == 1, f"{gone['metadata']['name']} is still there")
-    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "its cgroup is nobody's")
+    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "its cgroup has no pod")
 
 
 def _refused(agent: LiveAgent, code: int, *words: str) -> None:
     assert agent.process.wait(patience(STARTUP_S)) == code, agent.log
     assert "Traceback" not in agent.log
-    told = [line for line in agent.log.splitlines() if not re.match(r"\S+ \S+ [IW] ", line)]
-    assert all(word in told[-1] for word in words), agent.log
+    printed = [line for line in agent.log.splitlines() if not re.match(r"\S+ \S+ [IW] ", line)]
+    assert all(word in printed[-1] for word in words), agent.log
     # One sentence; click adds its usage to its own.
-    assert len([line for line in told if not line.startswith(("Usage: ", "Try "))]) == (1 if told[0] == told[-1] else 2)
+    assert len([line for line in printed if not line.startswith(("Usage: ", "Try "))]) == (
+        1 if printed[0] == printed[-1] else 2
+    )
 
 
 def test_a_missing_file_ends_the_start(start: Start, tmp_path: Path) -> None:
@@ -180,14 +182,14 @@ def test_a_port_in_use_ends_the_start(start: Start) -> None:
 
 
 def test_without_privileges_the_start_ends_with_what_to_do(node: NodeCgroup, tmp_path: Path) -> None:
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    tried = subprocess.run([*nobody, sys.executable, "-c", f"open({str(ROOT / 'koordebpf/cli/__init__.py')!r})"],
+    unprivileged = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    tried = subprocess.run([*unprivileged, sys.executable, "-c", f"open({str(ROOT / 'koordebpf/cli/__init__.py')!r})"],
                            check=False, capture_output=True)  # fmt: skip
     if tried.returncode:
-        pytest.skip(f"{OTHER_MACHINE}nobody cannot read this repository, or there is no setpriv")
-    # Of tmp_path nobody may see nothing.
+        pytest.skip(f"{OTHER_MACHINE}uid 65534 cannot read this repository, or there is no setpriv")
+    # uid 65534 may not read tmp_path.
     with LiveAgent(
-        tmp_path, "--pods", "/dev/null", "--node-cgroup", node.path, "--backend", "co-re", before=nobody
+        tmp_path, "--pods", "/dev/null", "--node-cgroup", node.path, "--backend", "co-re", before=unprivileged
     ) as agent:
         _refused(agent, 3, "BPF", "EPERM", "Run as root or give CAP_BPF")
 
@@ -219,7 +221,7 @@ def test_lost_records_are_made_good_by_a_rescan(
         agent = start().becomes_ready()
     is_files = backend_of(agent) == "files"
     agent.process.send_signal(signal.SIGSTOP)
-    # Two records each: the ring holds about 1,300; inotify tells of what lies below the node only.
+    # Two records each: the ring holds about 1,300; inotify reports only what lies below the node.
     for number in range(1000):
         path = (node.path if is_files else memory_cgroup) / str(number)
         path.mkdir()
@@ -228,7 +230,7 @@ def test_lost_records_are_made_good_by_a_rescan(
     node.write_manifest(manifest)
     agent.process.send_signal(signal.SIGCONT)
     agent.said("kernel records were lost; reading the cgroup tree again")
-    until(lambda: attributed(agent) == 2, "the pod whose birth was lost")
+    until(lambda: attributed(agent) == 2, "the pod whose mkdir was lost")
     assert agent.metric("koordebpf_lost_records_total") > 0
     if not is_files:  # an overflow is one loss: the tree was compared at once
         agent.refuses("kernel records lost since the last rescan")
@@ -242,7 +244,7 @@ def test_cgroups_whose_mkdir_no_program_reports_are_found_within_a_second(
     with NodeWatch(scope, None, 0, backend="files") as watch:
         blind = FilesSignals(watch.request, max_watches=0)
         watch.signals.close()
-        watch.signals, watch.quality = blind, quality_of(blind)
+        watch.signals, watch.health = blind, SignalHealth(blind)
         node.add_pod("unheard")
         uid = node.pods[-1]["metadata"]["uid"]
 
@@ -269,6 +271,7 @@ def test_a_pod_that_someone_else_deleted_is_no_victim_of_ours(start: Start, node
     assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, manifest: Path) -> None:
     # The shmem of a pod with a volume in memory is read from a file that is opened for it.
     node.pods[0]["spec"]["volumes"] = [{"name": "v", "emptyDir": {"medium": "Memory"}}]
@@ -278,7 +281,7 @@ def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, 
     agent.said("the tick ended unexpectedly")
     resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
     until(lambda: agent.metric("koordebpf_failed_ticks_total"), "the metric")
-    agent.becomes_ready()  # one more may have begun to fail meanwhile
+    agent.becomes_ready()  # one more may have started to fail meanwhile
     failed, ticks = agent.metric("koordebpf_failed_ticks_total"), agent.metric("koordebpf_ticks_total")
     until(lambda: agent.metric("koordebpf_ticks_total") >= ticks + 2, "the next ticks")
     assert agent.metric("koordebpf_failed_ticks_total") == failed
@@ -288,7 +291,7 @@ def test_an_unexpected_error_ends_one_tick_only(start: Start, node: NodeCgroup, 
 
 
 class Trace:
-    """`koordebpf trace --json` on a node, up once it has told of a cgroup made for that."""
+    """`koordebpf trace --json` on a node, ready once it has printed the creation of a probe cgroup."""
 
     def __init__(self, folder: Path, node: NodeCgroup, *arguments: object, wait: bool = True) -> None:
         self._out = folder / f"trace-{uuid.uuid4().hex}"
@@ -344,6 +347,7 @@ def thrash(container: Path, mib: int = 64, seconds: int = 2) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_a_pods_first_stall_has_its_name(single_stalls: None, follow: Follow, node: NodeCgroup, manifest: Path) -> None:
     trace = follow("--pods", manifest)
     uid = str(uuid.uuid4())
@@ -364,11 +368,11 @@ def test_a_pods_first_stall_has_its_name(single_stalls: None, follow: Follow, no
     limit.write_text(str(8 * MIB))
     thrash(container, seconds=1)
     stalls = until(lambda: trace.kinds("reclaim"), "stalls")
-    births = [row for row in trace.kinds("cgroup_mkdir") if row["name"] in (container.name, container.parent.name)]
-    assert [row["owner"]["pod_name"] for row in births] == ["newborn", "newborn"]
+    created = [row for row in trace.kinds("cgroup_mkdir") if row["name"] in (container.name, container.parent.name)]
+    assert [row["owner"]["pod_name"] for row in created] == ["newborn", "newborn"]
     assert stalls[0]["owner"]["pod_name"] == "newborn"
     assert stalls[0]["owner"]["pod_uid"] == uid
-    assert births[-1]["ts_ns"] < stalls[0]["ts_ns"]
+    assert created[-1]["ts_ns"] < stalls[0]["ts_ns"]
     assert not stalls[0]["is_global"]
 
 

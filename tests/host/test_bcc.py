@@ -106,9 +106,9 @@ def test_the_compiler_is_gone_and_the_programs_stay_until_close(
         assert not [row.path for row in psutil.Process().memory_maps() if "LLVM" in row.path or "bcc" in row.path]
         held = held_by(os.getpid())
         assert held.prog and held.map
-        births = decode_totals(signals.totals()).births
+        created = decode_totals(signals.totals()).births
         (memory_cgroup / "pod").mkdir()
-        assert decode_totals(signals.totals()).births > births
+        assert decode_totals(signals.totals()).births > created
         assert [source.signal for source in signals.sources if not source.works] == ["usage of all cgroups in one pass"]
     assert not wait_for_none(held.alive, patience(10))
 
@@ -189,8 +189,8 @@ def test_a_cpu_that_comes_back_is_heard_through_perf_buffers(
             os.sched_setaffinity(0, {1})
             (memory_cgroup / "pod").mkdir()
             assert poll.poll(10_000)
-            births = [record for record in map(decode, signals.read()) if isinstance(record, CgroupMkdir)]
-            assert "pod" in {record.name for record in births}
+            created = [record for record in map(decode, signals.read()) if isinstance(record, CgroupMkdir)]
+            assert "pod" in {record.name for record in created}
     finally:
         second.write_text("1")
         os.sched_setaffinity(0, cpus)

@@ -1,4 +1,4 @@
-"""The agent where nobody takes what it writes: it evicts in time, answers its probes, and ends when it is told to."""
+"""The agent while its sinks block: it evicts in time, answers its probes, and ends on SIGTERM."""
 
 from __future__ import annotations
 
@@ -99,7 +99,16 @@ def protects_and_ends(agent: LiveAgent, container: Path) -> None:
 
 
 @pytest.mark.story
-@pytest.mark.parametrize("what", ["stdout", "full disk", "fifo", "full fifo", "hung disk", "disk that hangs later"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "full fifo",
+        *(
+            pytest.param(what, marks=pytest.mark.slow)
+            for what in ("stdout", "full disk", "fifo", "hung disk", "disk that hangs later")
+        ),
+    ],
+)
 def test_a_hog_is_evicted_without_a_reader_of_log_and_audit(
     node: NodeCgroup, start: Start, pipe: FullPipe, stack: ExitStack, tmp_path: Path, what: str
 ) -> None:
@@ -170,6 +179,7 @@ def test_an_error_that_ends_the_agent_is_said_last(tmp_path: Path) -> None:
     assert last.startswith("koordebpf: --pods: None: source kubelet needs a file with the NodeSLO")
 
 
+@pytest.mark.slow
 def test_an_eviction_does_not_wait_for_room_in_run(
     node: NodeCgroup, start: Start, stack: ExitStack, tmp_path: Path
 ) -> None:

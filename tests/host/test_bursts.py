@@ -1,4 +1,4 @@
-"""A hundred bursts beside 55 innocent best-effort pods: the one that bursts goes, every time, and nobody else.
+"""A hundred bursts beside 55 innocent best-effort pods: the one that bursts is evicted, every time, and no other.
 
 A decision on usage from before the burst would find the hog small, and take the others in its place.
 """
@@ -46,7 +46,7 @@ def test_only_the_hog_is_evicted(node: NodeCgroup, tmp_path: Path) -> None:
             manifest = node.write_manifest(tmp_path / "pods.json", THRESHOLD_PERCENT, LOWER_PERCENT)
             with AgentProcess(node, manifest, audit=tmp_path / "audit.jsonl") as agent:
                 for burst in range(BURSTS):
-                    # Any growth and any phase of the agent's samples: as fast as it goes in half of the bursts.
+                    # Any growth and any phase of the agent's samples: at full speed in half of the bursts.
                     rate = chance.choice((0, 0, 1024, 2048))
                     hog = Hog(hog_container, HOG_MIB, rate_mib_s=rate, hold_s=60)
                     try:

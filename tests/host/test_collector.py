@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
@@ -58,7 +58,7 @@ def measure(node: NodeCgroup, manifest: Path, measures: bool) -> Any:
         assert watch.source is not None
         watch.source.start(lambda: None)
         watch.cluster()
-        collector = Collector(scope, watch.signals, watch.index)
+        collector = MemoryCollector(scope, watch.signals, watch.index)
         try:
             assert watch.signals.can_scan <= measures
             return collector.everything({}, (), None)
@@ -130,7 +130,7 @@ def test_below_the_threshold_one_read_is_enough_and_above_it_page_cache_is_looke
         NodeWatch(scope, None, 1 << 62) as watch,
         worker(flood, "page-cache", 128, "--seconds", "30", "--directory", "/var/tmp") as process,
     ):
-        collector = Collector(scope, watch.signals, watch.index)
+        collector = MemoryCollector(scope, watch.signals, watch.index)
         try:
             until(process, "begins")
             while node.usage_bytes() < 120 * MIB and process.poll() is None:

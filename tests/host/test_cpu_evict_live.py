@@ -133,7 +133,7 @@ def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode
     gates = "BECPUEvict=true,BEMemoryEvict=false"
     with LiveAgent(tmp_path, *busy.arguments(gates, strategy, cpuCoolTime="2s")) as agent:
         line = agent.has_plan()
-        # THEN the one of lower priority goes, and none of its processes is left
+        # THEN the pod of lower priority is evicted, and none of its processes is left
         assert (fired(line), victims(line)) == (["BECPUEvict"], [("low", "done")])
         assert burning["low"].wait() != 0
         (feature,) = [each for each in line["features"] if each["victims"]]
@@ -141,7 +141,7 @@ def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode
         agent.said("evicting default/low (priority 5000, 1 CPU): best-effort pods may have ")
         name = 'koordebpf_evictions_total{executor="cgroup",reason="BECPUEvict",result="done"}'
         until(lambda: agent.metric(name) == 1, lambda: agent.log)
-        # WHEN its object is gone too, and who stays asks for no more than there is THEN nobody else goes
+        # WHEN its object is gone too, and the other pods request no more than there is THEN no other pod is evicted
         busy.node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": {BATCH: "1"}}
         busy.tell(strategy, without="low")
         agent.said("no longer short of CPU: ")
@@ -151,6 +151,7 @@ def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode
     assert [victims(each) for each in agent.plans()] == [[("low", "done")]]
 
 
+@pytest.mark.slow
 def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp_path: Path) -> None:
     # GIVEN pods that ask for 8 CPUs of batch-cpu where 2 are allocatable, and use what a fifth of one is
     busy.add("low", asks=6500, priority=5000)
@@ -197,6 +198,7 @@ def test_a_node_without_cpu_loses_its_hog_and_no_pod_for_what_its_window_remembe
     assert [victims(each) for each in agent.plans()] == [[("hog", "done")]]
 
 
+@pytest.mark.slow
 def test_pods_are_evicted_for_what_is_requested_too_much_of_though_they_work(busy: BusyNode, tmp_path: Path) -> None:
     busy.add("first", asks=1900, labels=ENABLED)
     busy.add("second", asks=1800, priority=5000, labels=ENABLED)
@@ -214,6 +216,7 @@ def test_pods_are_evicted_for_what_is_requested_too_much_of_though_they_work(bus
     assert len(agent.plans()) == 1
 
 
+@pytest.mark.slow
 def test_a_shortage_of_memory_does_not_wait_for_one_of_cpu(busy: BusyNode, tmp_path: Path) -> None:
     # GIVEN a round for CPU after which the next one is a long time away
     busy.add("asks", asks=3000, labels=ENABLED)

@@ -112,7 +112,7 @@ def demo(*arguments: str) -> Iterator[Demo]:
         yield running
     finally:
         if running.process.poll() is None:
-            running.process.send_signal(signal.SIGCONT)  # whoever was stopped
+            running.process.send_signal(signal.SIGCONT)  # in case it was stopped
             running.process.terminate()
             running.process.communicate()
         for pipe in (running.process.stdout, running.process.stderr):
@@ -167,8 +167,8 @@ def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
     assert (code, err) == (0, ""), out
     assert "verdict: as it should be\n" in out
     assert "evicting default/hog (priority 5000" in out
-    told = [line.split()[2] for line in out.splitlines() if line.split()[1:2] == ["ms"]]
-    assert told == ["crossed", "seen", "decided", "killed", "back"]
+    steps = [line.split()[2] for line in out.splitlines() if line.split()[1:2] == ["ms"]]
+    assert steps == ["crossed", "seen", "decided", "killed", "back"]
     assert max(map(len, out.splitlines())) <= 80
     assert running.left() == []
     machine, expected = of_demo_page()
@@ -199,6 +199,7 @@ def test_no_pod_is_evicted_for_page_cache() -> None:
     assert running.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
     with demo("--json") as running:
@@ -212,11 +213,11 @@ def test_an_interrupted_demo_leaves_nothing(number: signal.Signals) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("enough_for_two")
-def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
+def test_what_a_killed_demo_left_is_removed_at_the_next_start() -> None:
     with demo("--json") as killed, demo("--json", "--story", "own-limit") as bystander:
         killed.wait_for("worker", "ready", "hog")
         bystander.wait_for("worker", "ready", "thrash")
-        # Its story goes no further while others begin, however long that takes here.
+        # Its story stands still while others start, however long that takes here.
         bystander.process.send_signal(signal.SIGSTOP)
         killed.process.kill()
         killed.process.wait()
@@ -231,6 +232,7 @@ def test_what_a_killed_demo_left_goes_at_the_next_start() -> None:
             assert len(bystander.left()) == 7
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_is_a_bad_verdict() -> None:
     with demo("--json") as running:
         running.wait_for("worker", "ready", "hog")
@@ -250,6 +252,7 @@ def test_what_an_agent_says_that_does_not_start_is_shown(monkeypatch: pytest.Mon
     assert not list(find_memory_hierarchy().mount_point.glob(f"koordebpf-demo-{os.getpid()}"))
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_cleanly() -> None:
     with demo("--json") as running:
         running.wait_for("worker", "ready", "hog")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import decode_totals, unpack_memcgs
@@ -27,9 +27,9 @@ STORM_MS = 300
 
 
 @pytest.fixture
-def measure(watch_node: WatchNode) -> Iterator[tuple[NodeWatch, Collector]]:
+def measure(watch_node: WatchNode) -> Iterator[tuple[NodeWatch, MemoryCollector]]:
     watch = watch_node()
-    collector = Collector(watch.scope, watch.signals, watch.index)
+    collector = MemoryCollector(watch.scope, watch.signals, watch.index)
     yield watch, collector
     collector.close()
 
@@ -62,7 +62,7 @@ def test_a_cgroup_that_is_removed_in_the_middle_of_a_measurement_has_no_memory(
     for name in names:
         node.add_pod(name)
     watch = watch_node()
-    collector = Collector(watch.scope, watch.signals, watch.index)
+    collector = MemoryCollector(watch.scope, watch.signals, watch.index)
     try:
         assert all(pod.memory is not None for pod in collector.everything({}, (), None).pods)
         # The index, which knows of it from the ring alone, is behind the kernel: as if it went between two reads.
@@ -95,7 +95,9 @@ def test_a_kept_file_of_a_removed_cgroup_says_so_and_the_next_of_that_name_is_an
     path.rmdir()
 
 
-def test_measuring_continues_while_pods_come_and_go(node: NodeCgroup, measure: tuple[NodeWatch, Collector]) -> None:
+def test_measuring_continues_while_pods_come_and_go(
+    node: NodeCgroup, measure: tuple[NodeWatch, MemoryCollector]
+) -> None:
     watch, collector = measure
     stop = threading.Event()
     passed: list[str] = []
@@ -138,7 +140,7 @@ def test_sums_that_begin_again_under_an_old_id_are_no_negative_stall(node: NodeC
     first = storm_in(container, 2 * STORM_MS).episodes
     grown = window.push(1, stalls_of(watch.signals).values(), watch.index.subtree_pod)
     assert grown[NODE].limit_count == first
-    watch.signals.forget(own)  # as after its death: whoever has the id now begins at zero
+    watch.signals.forget(own)  # as after its removal: a cgroup that reuses the id starts at zero
     assert own not in stalls_of(watch.signals)
     second = visit(folder, 1, make_child(node.path, "home"))
     assert second < first
@@ -158,7 +160,7 @@ def test_a_renamed_cgroup_keeps_its_id_its_sums_and_its_files(
     status = node.pods[0]["status"]["containerStatuses"][0]
     status["containerID"] = f"containerd://{new_name}"  # the runtime tells the new one, the directory has the old
     watch = watch_node()
-    collector = Collector(watch.scope, watch.signals, watch.index)
+    collector = MemoryCollector(watch.scope, watch.signals, watch.index)
     own, counts = cgroup_id(container), watch.signals.name != "files"
     try:
         assert watch.index.owner(own).container_name is None

@@ -1,4 +1,4 @@
-"""What goes wrong with the agent as a process: killed, stopped, amid a storm of forks; and objects of another build."""
+"""What goes wrong with the agent as a process: killed, stopped, in a storm of forks; and objects of another build."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.tracefs import NO_TRACEFS
 N = 23
 STORM_MS = 600_000  # longer than any test: it is stopped
 FORKS, ALIVE, FORK_MS = 2000, 200, 20
-START_S = 120  # amid a storm
+START_S = 120  # during a storm
 MAX_GROWTH_BYTES = 8 * MIB  # a whole ring of records that are decoded at once is some of them
 STALLS = 'koordebpf_pod_stall_seconds_total{namespace="default",pod="storm",scope="limit"}'
 
@@ -108,7 +108,7 @@ def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start
         assert first.stop(signal.SIGKILL) == -signal.SIGKILL
         until(lambda: not held.alive(), "the kernel has freed all of it")
 
-        begun = time.monotonic()
+        started_s = time.monotonic()
         second = start()
         pid = second.process.pid
         totals, stalls = OtherMap(pid, "totals"), OtherMap(pid, "stalls")
@@ -118,13 +118,13 @@ def test_after_sigkill_nothing_is_left_and_the_next_agent_counts_from_zero(start
         later = decode_totals(totals.first())
         totals.close()
         stalls.close()
-        told_s = second.metric(STALLS)
-        elapsed_s = time.monotonic() - begun
+        stalled_s = second.metric(STALLS)
+        elapsed_s = time.monotonic() - started_s
         # One task cannot stall for longer than there was time since this agent began, however long it had before.
         row = rows[cgroup_id(container)]
         assert 0 < row.limit.total_ns <= row.limit.count * row.limit.max_ns
         assert row.limit.total_ns / 1e9 <= elapsed_s
-        assert 0 < told_s <= elapsed_s
+        assert 0 < stalled_s <= elapsed_s
         assert early.episodes <= row.limit.count <= later.episodes + 1  # its last end may be between the two sums
         assert "Traceback" not in second.log
         assert second.stop() == 0
@@ -152,7 +152,7 @@ def test_an_agent_that_was_stopped_catches_up_and_decides_on_what_is_now(start: 
         agent.becomes_ready()
         assert (attributed(agent), without_pod(agent)) == (2, 0)
     assert agent.plans() == []
-    # One that is still there when it goes on is found at once.
+    # A pod that is still there when the agent continues is found at once.
     agent.process.send_signal(signal.SIGSTOP)
     hog = Hog(container, 200, hold_s=60)
     born = node.add_pod("born")

@@ -19,7 +19,8 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.pages.explain import decode_audit, explained
 from koordebpf.state.outcome import Result
-from koordebpf.store.audit import AuditLog, AuditRecord, OpenPlan
+from koordebpf.store.audit import AuditLog
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import Exchange, until
@@ -107,7 +108,7 @@ def test_a_full_disk_loses_no_line_that_fits_into_memory(small_disk: Path) -> No
     before = numbers(path)
     assert before == list(range(len(before))) and log.waiting == tried - len(before)
     path.rename(path.with_suffix(".full"))
-    os.truncate(path.with_suffix(".full"), 0)  # somebody makes room
+    os.truncate(path.with_suffix(".full"), 0)  # another process makes room
     assert log.catch_up()
     survived = before + numbers(path)
     tell("disk full for 20 lines", tried, len(survived))
@@ -154,6 +155,7 @@ def test_a_file_that_others_rotate_or_remove_loses_nothing_of_ours(tmp_path: Pat
     assert log.write(record(LINES)) and numbers(path) == [LINES]
 
 
+@pytest.mark.slow
 def test_an_eviction_does_not_wait_for_a_full_disk(node: NodeCgroup, start: Start, small_disk: Path) -> None:
     (container,) = node.add_pod("hog", priority=5000)
     audit = small_disk / "audit.jsonl"
@@ -175,7 +177,7 @@ def test_an_eviction_does_not_wait_for_a_full_disk(node: NodeCgroup, start: Star
 
 
 @pytest.mark.story
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_a_killed_agent_loses_no_record_and_its_successor_evicts_no_pod_twice(
     node: NodeCgroup, start: Start, tmp_path: Path, moment: str
 ) -> None:
@@ -209,7 +211,7 @@ def test_a_killed_agent_loses_no_record_and_its_successor_evicts_no_pod_twice(
     assert len(interrupted) == N
     assert all(each.outcomes == () and "spark" not in each.sentence for each in interrupted)
     assert "The agent ended before it knew" in explained(interrupted[0])
-    # Before the act nobody was told: the successor does it, once. After it, the hog is gone by itself.
+    # Before the act nothing was sent: the successor acts, once. After it, the hog is gone by itself.
     tell(f"killed {moment} the act, evictions twice", N, N - sum(name != "hog" for name in evicted))
     assert evicted == (["hog"] * N if moment == "before" else [])
 
@@ -265,11 +267,11 @@ def test_an_agent_that_is_killed_during_an_api_eviction_evicts_no_pod_twice(
             asked += cluster.asked()
             records += decode_audit(second.audit.read_bytes(), "audit")[0]
     interrupted = [each for each in records if each.interrupted]
-    tell(f"killed amid an API eviction, {moment} the server acted, records", N_API, len(interrupted))
+    tell(f"killed during an API eviction, {moment} the server acted, records", N_API, len(interrupted))
     # Before: the first agent's request came to nothing, and the successor's is the one that counts.
     assert asked == ["hog"] * (2 * N_API if moment == "before" else N_API)
     assert [outcome.result for each in interrupted for outcome in each.outcomes] == [Result.SENT] * N_API
-    print(f"killed amid an API eviction, {moment} the server acted: tried {N_API}, evicted twice 0, others evicted 0")
+    print(f"killed during an API eviction, {moment} the server acted: tried {N_API}, evicted twice 0, others evicted 0")
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_controller_keeps_its_lease_whatever_the_wall_clock_says(
         processes.append(controller(config, {}))  # on another machine, where the clock is right
         for number, ahead_s in enumerate(STEPS_S):
             clock.step(realtime_s=ahead_s)
-            for _ in range(2):  # it goes on to renew, by its new time
+            for _ in range(2):  # it keeps renewing, by its new time
                 old = lease()["renewTime"]
                 until(lambda old=old: lease()["renewTime"] != old, "a renewal")
             assert is_of(clock, moment(lease()["renewTime"]))

@@ -1,4 +1,4 @@
-"""An agent that is killed in the middle of a kill, its victim frozen: who ends that, and what is on record of it."""
+"""An agent that is killed in the middle of a kill, its victim frozen: who ends that, and what the audit has of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.report.pages.explain import decode_audit, explained
 from koordebpf.state.outcome import Result
-from koordebpf.store.audit import AuditRecord
+from koordebpf.store.audit_record import AuditRecord
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
@@ -25,7 +25,7 @@ N = 3
 
 
 class Frozen(Ladder):
-    """A node whose agent dies while its best-effort pod is frozen; its successors have nobody to evict."""
+    """A node whose agent dies while its best-effort pod is frozen; its successors have no pod to evict."""
 
     def __init__(self, node: NodeCgroup, folder: Path, mounts: dict[str, ControllerMount]) -> None:
         super().__init__(node, mounts)
@@ -69,7 +69,7 @@ def interrupted(agent: LiveAgent) -> AuditRecord:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["frozen", "signalled"])
-def test_its_successor_finishes_the_kill_and_puts_it_on_record(frozen: Frozen, moment: str) -> None:
+def test_its_successor_finishes_the_kill_and_audits_it(frozen: Frozen, moment: str) -> None:
     finished = 0
     for _ in range(N):
         hog = frozen.hog(700)
@@ -90,14 +90,14 @@ def test_its_successor_finishes_the_kill_and_puts_it_on_record(frozen: Frozen, m
             assert agent.stop() == 0
         assert not frozen.is_frozen
         finished += 1
-    print(f"killed amid a kill, {moment}: tried {N}, finished {finished}, left frozen {N - finished}")
+    print(f"killed during a kill, {moment}: tried {N}, finished {finished}, left frozen {N - finished}")
 
 
 @pytest.mark.slow
 def test_another_cgroup_in_its_place_is_thawed_and_no_task_in_it_dies(frozen: Frozen) -> None:
     hog = frozen.hog(700)
     frozen.kill_agent("frozen")
-    # GIVEN the file tells of a cgroup that is no more: another one has its name
+    # GIVEN the file names a cgroup that was removed: another one has its name
     (file,) = (frozen.folder / "run").glob("*/in-flight.jsonl")
     own = str(frozen.pod.stat().st_ino)
     file.write_text(file.read_text().replace(f'"cgroup_id":{own},"version"', f'"cgroup_id":{int(own) + 1},"version"'))

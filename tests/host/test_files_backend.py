@@ -124,16 +124,16 @@ def test_exactly_23_mkdirs_and_rmdirs(memory_cgroup: Path, make_signals: Make) -
         path.mkdir()
     ids = [path.stat().st_ino for path in paths]
     assert select.select([signals], [], [], 10)[0]
-    births = records(signals)
+    created = records(signals)
     for path in paths:
         path.rmdir()
     deaths = records(signals)
     own, level = memory_cgroup.stat().st_ino, totals(signals)
-    assert all(isinstance(each, CgroupMkdir) for each in births) and all(
+    assert all(isinstance(each, CgroupMkdir) for each in created) and all(
         isinstance(each, CgroupRmdir) for each in deaths
     )
-    told = [(each.cgroup_id, each.parent_id, each.name) for each in births if isinstance(each, CgroupMkdir)]
-    assert told == [(ids[i], own, f"pod{i}") for i in range(N)]
+    seen = [(each.cgroup_id, each.parent_id, each.name) for each in created if isinstance(each, CgroupMkdir)]
+    assert seen == [(ids[i], own, f"pod{i}") for i in range(N)]
     assert [each.cgroup_id for each in deaths] == ids
     assert (level.births, level.deaths, level.ring_sent, level.ring_lost) == (N, N, 2 * N, 0)
     assert not signals.read()
@@ -143,14 +143,14 @@ def test_a_tree_that_is_made_at_once_is_seen_whole_and_parents_first(memory_cgro
     signals = make_signals()
     for pod in range(5):
         (memory_cgroup / f"slice/pod{pod}/container").mkdir(parents=True)
-    births = [each for each in records(signals) if isinstance(each, CgroupMkdir)]
+    created = [each for each in records(signals) if isinstance(each, CgroupMkdir)]
     known = {memory_cgroup.stat().st_ino}
-    for birth in births:
-        assert birth.parent_id in known
-        known.add(birth.cgroup_id)
+    for each in created:
+        assert each.parent_id in known
+        known.add(each.cgroup_id)
     assert sorted(known) == sorted(cgroup_id for cgroup_id, _, _ in walk(memory_cgroup))
-    assert {birth.level for birth in births if birth.name == "container"} == {
-        next(birth.level for birth in births if birth.name == "slice") + 2
+    assert {each.level for each in created if each.name == "container"} == {
+        next(each.level for each in created if each.name == "slice") + 2
     }
 
 
@@ -258,7 +258,7 @@ def test_exactly_23_oom_kills(memory_cgroup: Path, make_signals: Make, is_node: 
 
 def test_populated_changes_are_reported(memory_cgroup: Path, make_signals: Make, hierarchy: MemoryHierarchy) -> None:
     if hierarchy.version == 1:
-        pytest.skip(f"{OTHER_MACHINE}cgroup v1 tells nobody whether a cgroup is populated")
+        pytest.skip(f"{OTHER_MACHINE}cgroup v1 does not report whether a cgroup is populated")
     child = make_child(memory_cgroup, "container")
     own = child.stat().st_ino
     signals = make_signals()
@@ -271,17 +271,17 @@ def test_populated_changes_are_reported(memory_cgroup: Path, make_signals: Make,
             os._exit(0)
         for is_populated in (True, False):
             until(lambda: select.select([signals], [], [], 0)[0], "the event")
-            told: list[CgroupPopulated] = []
+            seen: list[CgroupPopulated] = []
             until(
-                lambda told=told: (
-                    told.extend(
+                lambda seen=seen: (
+                    seen.extend(
                         each for each in records(signals) if isinstance(each, CgroupPopulated) and each.cgroup_id == own
                     )
-                    or told
+                    or seen
                 ),
                 "populated",
             )
-            assert [each.populated for each in told] == [is_populated]
+            assert [each.populated for each in seen] == [is_populated]
             if is_populated:
                 os.write(go[1], b"g")
                 os.waitpid(pid, 0)

@@ -158,7 +158,7 @@ class TestTrace:
             wanted.add("populated")
         if hierarchy.version == 1:
             wanted.add("cgroup_rename")
-        told = tmp_path / "told"
+        lines = tmp_path / "lines"
         command = [
             sys.executable,
             "-m",
@@ -171,16 +171,19 @@ class TestTrace:
             str(node.path),
         ]
         deadline = time.monotonic() + TIMEOUT_S
-        with told.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, env=ENV) as process:
+        with (
+            lines.open("w") as out,
+            subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, env=ENV) as process,
+        ):
             while time.monotonic() < deadline and process.poll() is None:
                 provoke(node, victim, hierarchy)
-                if all(f'"kind":"{kind}"' in told.read_text() for kind in wanted):
+                if all(f'"kind":"{kind}"' in lines.read_text() for kind in wanted):
                     break
             process.terminate()
             _, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, err
         by_kind: dict[str, list[dict[str, Any]]] = {}
-        for line in map(json.loads, told.read_text().splitlines()):
+        for line in map(json.loads, lines.read_text().splitlines()):
             by_kind.setdefault(line["kind"], []).append(line)
         assert wanted - by_kind.keys() == set()
         for lines in by_kind.values():
@@ -291,6 +294,7 @@ class TestTrace:
         assert len(text) == N + 1
         assert max(map(len, text)) <= 80
 
+    @pytest.mark.slow
     @only_programs
     def test_what_was_lost_is_said_at_the_end(self, tight: Path, node: NodeCgroup) -> None:
         process = start("trace", "--kind", "reclaim", "--json", "--node-cgroup", str(node.path))
@@ -310,7 +314,7 @@ class TestTrace:
         assert all(json.loads(line)["kind"] == "reclaim" for line in out.splitlines()[1:])
 
     @only_programs
-    def test_a_reader_that_goes_away_ends_it(self, tight: Path, node: NodeCgroup) -> None:
+    def test_a_reader_that_closes_its_end_ends_it(self, tight: Path, node: NodeCgroup) -> None:
         process = start("trace", "--kind", "reclaim", "--node-cgroup", str(node.path))
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith("TIME ")
@@ -352,7 +356,7 @@ class TestTrace:
 
 
 def provoke(node: NodeCgroup, victim: Path, hierarchy: MemoryHierarchy) -> None:
-    """Let a cgroup be born, named anew and die, and a process move there and be killed for a limit."""
+    """Create, rename and remove a cgroup, and let a process move there and be killed for a limit."""
     born = node.path / "kubepods/besteffort/podborn"
     born.mkdir()
     if hierarchy.version == 1:
@@ -484,7 +488,7 @@ def read_until(fd: int, text: str, decoder: codecs.IncrementalDecoder) -> str:
 
 
 class TestDoctor:
-    def test_it_says_how_each_signal_is_had_here(self) -> None:
+    def test_it_says_how_each_signal_is_obtained(self) -> None:
         done = koordebpf("doctor", "--json")
         report = json.loads(done.stdout)
         assert done.returncode == report["exit_code"] == {"all": 0, "degraded": 1}[report["health"]]
@@ -504,13 +508,13 @@ class TestDoctor:
 
     def test_each_fault_has_a_hint(self) -> None:
         report = json.loads(koordebpf("doctor", "--json").stdout)
-        told = {fix["signal"]: fix for fix in report["fixes"]}
+        fixes = {fix["signal"]: fix for fix in report["fixes"]}
         for source in report["sources"]:
-            assert bool(source["reason"]) is (source["signal"] in told)
-        assert all(fix["fixes"] or fix["otherwise"] for fix in told.values())
+            assert bool(source["reason"]) is (source["signal"] in fixes)
+        assert all(fix["fixes"] or fix["otherwise"] for fix in fixes.values())
         text = koordebpf("doctor", "--fix").stdout
         assert max(map(len, text.splitlines())) <= 80
-        for fix in told.values():
+        for fix in fixes.values():
             for change in fix["fixes"]:
                 assert all(line in text for line in change["command"].splitlines())
 
@@ -537,6 +541,7 @@ class TestDoctor:
         assert fix["signal"] == "memory controller"
         assert fix["fixes"][0]["command"].startswith("mount -t cgroup2 ")
 
+    @pytest.mark.slow
     def test_it_says_which_policies_can_hold_the_best_effort_pods_of_a_node(self, node: NodeCgroup) -> None:
         node.add_pod("be")
         command = ("doctor", "--json", "--node-cgroup", str(node.path))

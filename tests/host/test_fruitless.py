@@ -1,4 +1,4 @@
-"""Evictions that bring nothing: the next candidate goes at once, and the same one is not chosen again and again."""
+"""Evictions that bring nothing: the next candidate is evicted at once, and the same one is not chosen over and over."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_memory_that_outlives_every_process_of_the_victim(shortage: Shortage, li
     assert code == "no_effect"
     assert "still holds" in why if lives else "no process" in why
     assert agent.metric(f'koordebpf_barred_pods{{reason="{"memory_stays" if lives else "no_process"}"}}') == 1
-    # What killed nobody is not in the budget.
+    # What killed no process is not in the budget.
     kept = next(shortage.folder.glob("run/**/evictions.json")).read_text()
     assert (shortage.uid("hog") in kept) is lives
 
@@ -175,7 +175,7 @@ def test_a_victim_that_cannot_die(shortage: Shortage, hierarchy: MemoryHierarchy
         (freezer / "freezer.state").write_text("FROZEN")
         agent = shortage.agent("--executor", "cgroup")
         other = shortage.grow(shortage.other_path, OTHER_MIB)
-        # WHEN the signal has had its ten seconds, the other one goes
+        # WHEN the signal has had its ten seconds THEN the other pod is killed
         assert other.process.wait(patience(30)) != 0
         seconds_pass(agent)
         assert process.poll() is None

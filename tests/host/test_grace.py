@@ -26,6 +26,7 @@ def has_grace(story: Story, name: str, seconds: int) -> None:
     pod["spec"]["terminationGracePeriodSeconds"] = seconds
 
 
+@pytest.mark.slow
 def test_a_grace_period_of_a_day_is_cut(story: Story) -> None:
     has_grace(story, "hog", 86400)
     cluster = story.cluster()

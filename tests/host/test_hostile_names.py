@@ -95,7 +95,7 @@ def test_cgroups_that_are_no_text_keep_no_agent_from_its_work(held: HeldNode, tm
             agent.started().becomes_ready()
             until(lambda: agent.lines(), lambda: f"a write: {agent.log}")
             time.sleep(3)
-            # THEN it goes on, says so in JSON that can be read, and prints nothing that is obeyed
+            # THEN it continues, says so in JSON that can be read, and prints nothing that is obeyed
             assert agent.metric("koordebpf_failed_ticks_total") == 0, agent.log
             for arguments in (
                 ["explain", "--writes", "--run-dir", str(agent.run_dir)],

@@ -13,7 +13,7 @@ import pytest
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import check_layout, decode_totals, kinds_mask
@@ -53,7 +53,7 @@ def second_cpu_gone(second_cpu: Path) -> Path:
 
 @pytest.fixture
 def cpusets(tmp_path: Path) -> Iterator[MemoryHierarchy]:
-    """Give the cpuset controller as a hierarchy of cgroup v1, as far as births and moves in it go."""
+    """Give the cpuset controller as a hierarchy of cgroup v1, as far as mkdir and moves in it are concerned."""
     mount_point = tmp_path / "cpuset"
     mount_point.mkdir()
     subprocess.run(["mount", "-t", "cgroup", "-o", "cpuset", "cpuset", mount_point], check=True)
@@ -160,7 +160,7 @@ def take_a_block_away() -> Path:
     """Take the last block of memory offline that the kernel can empty; return its `state` file."""
     blocks = sorted(MEMORY.glob("memory[0-9]*"), key=lambda block: int(block.name.removeprefix("memory")))
     if not blocks:
-        pytest.skip(f"{OTHER_MACHINE}its kernel has no memory that comes and goes (CONFIG_MEMORY_HOTPLUG)")
+        pytest.skip(f"{OTHER_MACHINE}its kernel has no memory hotplug (CONFIG_MEMORY_HOTPLUG)")
     for block in reversed(blocks):
         try:
             (block / "state").write_text("offline")
@@ -170,10 +170,10 @@ def take_a_block_away() -> Path:
     pytest.skip(f"{OTHER_MACHINE}none of its {len(blocks)} blocks of memory can be emptied")
 
 
-def test_memory_that_goes_and_comes_back_is_the_nodes(hierarchy: MemoryHierarchy) -> None:
+def test_memory_that_is_unplugged_and_plugged_again_is_the_nodes(hierarchy: MemoryHierarchy) -> None:
     block_bytes = int((MEMORY / "block_size_bytes").read_text(), 16)
     with NodeWatch(open_scope(hierarchy, None), None, 0) as watch:
-        collector = Collector(watch.scope, watch.signals, watch.index)
+        collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         try:
             before = collector.node().total_bytes
             state = take_a_block_away()

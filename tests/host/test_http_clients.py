@@ -1,4 +1,4 @@
-"""A live agent whose HTTP clients mean no good: the kubelet's probes are answered, and it goes on ticking."""
+"""A live agent whose HTTP clients mean no good: the kubelet's probes are answered, and it keeps ticking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent on a node that socket buffers fill: the pod that holds them goes, and its neighbours stay."""
+"""An agent on a node that socket buffers fill: the pod that holds them is evicted, and its neighbours stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real process trees in real cgroups: what is meant dies, all of it, and nobody else."""
+"""Real process trees in real cgroups: the target dies, all of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill, frozen_by
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 from tests.support.patience import patience
@@ -91,7 +92,7 @@ class Site:
         return [int(pid) for file in self.path.rglob("cgroup.procs") for pid in file.read_text().split()]
 
     def close(self) -> None:
-        # First, or whoever is frozen does not die: on v1 nobody does in the refrigerator.
+        # First, or a frozen task does not die: on v1 none does in the refrigerator.
         if self.freezer is not None and self.freezer.exists():
             for state in self.freezer.rglob("freezer.state"):
                 state.write_text("THAWED")
@@ -233,28 +234,28 @@ def frozen(site: Site, below: str = "") -> Path:
     return path
 
 
-def begun(site: Site) -> UnfinishedKill:
+def unfinished(site: Site) -> UnfinishedKill:
     return UnfinishedKill("u-1", "be", "spark-1", time.monotonic_ns(), site.target())
 
 
 @pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
 def test_a_kill_that_was_left_in_the_middle_is_finished_and_no_pod_stays_frozen(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)", below="a")
-    assert finish_kill(begun(site)) is None  # it runs: whether it was meant to is not known
+    assert finish_kill(unfinished(site)) is None  # it runs: whether it was meant to is not known
     path = frozen(site)
-    assert frozen_by(begun(site)) == path
-    outcome = finish_kill(begun(site))
+    assert frozen_by(unfinished(site)) == path
+    outcome = finish_kill(unfinished(site))
     assert outcome is not None
     assert (outcome.result, outcome.uid, outcome.killed_tasks) == (Result.DONE, "u-1", 1)
     assert child.wait(patience(5)) == -9
-    assert frozen_by(begun(site)) is None
+    assert frozen_by(unfinished(site)) is None
 
 
 @pytest.mark.parametrize("site", [kind for kind in HERE if kind != "v1-bare"], indirect=True)
 def test_a_container_that_another_process_paused_is_no_kill_that_was_left(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)", below="a")
     frozen(site, "a")
-    assert finish_kill(begun(site)) is None
+    assert finish_kill(unfinished(site)) is None
     assert child.poll() is None
 
 
@@ -263,9 +264,9 @@ def test_a_kill_that_was_left_and_is_refused_now_thaws(site: Site) -> None:
     child = site.spawn("import time; time.sleep(30)")
     frozen(site)
     another = msgspec.structs.replace(site.target(), cgroup_id=site.target().cgroup_id + 1)
-    outcome = finish_kill(msgspec.structs.replace(begun(site), target=another))
+    outcome = finish_kill(msgspec.structs.replace(unfinished(site), target=another))
     assert outcome is not None and outcome.result is Result.GONE
-    assert frozen_by(begun(site)) is None
+    assert frozen_by(unfinished(site)) is None
     assert child.poll() is None
 
 
@@ -303,9 +304,9 @@ def test_a_removed_cgroup_is_gone(site: Site) -> None:
 
 
 def test_a_cgroup_that_vanishes_after_it_was_opened_is_empty(site: Site) -> None:
-    with Kill.begin(site.target()) as under_way:
+    with Kill.begin(site.target()) as running:
         site.path.rmdir()
-        report = under_way.finish(deadline_ns=time.monotonic_ns() + NS_PER_S)
+        report = running.finish(deadline_ns=time.monotonic_ns() + NS_PER_S)
     assert report.left_tasks == 0 and report.empty_ns is not None
 
 
@@ -345,7 +346,7 @@ def test_what_does_not_die_in_time_is_reported(site: Site) -> None:
 def _victim(site: Site) -> Victim:
     candidate = Candidate(
         rank=1, uid="u-1", namespace="be", name="spark-1", cgroup_id=site.target().cgroup_id, priority=5000,
-        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+        holdings=(Holding(MEMORY, 1, 1),), koordinator_credit_bytes=1,
     )  # fmt: skip
     return Victim(candidate=candidate, reason="evicted", message="trigger by koordlet feature X, kill pod: spark-1")
 
@@ -385,7 +386,7 @@ def test_a_reaper_outlives_whatever_ends_a_kill(site: Site, monkeypatch: pytest.
                 woken.get(timeout=patience(10))
                 (failed,) = outcomes.drain()
                 assert (failed.result, failed.detail) == (Result.FAILED, "MemoryError: ")
-        wait_until(lambda: site.pids() == [])  # its signal had it, and nobody is frozen
+        wait_until(lambda: site.pids() == [])  # its signal reached them, and no task is frozen
         executor.submit(_victim(site), decided_ns=time.monotonic_ns())
         woken.get(timeout=patience(10))
         assert [each.result for each in outcomes.drain()] == [Result.DONE]
@@ -393,7 +394,7 @@ def test_a_reaper_outlives_whatever_ends_a_kill(site: Site, monkeypatch: pytest.
         executor.close()
 
 
-def test_a_kill_continues_where_no_thread_can_be_had(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_continues_where_no_thread_can_start(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -416,7 +417,7 @@ def test_a_kill_without_descriptors_leaves_none_open_and_no_task_frozen(site: Si
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(list(Path("/proc/self/fd").iterdir())) == len(open_fds)
-    assert site.version == 2 or frozen_by(begun(site)) is None
+    assert site.version == 2 or frozen_by(unfinished(site)) is None
     assert kill(site).killed_tasks == 13
 
 

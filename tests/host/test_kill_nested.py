@@ -1,4 +1,4 @@
-"""Pods with more cgroups than anybody expects, or with processes that may not be signalled: they die, or it is said."""
+"""Pods with more cgroups than expected, or with processes that may not be signalled: they die, or it is said."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_a_process_at_the_end_of_a_chain_dies(site: Site, sleeper: subprocess.Po
             os.close(last_fd)
         open_fds = len(list(Path("/proc/self/fd").iterdir()))
         started = time.monotonic()
-        with Kill.begin(site.target()) as begun:
+        with Kill.begin(site.target()) as kill:
             assert time.monotonic() - started < patience(2)
-            report = begun.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
+            report = kill.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
         assert report.left_tasks == 0 and report.empty_ns is not None
         assert sleeper.wait(patience(5)) == -signal.SIGKILL
         assert len(list(Path("/proc/self/fd").iterdir())) <= open_fds
@@ -146,7 +146,7 @@ def test_one_process_that_may_not_be_signalled_does_not_save_the_others(
     if report.method == "cgroup.kill":
         assert report.refusals == () and set(codes.values()) <= {-9, None}
         return
-    assert time.monotonic() - started < patience(5)  # nobody else is waited for
+    assert time.monotonic() - started < patience(5)  # no other process is waited for
     assert {pid: code for pid, code in codes.items() if pid != spared} == {
         child.pid: -9 for child in children if child.pid != spared
     }
@@ -162,7 +162,7 @@ def test_one_process_that_may_not_be_signalled_does_not_save_the_others(
 def test_a_pid_that_is_another_ones_by_now_keeps_its_nice_level(
     site: Site, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first look stands for one before the pid was reused by somebody outside of the cgroup.
+    # The first look stands for one before the pid was reused by a process outside of the cgroup.
     looks = iter([{sleeper.pid}])
     real = Kill._pids
     monkeypatch.setattr(Kill, "_pids", lambda kill: next(looks, None) or real(kill))
@@ -188,7 +188,7 @@ open(sys.argv[1], "w").write(str(ended))
 
 
 def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_reports_no_exit_status(site: Site, tmp_path: Path) -> None:
-    # Both are signalled at once: whoever asks the runtime gets an exit code that it does not know, and kubelet an error
+    # Both are signalled at once: callers of the runtime get an exit code that it does not know, and kubelet an error
     # that ends the pod all the same.
     exit_file, container = tmp_path / "exit", "crio-" + "a" * 64
     bases = [base for base in (site.path, site.freezer) if base is not None]

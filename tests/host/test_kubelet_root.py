@@ -1,4 +1,4 @@
-"""Cgroups called like pods outside the kubelet's root, on the running kernel: whoever makes them changes no pod."""
+"""Cgroups called like pods outside the kubelet's root, on the running kernel: they change no pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`koordebpf run` with a ladder: what milder rungs do to a pod that grows, and that all of it is given back."""
+"""`koordebpf run` with a ladder: what milder rungs do to a pod that grows, and that all of it is undone."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def start(
 
 
 def changes(agent: LiveAgent, file: Path) -> list[tuple[str | None, str, str]]:
-    """Return what the audit tells of one file: old, new and result."""
-    told = [line["change"] for line in agent.lines() if line["schema"] == "koordebpf.write/v1"]
-    return [(each["old"], each["new"], each["result"]) for each in told if each["path"] == str(file)]
+    """Return what the audit has of one file: old, new and result."""
+    audited = [line["change"] for line in agent.lines() if line["schema"] == "koordebpf.write/v1"]
+    return [(each["old"], each["new"], each["result"]) for each in audited if each["path"] == str(file)]
 
 
 @pytest.mark.slow
@@ -137,8 +137,8 @@ def test_a_brake_slows_who_grows_and_is_taken_off_when_it_is_over(ladder: Ladder
         assert agent.metric(f'koordebpf_file_writes_total{{file="{file}",result="written"}}') >= 1
         hog.process.kill()
         until(lambda: ladder.brake.read_text() == before, lambda: f"the brake off, but: {agent.log}")
-        told = until(lambda: len(found := changes(agent, ladder.brake)) > 1 and found, "the audit's lines")
-        assert told == [(before.strip(), held, "written"), (held, before.strip(), "written")]
+        audited = until(lambda: len(found := changes(agent, ladder.brake)) > 1 and found, "the audit's lines")
+        assert audited == [(before.strip(), held, "written"), (held, before.strip(), "written")]
         agent.said("the shortage is over: undone is brake")
         assert agent.stop() == 0
     assert not list(tmp_path.glob("run/*/writes.journal"))
@@ -159,7 +159,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_continues(ladder: 
                 break
             seen_mib.append(now_mib)
             time.sleep(0.05)
-        assert seen_mib == sorted(seen_mib, reverse=True)  # what is given back late may make it less
+        assert seen_mib == sorted(seen_mib, reverse=True)  # memory that is freed late may make it less
         until(lambda: ladder.usage_mib() > usage_mib, "it grows again")
         agent.said("thawed, since no pod may be frozen for longer")
         assert agent.stop() == 0
@@ -168,7 +168,7 @@ def test_a_freeze_stops_who_grows_and_ends_while_the_shortage_continues(ladder: 
 
 
 @pytest.mark.story
-@pytest.mark.parametrize("last", [Rung.EVICT, Rung.KILL])
+@pytest.mark.parametrize("last", [pytest.param(Rung.EVICT, marks=pytest.mark.slow), Rung.KILL])
 def test_what_was_not_enough_leads_to_the_end_and_no_pod_stays_frozen(
     ladder: Ladder, tmp_path: Path, last: Rung
 ) -> None:
@@ -211,7 +211,7 @@ def test_what_a_killed_agent_froze_and_braked_is_restored(ladder: Ladder, tmp_pa
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert str(ladder.freezer) in said
     else:
-        # It has nobody to kill: a kill freezes, too.
+        # It has no pod to kill: a kill freezes, too.
         with start(ladder, tmp_path, threshold_percent=99) as successor:
             successor.started()
             until(lambda: changes(successor, ladder.freezer), "the audit's line")

@@ -64,15 +64,15 @@ def unified() -> Iterator[Path]:
 def test_a_frozen_process_gets_no_cpu_and_runs_on_when_it_is_undone(unified: Path, tmp_path: Path) -> None:
     mount = unified.parent
     places = Places({"memory": ControllerMount(2, mount)})
-    told: list[FileChange] = []
+    changes: list[FileChange] = []
     process = subprocess.Popen([sys.executable, "-S", "-c", BURN])
     try:
         (unified / "cgroup.procs").write_text(str(process.pid))
         with Journal(tmp_path / "journal") as journal:
-            writer = CgroupWriter(places, journal, enforce=True, audit=told.append)
+            writer = CgroupWriter(places, journal, enforce=True, audit=changes.append)
             ids = {cgroup_id(unified): unified.name}
             executor = LadderExecutor(
-                PodDirectories(MemoryHierarchy(2, mount, 0), ids.get), places, writer, None, told.append
+                PodDirectories(MemoryHierarchy(2, mount, 0), ids.get), places, writer, None, changes.append
             )
             plan = RungPlan(Rung.FREEZE, True, "freezes it", (RungAction(unified.name[3:], "default", "pod", *ids),))
             assert executor.begin(plan, time.monotonic_ns())
@@ -82,7 +82,7 @@ def test_a_frozen_process_gets_no_cpu_and_runs_on_when_it_is_undone(unified: Pat
             assert cpu_ticks(process.pid) == ticks
             executor.undo(Rung.FREEZE, time.monotonic_ns())
             until(lambda: cpu_ticks(process.pid) > ticks, "CPU time")
-            assert [(change.old, change.new, change.result) for change in told] == [
+            assert [(change.old, change.new, change.result) for change in changes] == [
                 ("0", "1", WriteResult.WRITTEN),
                 ("1", "0", WriteResult.WRITTEN),
             ]

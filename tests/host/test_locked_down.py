@@ -1,4 +1,4 @@
-"""A kernel that is locked down and lets nobody read its memory. It stays so until the next boot: a machine's last."""
+"""A kernel in lockdown, whose memory cannot be read. It stays so until the next boot: run it last on a machine."""
 
 from __future__ import annotations
 

@@ -135,12 +135,13 @@ def test_best_effort_pods_are_killed_by_cgroup_and_the_audit_says_why(story: Sto
     # No round was skipped for the guard that an emergency opens, though it is closed for all others.
     assert agent.metric('koordebpf_skipped_rounds_total{feature="act",reason="pods_stale"}') == 0
     assert agent.metric('koordebpf_guard_closed{reason="pods_stale"}') == 1
-    # It stays not ready: nobody should believe that all is well.
+    # It stays not ready: all is not well.
     agent.refuses("the api source's list of pods is")
     story.cluster.is_cut = False
     agent.becomes_ready()
 
 
+@pytest.mark.slow
 def test_while_the_list_of_pods_is_fresh_decisions_continue_from_it(story: Story) -> None:
     agent = story.watched({}, "--enforce", "--pods-max-age-s", 600, executor="cgroup")
     story.lose()
@@ -204,7 +205,7 @@ def test_a_pod_whose_cgroup_is_another_one_by_now_is_left_alone(story: Story) ->
     container.mkdir()
     assert cgroup_id(container.parent) != was
     story.outgrow()
-    # The next in order goes, though the priority of `hog` is lower.
+    # The next in order is evicted, though the priority of `hog` is lower.
     assert story.hogs["other"].process.wait(patience(30)) == -signal.SIGKILL
     time.sleep(1)  # a further round, in which only `hog` would be left
     assert story.alive() == {"web", "hog"}

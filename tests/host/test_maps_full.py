@@ -10,7 +10,7 @@ import mmap
 
 import pytest
 
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode_totals, unpack_memcgs
 from koordebpf.events.records import ReclaimStall, Totals
@@ -28,14 +28,15 @@ from tests.support.tracefs import NO_TRACEFS
 FEW = 4
 STORMS = 16
 STORM_MS = 500
-MORE_THAN_FIT = 50  # records of births, into a ring of one page
+MORE_THAN_FIT = 50  # mkdir records, into a ring of one page
 
 
 def totals_of(watch: NodeWatch) -> Totals:
     return decode_totals(watch.signals.totals())
 
 
-def test_more_tasks_at_once_than_can_be_under_way(node: NodeCgroup, watch_node: WatchNode) -> None:
+@pytest.mark.slow
+def test_more_tasks_stall_at_once_than_fit(node: NodeCgroup, watch_node: WatchNode) -> None:
     containers = [node.add_pod(f"storm-{number}")[0] for number in range(STORMS)]
     watch = watch_node(with_entries("start", 1))
     made = storm(containers, STORM_MS)
@@ -50,6 +51,7 @@ def test_more_tasks_at_once_than_can_be_under_way(node: NodeCgroup, watch_node: 
     assert totals.node_stalled == 0
 
 
+@pytest.mark.slow
 def test_more_cgroups_that_stall_than_sums(node: NodeCgroup, watch_node: WatchNode) -> None:
     containers = [node.add_pod(f"storm-{number}")[0] for number in range(STORMS)]
     watch = watch_node(with_entries("stalls", FEW))
@@ -60,7 +62,7 @@ def test_more_cgroups_that_stall_than_sums(node: NodeCgroup, watch_node: WatchNo
         assert reclaims(row) == (made[number].episodes if number in made else 0)
     uncounted = sum(result.episodes for number, result in made.items() if number not in rows)
     assert 0 < uncounted <= totals.stalls_full
-    # Who goes makes room for another.
+    # A removed cgroup makes room for another.
     for number in list(rows):
         watch.signals.forget(number)
     (later,) = node.add_pod("later")
@@ -84,7 +86,7 @@ def test_a_full_ring_loses_records_and_no_count(node: NodeCgroup, watch_node: Wa
     # Once it is empty everything comes through again.
     lost = totals_of(watch).ring_lost
     later = cgroup_id(make_child(node.path, "later"))
-    until(lambda: (watch.drain(), later in watch.index)[1], "the birth after the loss")
+    until(lambda: (watch.drain(), later in watch.index)[1], "the mkdir after the loss")
     assert totals_of(watch).ring_lost == lost
 
 
@@ -95,7 +97,7 @@ def test_who_died_unheard_leaves_no_sums_behind(node: NodeCgroup, watch_node: Wa
     watch = watch_node(with_ring(mmap.PAGESIZE))
     for number in range(MORE_THAN_FIT):
         limit(make_child(folder, str(number)))
-    assert totals_of(watch).ring_lost > 0  # births
+    assert totals_of(watch).ring_lost > 0  # mkdir records
     made = visit(folder, MORE_THAN_FIT, home)
     assert sum(map(reclaims, stalls_of(watch.signals).values())) == made
     for number in range(MORE_THAN_FIT):
@@ -120,7 +122,7 @@ def test_more_cgroups_than_a_scan_can_hold(
         assert len(ids) == FEW
         assert ids[0] == cgroup_id(node.path)
         assert watch.signals.scan_missed() == cgroups - FEW
-    collector = Collector(watch.scope, watch.signals, watch.index)
+    collector = MemoryCollector(watch.scope, watch.signals, watch.index)
     try:
         with caplog.at_level(logging.WARNING):
             measured: Measured = collector.everything({}, (), None)

@@ -63,8 +63,9 @@ def test_the_taint_comes_with_the_eviction_and_is_removed_when_it_was_calm(
     assert len(node.patches) == 2
 
 
+@pytest.mark.slow
 def test_the_condition_stays_as_long_as_memory_is_awaited(story: Story, cluster: LiveCluster, node: NodeStore) -> None:
-    cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes go on for a while
+    cluster.answers["hog"].append(gives(201, EVICTED))  # and its processes run for a while
     agent = marking_agent(story, cluster, "condition", "0s")
     story.grow()
     agent.said("node n1 is marked by a condition")
@@ -86,11 +87,12 @@ def test_an_agent_that_ends_takes_it_away(story: Story, cluster: LiveCluster, no
     assert node.taints == OTHERS
 
 
-def test_what_a_killed_agent_left_goes_with_the_next_one(story: Story, cluster: LiveCluster, node: NodeStore) -> None:
+@pytest.mark.slow
+def test_the_next_agent_removes_a_killed_ones_mark(story: Story, cluster: LiveCluster, node: NodeStore) -> None:
     agent = marking_agent(story, cluster, "taint", "1h")
     story.grow()
     agent.said("node n1 is marked by a taint")
-    agent.has_plan()  # the memory is back: the next one has nobody to evict, and nothing to mark
+    agent.has_plan()  # the memory is back: the next agent has no pod to evict, and nothing to mark
     agent.process.send_signal(signal.SIGKILL)
     agent.process.wait()
     assert OURS in node.taints
@@ -99,6 +101,7 @@ def test_what_a_killed_agent_left_goes_with_the_next_one(story: Story, cluster: 
     assert node.conditions == [READY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["taint", "nothing"])
 def test_a_dry_run_and_one_without_marks_never_touch_the_node(
     mark: str, story: Story, cluster: LiveCluster, node: NodeStore
@@ -122,6 +125,7 @@ def test_an_api_server_that_hangs_delays_no_eviction(story: Story, cluster: Live
     agent.said("node n1 may keep a taint until an agent starts there")
 
 
+@pytest.mark.slow
 def test_a_missing_right_is_named_once_and_evictions_continue(
     story: Story, cluster: LiveCluster, node: NodeStore
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a pod's end gives back of the node's memory, beside what was predicted while it lived."""
+"""How much of the node's memory a pod's end frees, beside what was predicted while it lived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
@@ -42,14 +42,14 @@ def node() -> Iterator[NodeCgroup]:
 class Watched:
     """A node with one pod, measured as the agent does it."""
 
-    def __init__(self, node: NodeCgroup, watch: NodeWatch, collector: Collector, files: CgroupMemory) -> None:
+    def __init__(self, node: NodeCgroup, watch: NodeWatch, collector: MemoryCollector, files: CgroupMemory) -> None:
         self._node = node
         self._watch = watch
         self._collector = collector
         self._files = files
 
     def credit_bytes(self, executor: ExecutorName = "api") -> int:
-        """Return what the pod is predicted to give back."""
+        """Return what the pod is predicted to free."""
         assert self._watch.source is not None
         pods = facts_of_pods(self._watch.source.state().pods)
         tmpfs = [each.uid for each in pods if each.keeps_tmpfs(executor)]
@@ -95,7 +95,7 @@ def watched(node: NodeCgroup, folder: Path, *, scans: bool = True) -> Iterator[W
     ):
         source.start(lambda: None)
         watch.cluster()
-        collector = Collector(scope, watch.signals, watch.index)
+        collector = MemoryCollector(scope, watch.signals, watch.index)
         try:
             yield Watched(node, watch, collector, files)
         finally:
@@ -117,6 +117,7 @@ def test_as_much_comes_back_as_was_predicted(node: NodeCgroup, tmp_path: Path, k
     assert is_near(predicted, came_back), (predicted, came_back)
 
 
+@pytest.mark.slow
 def test_the_memory_of_nested_cgroups_comes_back_with_them(node: NodeCgroup, tmp_path: Path) -> None:
     # Every cgroup has counters on each CPU, which the one above it is charged with.
     (container,) = node.add_pod("hog")
@@ -131,7 +132,7 @@ def test_the_memory_of_nested_cgroups_comes_back_with_them(node: NodeCgroup, tmp
             for each in nested:
                 each.rmdir()
         if before - first < 6 * MIB:
-            pytest.skip(f"{OTHER_MACHINE}its kernel charges cgroups to nobody")
+            pytest.skip(f"{OTHER_MACHINE}its kernel does not charge the memory of cgroups")
         came_back = before - its.settled_bytes()
     print(f"1,000 cgroups: {predicted / MIB:.1f} MiB predicted, {came_back / MIB:.1f} MiB came back")
     assert is_near(predicted, came_back), (predicted, came_back)

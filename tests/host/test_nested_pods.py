@@ -63,7 +63,7 @@ def test_the_agent_starts_beside_a_chain_of_cgroups_and_kills_the_pod(
 
 
 @pytest.mark.slow
-def test_no_walk_goes_deeper_than_anything_is_decided_by(memory_cgroup: Path) -> None:
+def test_no_walk_descends_below_what_decisions_read(memory_cgroup: Path) -> None:
     try:
         os.close(nest(memory_cgroup, 2_300))
         paths = [path for _, _, path in walk(memory_cgroup)]

@@ -1,4 +1,4 @@
-"""A kernel that does no pressure accounting: who asks for it is told so, and programs time the stalls all the same."""
+"""A kernel without pressure accounting: a request for it gets an error, and programs time the stalls all the same."""
 
 from __future__ import annotations
 

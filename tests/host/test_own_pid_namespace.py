@@ -1,4 +1,4 @@
-"""An agent in a pid namespace of its own, as a container without hostPID: on cgroup v1 it would find nobody to kill."""
+"""An agent in a pid namespace of its own, as a container without hostPID: on cgroup v1 it finds no process to kill."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ def test_an_agent_that_cannot_see_the_pods_processes_does_not_promise_to_kill_th
             else:
                 agent.started()
         with LiveAgent(tmp_path, *arguments, before=APART) as agent:
-            agent.started()  # whoever only watches needs nothing
+            agent.started()  # an agent that only watches needs nothing

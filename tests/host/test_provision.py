@@ -49,6 +49,7 @@ def test_packages_are_installed_once(root_copy: RootCopy) -> None:
     assert root_copy.run("curl", "--version").startswith("curl ")
 
 
+@pytest.mark.slow
 def test_koordebpf_is_a_service_that_evicts_no_pod(root_copy: RootCopy) -> None:
     run_twice(root_copy, "koordebpf.sh")
     assert root_copy.run("koordebpf", "config", "check", "/etc/koordebpf/config.yaml")

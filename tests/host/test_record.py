@@ -138,7 +138,7 @@ def test_what_was_taken_is_written_whatever_ends_it(path: Path, number: int) -> 
     assert number == signal.SIGKILL or len(both) == len(set(both))
 
 
-# The whole of it, in a process of its own: a busy machine would fill the ring while nobody takes anything out.
+# The whole of it, in a process of its own: a busy machine would fill the ring while no process reads it.
 def _record_node(hierarchy: MemoryHierarchy, path: Path, is_ready: Callable[[], None]) -> None:
     with NodeWatch(open_scope(hierarchy, None), None, 0, ring_bytes=RING_BYTES) as watch:
         assert RingPages(watch.signals.fileno()).ring_bytes == RING_BYTES

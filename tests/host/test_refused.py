@@ -66,8 +66,8 @@ def in_mounts_of_its_own(*unmounted: str) -> list[str]:
 def readiness(agent: LiveAgent) -> dict[str, Any]:
     code, body = agent.get("/readyz")
     assert code == 200, body
-    told: dict[str, Any] = json.loads(body)
-    return told
+    page: dict[str, Any] = json.loads(body)
+    return page
 
 
 def warnings_of(agent: LiveAgent) -> list[str]:
@@ -87,6 +87,7 @@ def links_of(fds: Path) -> list[str]:
     return links
 
 
+@pytest.mark.slow
 def test_without_cap_bpf_the_agent_works_by_files_and_says_so_once(start: Start, node: NodeCgroup) -> None:
     agent = start(before=WITHOUT_BPF).becomes_ready()
     (warning,) = warnings_of(agent)
@@ -103,7 +104,7 @@ def test_without_cap_bpf_the_agent_works_by_files_and_says_so_once(start: Start,
     _, text = agent.get("/readyz?verbose")
     assert text.splitlines() == [f"[+]{signals['sentence']}", "readyz check passed"]
     node.add_pod("second")
-    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "the birth")
+    until(lambda: agent.metric('koordebpf_pods{state="without_pod"}') == 1, "the new cgroup")
     assert agent.stop() == 0
     assert "Traceback" not in agent.log
 
@@ -202,8 +203,8 @@ def test_the_best_backend_is_taken_and_its_quality_is_known(request_of: SignalRe
         assert passed_over_sentence(backend) == ""
         quality = quality_of(backend)
         assert (quality.stalls, quality.births) == ("timed", "traced")
-        births = next(source for source in backend.sources if source.signal == "cgroup births and deaths")
-        lost = msgspec.structs.replace(births, works=False, reason="its program runs no more")
+        lifecycle = next(source for source in backend.sources if source.signal == "cgroup births and deaths")
+        lost = msgspec.structs.replace(lifecycle, works=False, reason="its program runs no more")
         assert quality_of(backend, [lost]).births == "rescanned"
         assert quality_of(backend, missed_runs=7).sentence == (
             f"{quality.sentence}; the kernel passed over 7 runs of programs"

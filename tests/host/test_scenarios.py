@@ -1,4 +1,4 @@
-"""The scenarios of vagrant/, played as a person plays them: each is told as expected, and nothing of it is left."""
+"""The scenarios of vagrant/, played as a person plays them: each runs as expected, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN = ROOT / "vagrant/scenarios/run"
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
-    # Whoever runs the tests in a shell's background has it ignored, and a shell cannot undo that.
+    # A shell's background job has SIGINT ignored, and a shell cannot undo that.
     command = ["env", "--default-signal=INT", RUN, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -52,7 +52,14 @@ def left_of(pid: int) -> list[str]:
 
 
 @pytest.mark.story
-@pytest.mark.parametrize("name", [name for name in names() if not load(name).needs_swap])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "memory-hog" else pytest.mark.slow)
+        for name in names()
+        if not load(name).needs_swap
+    ],
+)
 def test_it_is_reported_as_expected(name: str) -> None:
     code, out = played(name)
     assert code == 0, out
@@ -74,7 +81,7 @@ def test_without_swap_it_says_what_gives_it() -> None:
 
 
 class TestWhatIsNotAsExpected:
-    def told(self, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[str]]:
+    def play(self, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[str]]:
         monkeypatch.setattr(play, "_SAID_S", 0.5)
         lines: list[str] = []
         return play.play("limit-thrash", scenario, lines.append), [line.strip() for line in lines]
@@ -82,17 +89,18 @@ class TestWhatIsNotAsExpected:
     @pytest.mark.slow
     def test_a_sentence_that_is_not_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expects = (Expected("run", "evicting default/tight"), Expected("plan", "evicting default/web"))
-        is_well, lines = self.told(msgspec.structs.replace(load("limit-thrash"), expects=expects), monkeypatch)
+        is_well, lines = self.play(msgspec.structs.replace(load("limit-thrash"), expects=expects), monkeypatch)
         assert not is_well
         assert [f"NOT SAID by koordebpf {each.by}: {each.says}" in lines for each in expects] == [True, True]
 
     def test_a_sentence_that_may_not_be_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         changed = msgspec.structs.replace(load("limit-thrash"), expects=(), never=("watching the node cgroup",))
-        is_well, lines = self.told(changed, monkeypatch)
+        is_well, lines = self.play(changed, monkeypatch)
         assert not is_well
         assert [line for line in lines if line.startswith("SAID, and not to be: ") and "watching" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_scenario_leaves_nothing(number: signal.Signals) -> None:
     with started("slow-leak") as process:  # one that takes its time

@@ -13,7 +13,7 @@ import pytest
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import NodeHistory
-from koordebpf.collect.memory import Collector
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
@@ -241,11 +241,11 @@ class Node:
         self.watch = stack.enter_context(NodeWatch(scope, FileSource([manifest]), 1 << 62))
         assert self.watch.source is not None
         self.watch.source.start(lambda: None)
-        collector = Collector(scope, self.watch.signals, self.watch.index)
+        collector = MemoryCollector(scope, self.watch.signals, self.watch.index)
         stack.callback(collector.close)
         self.history = NodeHistory(self.watch, collector)
         self.times_stalls = self.watch.signals.name != "files"
-        self.has_pressure_files = collector.has_pressure_files
+        self.has_pressure_files = collector.pressure.are_there
 
     def look(self) -> Measured:
         self.watch.drain()
@@ -303,12 +303,12 @@ def test_who_thrashes_in_its_limit_is_charged_itself_and_who_eats_the_node_is_ch
 
         container = node.history.shares_of(cgroup_id(own), time.monotonic_ns())
         assert container is not None
-        assert container.full is not None  # one task: when it waits, nobody runs
+        assert container.full is not None  # one task: when it waits, none runs
         assert container.some.total_us > 0
         if container.derived:
             assert container.full == container.some
 
-        # The page cache of a latency-sensitive pod has to go for the memory of another pod.
+        # The page cache of a latency-sensitive pod is reclaimed for the memory of another pod.
         victim = thrash(web, 160, 600)
         stack.callback(victim.wait)
         stack.callback(victim.kill)
@@ -340,7 +340,7 @@ def test_who_thrashes_in_its_limit_is_charged_itself_and_who_eats_the_node_is_ch
 def test_when_a_pod_will_be_full_is_reported_before_it_is(node_cgroup: NodeCgroup, tmp_path: Path) -> None:
     (hog,) = node_cgroup.add_pod("hog", limit_bytes=128 * MIB)
     (uid,) = by_name(node_cgroup).values()
-    told: list[tuple[int, int, int, int | None]] = []
+    forecasts: list[tuple[int, int, int, int | None]] = []
     with ExitStack() as stack:
         node = Node(node_cgroup, node_cgroup.write_manifest(tmp_path / "pods.json"), stack)
         eater = Hog(hog, 110, rate_mib_s=16, hold_s=30)
@@ -351,9 +351,9 @@ def test_when_a_pod_will_be_full_is_reported_before_it_is(node_cgroup: NodeCgrou
             (pod,) = (pod for pod in measured.pods if pod.uid == uid)
             if pod.forecast and measured.now_ns - start_ns > 3 * NS_PER_S:
                 point = pod.forecast.point_ns
-                told.append((measured.now_ns - start_ns, pod.forecast.low_ns, point, pod.forecast.high_ns))
+                forecasts.append((measured.now_ns - start_ns, pod.forecast.low_ns, point, pod.forecast.high_ns))
             time.sleep(0.25)
-    assert told
+    assert forecasts
     # At 16 MiB a second 128 MiB are full after 8 s; how punctual the load is on a busy machine is another matter.
-    ends = [(at_ns + point_ns) / NS_PER_S for at_ns, _, point_ns, _ in told]
-    assert sorted(ends)[len(ends) // 2] == pytest.approx(8, rel=0.3), told
+    ends = [(at_ns + point_ns) / NS_PER_S for at_ns, _, point_ns, _ in forecasts]
+    assert sorted(ends)[len(ends) // 2] == pytest.approx(8, rel=0.3), forecasts

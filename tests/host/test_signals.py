@@ -132,7 +132,7 @@ def test_reclaim_that_was_asked_for_is_no_pods_stall(memory_cgroup: Path, make_s
     signals = make_signals()
     before = decode_totals(signals.totals())
     with holder(reclaim.parent, 32 * MIB):
-        # Without swap there is nothing to give back, which the write says after it tried.
+        # Without swap there is nothing to reclaim, which the write reports after it tried.
         def write() -> None:
             with contextlib.suppress(OSError):
                 reclaim.write_text(str(16 * MIB))
@@ -177,9 +177,9 @@ def test_exactly_23_mkdirs_and_rmdirs(memory_cgroup: Path, make_signals: MakeSig
         (memory_cgroup / f"pod{i}").rmdir()
     own = memory_cgroup.stat().st_ino
     seen = [r for r in records(signals) if isinstance(r, CgroupMkdir | CgroupRmdir) and r.parent_id == own]
-    births = [r for r in seen if isinstance(r, CgroupMkdir)]
+    created = [r for r in seen if isinstance(r, CgroupMkdir)]
     deaths = [r for r in seen if isinstance(r, CgroupRmdir)]
-    assert [(r.cgroup_id, r.name) for r in births] == [(ids[i], f"pod{i}") for i in range(N)]
+    assert [(r.cgroup_id, r.name) for r in created] == [(ids[i], f"pod{i}") for i in range(N)]
     assert [(r.cgroup_id, r.name) for r in deaths] == [(ids[i], f"pod{i}") for i in range(N)]
 
 
@@ -188,9 +188,9 @@ def test_a_long_name_is_marked_as_cut(memory_cgroup: Path, make_signals: MakeSig
     name = "n" * 200
     (memory_cgroup / name).mkdir()
     (memory_cgroup / name).rmdir()
-    birth = next(r for r in records(signals) if isinstance(r, CgroupMkdir) and r.name.startswith("nnn"))
-    assert birth.name_cut
-    assert name.startswith(birth.name)
+    mkdir = next(r for r in records(signals) if isinstance(r, CgroupMkdir) and r.name.startswith("nnn"))
+    assert mkdir.name_cut
+    assert name.startswith(mkdir.name)
 
 
 def test_short_episodes_are_counted_and_not_sent(

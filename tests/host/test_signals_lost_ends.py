@@ -1,4 +1,4 @@
-"""Ends of stalls that no program saw: each is counted, and nobody stays stalled because of it."""
+"""Ends of stalls that no program saw: each is counted, and no task stays stalled because of it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_ends_that_are_passed_over_leave_no_task_stalled(node: NodeCgroup, watch
     after = stalls_of(watch.signals)[cgroup_id(pods[0])]
     assert after.some_ns > before.some_ns
     until(lambda: no_task_is_stalled(watch.signals), "the end of every stall")
-    # What is kept of threads that never waited again goes in the end.
+    # What is kept of threads that never waited again is dropped in the end.
     with contextlib.ExitStack() as opened:
         maps = {}
         for name in ("totals", "settings", "stalls", "start"):

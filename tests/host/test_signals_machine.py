@@ -34,7 +34,7 @@ def fill_with_cache(traced: Traced, times: int) -> None:
         file.truncate(8 * MACHINE_BYTES)
         traced.start(only_me=False)
         while traced.seen() < times:
-            # kswapd sleeps once nobody has called it for a tenth of a second: nothing more while it is at work.
+            # kswapd sleeps once it was not woken for a tenth of a second: nothing more while it is at work.
             if (scanned := scanned_by_kswapd()) > before:
                 before = scanned
                 time.sleep(0.15)

@@ -55,7 +55,7 @@ def test_a_link_that_is_gone_is_noticed(memory_cgroup: Path, request_for: Signal
     set_limit(memory_cgroup, 8 * MIB)
     with KernelSignals(request_for, check_layout) as signals:
         assert signals.lost_probes() == []
-        # The last fd of a link is what keeps it: another file in its place, so that nobody else's is closed in the end.
+        # The last fd of a link is what keeps it: another file in its place, so that no other file is closed in the end.
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, links[RECLAIM_BEGIN], inheritable=False)
         os.close(null)

@@ -104,10 +104,10 @@ def test_events_equal_the_files(memory_cgroup: Path, signals: KernelSignals) -> 
     set_limit(child, 8 * MIB)
     for _ in range(N):
         in_cgroup(child, lambda: bytearray(32 * MIB))
-    told = events_of(child)
+    events = events_of(child)
     sample = scan(signals)[cgroup_id(child)]
-    assert told["oom_kill"] == N
-    assert {key: getattr(sample, f"{key}_events") for key in told} == told
+    assert events["oom_kill"] == N
+    assert {key: getattr(sample, f"{key}_events") for key in events} == events
     assert sample.oom_events >= N
     assert sample.max_events > 0
     assert sample.max_bytes == 8 * MIB

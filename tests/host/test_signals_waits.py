@@ -75,7 +75,7 @@ def test_exactly_23_compactions(memory_cgroup: Path, make_signals: MakeSignals, 
     assert decode_totals(signals.totals()).compactions >= len(lines)
 
 
-# Pages that cannot be had back before the disk has them: on cgroup v1 reclaim sleeps for them.
+# Pages that cannot be reclaimed before the disk has them: on cgroup v1 reclaim sleeps for them.
 def write_dirty(traced: Traced, at_most: int) -> None:
     stay_on_one_cpu()
     with tempfile.TemporaryFile(dir="/var/tmp") as file:
@@ -272,6 +272,7 @@ def walk(seconds: float) -> None:
                     memory[page]
 
 
+@pytest.mark.slow
 def test_some_of_a_pod_is_the_union_of_its_containers(memory_cgroup: Path, make_signals: MakeSignals) -> None:
     children = [make_child(memory_cgroup, name) for name in ("one", "two", "three")]
     for child in children:

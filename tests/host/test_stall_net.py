@@ -1,4 +1,4 @@
-"""The stall net on a node that thrashes at 70 % use: the kernel's stalls, the real agent, a reader that goes."""
+"""The stall net on a node that thrashes at 70 % use: the kernel's stalls, the real agent, a reader that is evicted."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_pod_that_makes_another_stand_still_is_evicted_though_the_node_is_far_
 
 
 @pytest.mark.slow
-def test_a_milder_rung_has_the_whole_window_to_help_before_it_goes(thrashing: Thrashing, tmp_path: Path) -> None:
+def test_a_milder_rung_has_the_whole_window_to_help_before_the_eviction(thrashing: Thrashing, tmp_path: Path) -> None:
     mounts = find_controllers()
     wanted = ("cpu", "cpuset") if thrashing.node.version == 2 else ("cpu", "cpuset", "freezer")
     if missing := [name for name in wanted if name not in mounts]:

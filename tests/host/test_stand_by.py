@@ -93,8 +93,8 @@ def test_where_both_are_ended_at_once_everything_is_restored(held: HeldNode, tmp
 
 
 @pytest.mark.slow
-def test_what_was_left_for_one_that_cannot_go_on_is_restored(held: HeldNode, tmp_path: Path) -> None:
-    # GIVEN one that stands by and is told to end before it sees that its turn has come
+def test_what_was_left_for_a_successor_that_ends_is_restored(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN an agent on standby that gets SIGTERM before it sees that its turn has come
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
         second.process.send_signal(signal.SIGSTOP)

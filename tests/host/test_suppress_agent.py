@@ -1,4 +1,4 @@
-"""`koordebpf run` holds best-effort pods to what others leave of the CPUs, and gives back what it wrote."""
+"""`koordebpf run` limits best-effort pods to the CPU that others leave, and restores what it wrote."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def test_what_a_killed_agent_wrote_is_restored_by_the_command(held: HeldNode, tm
     assert held.quota_file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_write(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with LiveAgent(tmp_path, *held.arguments(tmp_path)) as agent:
@@ -144,9 +145,9 @@ def test_a_successor_continues_from_what_was_kept_and_restores_what_was_there_at
             return agent.metric("koordebpf_be_cpu_cores") > 0
 
         until(is_held_again, lambda: f"the successor's own decision, but: {agent.log}")
-        until(lambda: is_over(waiting), "nobody waits any more")
+        until(lambda: is_over(waiting), "no agent waits any more")
         seen.add(held.quota_file.read_bytes())
-        assert before not in seen  # nobody was let go in between
+        assert before not in seen  # no limit was lifted in between
         assert not left.exists()
         assert agent.stop() == 0
     assert held.quota_file.read_bytes() == before
@@ -176,8 +177,8 @@ def test_who_waits_for_a_successor_and_is_stopped_restores_at_once(held: HeldNod
 
 
 @pytest.mark.slow
-def test_what_was_kept_too_long_ago_is_not_gone_on_from(held: HeldNode, tmp_path: Path) -> None:
-    # GIVEN a quota that a predecessor left WHEN its successor suppresses no more THEN it goes, whoever set it
+def test_what_was_kept_too_long_ago_is_not_continued(held: HeldNode, tmp_path: Path) -> None:
+    # GIVEN a quota that a predecessor left WHEN its successor does not suppress THEN the file is restored
     before = held.quota_file.read_bytes()
     leave_for_a_successor(held, tmp_path)
     (left,) = tmp_path.glob("run/*/suppression.json")
@@ -190,6 +191,7 @@ def test_what_was_kept_too_long_ago_is_not_gone_on_from(held: HeldNode, tmp_path
     assert held.quota_file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_cpus_that_kubelet_bound_are_not_for_best_effort_pods(held: HeldNode, tmp_path: Path) -> None:
     # GIVEN a NodeResourceTopology by which all CPUs but one belong to a pod, and an annotation that makes no sense
     _, *others = sorted(os.sched_getaffinity(0))
@@ -208,6 +210,7 @@ def test_cpus_that_kubelet_bound_are_not_for_best_effort_pods(held: HeldNode, tm
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_top_shows_who_uses_the_cpus(held: HeldNode, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "koordebpf", "top", "--once", *map(str, held.arguments(tmp_path))]
     page = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -218,6 +221,7 @@ def test_top_shows_who_uses_the_cpus(held: HeldNode, tmp_path: Path) -> None:
     assert (limit, online) == (len(os.sched_getaffinity(0)), os.cpu_count())
 
 
+@pytest.mark.slow
 def test_a_frame_of_the_node_shows_what_would_be_held(held: HeldNode, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "koordebpf", "top", "--frame", *map(str, held.arguments(tmp_path))]
     frame = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout

@@ -24,6 +24,10 @@ CPU_S = 0.7  # a quota of 20 ms a second shows in it, however little the rest of
 # The others use all of it, so that best-effort pods are left the least there is.
 SCARCE = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=0, cpuSuppressPolicy="cfsQuota")
 LEAST_CPUS = 2
+# By how much the share of best-effort pods falls at least: to 4 % by quota, to none by cpu.idle where others
+# work. A cpuset leaves them two CPUs, half of a machine of four,
+# where they had 53 % before: 1.09 and 1.15 measured on emulated CPUs.
+FACTORS = {"cpuset": 1.03, "cfsQuota": 5, "cpuIdle": 5}
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def said(name: str, seen: Felt) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["cpuset", "cfsQuota", "cpuIdle"])
+@pytest.mark.parametrize("policy", FACTORS)
 def test_best_effort_pods_get_less_and_the_others_more(busy: CpuNode, tmp_path: Path, policy: str) -> None:
     if policy == "cpuIdle" and not busy.file(BE_ROOT, CgroupFile.CPU_IDLE).exists():
         pytest.skip(f"{OTHER_MACHINE}its kernel has no cpu.idle (since 5.15)")
@@ -65,4 +69,4 @@ def test_best_effort_pods_get_less_and_the_others_more(busy: CpuNode, tmp_path: 
         suppression.close()
     said(f"with {policy}", held)
     assert without.late_ms and held.late_ms
-    assert held.be_share < without.be_share
+    assert held.be_share * FACTORS[policy] < without.be_share

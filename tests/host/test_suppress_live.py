@@ -11,8 +11,8 @@ import pytest
 
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.foreign import ForeignPolicy
-from koordebpf.act.writer.writer import WriterSettings
-from koordebpf.collect.cpu import CpuCollector
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
@@ -20,6 +20,7 @@ from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage
+from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node
@@ -122,7 +123,7 @@ def test_the_measurement_is_the_kernels(each_pod, node, suppression):
     least = (before[1] - first_after[1]) * 1000 / (after[0] - first_before[0])
     most = (after[1] - first_before[1]) * 1000 / (before[0] - first_after[0])
     (ls,) = (pod for pod in usage.pods if pod.uid == "ls-1") if each_pod else (usage.other_pods,)
-    for used in (ls.used_millicpu, usage.node_used_millicpu):  # nobody else works in this node
+    for used in (ls.used_millicpu, usage.node_used_millicpu):  # nothing else runs in this node
         assert least - 2 <= used <= most + 2
     assert usage.be_used_millicpu == 0
 
@@ -146,8 +147,8 @@ def test_a_burst_is_reported_before_the_window_is_full(node):
     ) as collector:
         collector.watch(node.owners())
         start_ns = time.monotonic_ns()
-        collector.sample(start_ns)
-        collector.sample(start_ns + 59 * NS_PER_S)  # a minute in which nobody worked
+        collector.collect(start_ns, node_series())
+        collector.collect(start_ns + 59 * NS_PER_S, node_series())  # an idle minute
         burner = node.burn("kubepods/burstable/podls-1/c1")
         deadline = time.monotonic() + patience(20)
         used = burst = 0
@@ -155,7 +156,7 @@ def test_a_burst_is_reported_before_the_window_is_full(node):
             assert time.monotonic() < deadline, (used, burst)
             time.sleep(0.02)
             now_ns = start_ns + 59 * NS_PER_S + (time.monotonic_ns() - start_ns)
-            usage = collector.sample(now_ns).usage
+            usage = collector.collect(now_ns, node_series()).usage
             (pod,) = (pod for pod in usage.pods if pod.uid == "ls-1")
             used, burst = pod.used_millicpu, pod.burst_millicpu or 0
         burner.kill()
@@ -198,7 +199,7 @@ def test_a_quota_that_another_process_resets_each_second_is_not_fought_over(node
         for _ in range(8):
             node.put(BE_ROOT, QUOTA, "-1" if node.version == 1 else "max")
             suppression.round(BY_QUOTA)
-        # THEN it is set right so often as is configured, and theirs after that, which is told once
+        # THEN it is set right so often as is configured, and theirs after that, which is reported once
         results = [change.result for change in suppression.changes[written:]]
         assert results == [WriteResult.WRITTEN] * 3 + [WriteResult.YIELDED]
         assert [change.is_correction for change in suppression.changes[written:]] == [True] * 3 + [False]

@@ -54,7 +54,7 @@ def test_who_makes_others_stall_loses_cpu_until_no_pod_stalls(held: HeldNode, tm
         # With policy cpuset there is no quota before: what is taken then is time all the same.
         agent.said(str(held.quota_file) if policy == "cfsQuota" else "watching the node cgroup")
         if "each stall is timed" not in agent.log:
-            pytest.skip(f"{OTHER_MACHINE}no program times stalls here, and nobody is charged with them")
+            pytest.skip(f"{OTHER_MACHINE}no program times stalls here, and no pod is charged with them")
         thrash = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         grow = None
         try:

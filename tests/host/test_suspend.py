@@ -22,6 +22,7 @@ def node(hierarchy: MemoryHierarchy) -> Iterator[NodeCgroup]:
         yield node
 
 
+@pytest.mark.slow
 def test_after_a_suspend_nothing_is_evicted_until_pods_are_known_again(node: NodeCgroup, tmp_path: Path) -> None:
     (container,) = node.add_pod("hog", priority=5000)
     manifest = node.write_manifest(tmp_path / "pods.json")

@@ -1,4 +1,4 @@
-"""Waits for pages that come back from swap: the kernel counts them as stalls, and nobody reclaims in them."""
+"""Waits for pages that come back from swap: the kernel counts them as stalls, and no task reclaims in them."""
 
 from __future__ import annotations
 

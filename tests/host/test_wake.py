@@ -83,7 +83,7 @@ class TestLatency:
         latency.attach()
         load = ping_pong(ls / "cgroup.procs", [_CPU], 50)
         seen = waits(latency)
-        # Each message is a switch to somebody who was woken or preempted.
+        # Each message is a switch to a task that was woken or preempted.
         assert load.messages <= seen.count <= load.messages * 1.2 + 200
         assert sum(seen.slots) == seen.count
         assert 0 < seen.total_ns < load.elapsed_ns * 2
@@ -163,7 +163,7 @@ class TestLatency:
             assert kernel[1] - kernel_before[1] == pytest.approx(after.runs - before.runs, rel=0.05)
             ratios.append(after.since(before) / (kernel[0] - kernel_before[0]))
         # The kernel's clock is looked at inside the way into a program, ours inside the program. The middle one: where
-        # a hypervisor takes the CPU away amid a run that is timed, it counts for 64.
+        # a hypervisor takes the CPU away during a run that is timed, it counts for 64.
         assert 0.3 < sorted(ratios)[1] < 3, ratios
 
 
@@ -253,6 +253,7 @@ class TestAgent:
         assert not wait_for_none(held.alive, patience(10))
         assert bursting.quota_us() == -1
 
+    @pytest.mark.slow
     def test_beyond_its_budget_it_rests_and_says_so(self, bursting, tmp_path, latency):
         latency.close()
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path, scheduler=True, budgetRatio=1e-9)) as agent:
@@ -264,6 +265,7 @@ class TestAgent:
             agent.stop()
         assert not wait_for_none(held.alive, patience(10))
 
+    @pytest.mark.slow
     def test_without_being_asked_it_does_not_trace_the_scheduler(self, bursting, tmp_path):
         with LiveAgent(tmp_path, *bursting.arguments(tmp_path)) as agent:
             until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
@@ -295,7 +297,7 @@ class TestAgent:
             until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
             time.sleep(2)
             name = 'koordebpf_file_writes_total{file="cpu.cfs_quota_us",result="written"}'
-            begun, before = time.monotonic(), agent.metric(name)
+            started_s, before = time.monotonic(), agent.metric(name)
             time.sleep(4)
-            written, elapsed = agent.metric(name) - before, time.monotonic() - begun
+            written, elapsed = agent.metric(name) - before, time.monotonic() - started_s
         assert written <= elapsed + 1

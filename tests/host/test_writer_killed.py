@@ -119,7 +119,7 @@ def test_a_line_that_was_being_written_is_of_no_file(cgroups: Cgroups, tmp_path:
     assert content(cgroups) == before
 
 
-def test_what_cannot_be_restored_stays_on_record(cgroups: Cgroups, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_stays_journalled(cgroups: Cgroups, tmp_path: Path) -> None:
     if cgroups.version == 2:
         pytest.skip("not this kind of machine: on v2 kernels differ in whether a parent may have fewer CPUs")
     journal = tmp_path / "writes.journal"
@@ -137,7 +137,7 @@ def test_what_cannot_be_restored_stays_on_record(cgroups: Cgroups, tmp_path: Pat
 
 
 def reported_story(cgroups: Cgroups, path: Path) -> None:
-    """Hold the tree, then otherwise, then give it back."""
+    """Limit the tree, then otherwise, then restore it."""
     first, second = two_cpus()
     with Journal(path) as journal:
         writer = CgroupWriter(cgroups.places, journal, enforce=True)
@@ -177,6 +177,7 @@ def killed_at(number: int, moment: str, cgroups: Cgroups, path: Path) -> bool:
     return code != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
 def test_every_byte_comes_back_from_each_write_of_a_story(cgroups: Cgroups, tmp_path: Path, moment: str) -> None:
     before = content(cgroups)
@@ -193,7 +194,7 @@ def test_every_byte_comes_back_from_each_write_of_a_story(cgroups: Cgroups, tmp_
 
 
 def test_a_journal_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
-    # GIVEN an agent's folder, which is for its owner alone, and somebody else
+    # GIVEN an agent's folder, which is for its owner alone, and another user
     folder = tmp_path / "machine"
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)

@@ -14,7 +14,8 @@ from koordebpf.act.writer.change import FileChange, WriteReport, WriteResult
 from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import restore
-from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, parse_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
@@ -73,11 +74,11 @@ class TestWriting:
 
     def test_a_change_says_what_the_file_held_and_holds(self, cgroups: Cgroups, journal: Journal) -> None:
         cgroups.make("be")
-        told: list[FileChange] = []
-        report = writer_of(cgroups, journal, audit=told.append).apply(desired(cgroups, ("be", QUOTA, 50_000)), 7)
+        audited: list[FileChange] = []
+        report = writer_of(cgroups, journal, audit=audited.append).apply(desired(cgroups, ("be", QUOTA, 50_000)), 7)
         no_limit = "-1" if cgroups.version == 1 else "max 100000"
-        assert report.changes == tuple(told)
-        assert told == [
+        assert report.changes == tuple(audited)
+        assert audited == [
             FileChange(
                 path=str(cgroups.file("be", QUOTA)),
                 old=no_limit,
@@ -242,7 +243,7 @@ class TestRefusals:
         assert results(writer.apply(wanted, 0)) == [WriteResult.UNSUPPORTED]
         assert results(writer.apply(wanted, 1)) == []
 
-    def test_what_cannot_be_put_on_record_is_not_written(self, cgroups: Cgroups, tmp_path: Path) -> None:
+    def test_what_cannot_be_journalled_is_not_written(self, cgroups: Cgroups, tmp_path: Path) -> None:
         cgroups.make("be")
         before = cgroups.text("be", QUOTA)
         pid = os.fork()
@@ -263,7 +264,7 @@ class TestRefusals:
 
 
 class TestVanishing:
-    def test_a_cgroup_that_goes_between_two_levels_is_gone_and_the_others_are_written(
+    def test_a_cgroup_removed_between_two_levels_is_gone_and_the_others_are_written(
         self, cgroups: Cgroups, journal: Journal
     ) -> None:
         first, second = two_cpus()
@@ -309,13 +310,13 @@ class TestVanishing:
         cgroups.remove("be")
         cgroups.make("be")
         cgroups.put("be", QUOTA, "70000")
-        # Nobody's correction is undone here: this one was never written.
+        # No correction is undone here: this file was never written.
         (change,) = writer.apply(wanted, REFRESH_NS).changes
         assert (change.old, change.is_correction) == ("70000" if cgroups.version == 1 else "70000 100000", False)
         assert restore_all(cgroups, journal) == []
         assert cgroups.text("be", QUOTA).startswith("70000")
 
-    def test_what_is_gone_goes_off_the_record(self, cgroups: Cgroups, journal: Journal) -> None:
+    def test_a_removed_cgroup_leaves_the_journal(self, cgroups: Cgroups, journal: Journal) -> None:
         for path in ("be", "be/pod"):
             cgroups.make(path)
         writer = writer_of(cgroups, journal)
@@ -325,7 +326,7 @@ class TestVanishing:
         writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 60 * NS_PER_S)
         assert list(journal.originals) == [(cgroups.path("be"), QUOTA)]
 
-    def test_what_is_on_record_of_a_cgroup_that_is_gone_is_not_written_to_its_namesake(
+    def test_the_journal_of_a_removed_cgroup_is_not_written_to_its_namesake(
         self, cgroups: Cgroups, journal: Journal
     ) -> None:
         cgroups.make("be")
@@ -395,7 +396,7 @@ class TestOthers:
         assert "another process" in seen[-1].detail
         assert list(writer.yielded) == [(cgroups.path("be"), QUOTA)]
         assert cgroups.text("be", QUOTA).startswith("80000")
-        # It is theirs: there is nothing to be given back.
+        # It is theirs: there is nothing to restore.
         assert not journal.originals
         # An hour later it is tried again, and what they wrote is what they get back.
         assert results(writer.apply(wanted, 70 * REFRESH_NS + HOUR_NS)) == [WriteResult.WRITTEN]
@@ -431,10 +432,10 @@ class TestOthers:
         writer = writer_of(cgroups, journal)
         wanted = desired(cgroups, ("be", CPUS, frozenset({first, second})))
         writer.apply(wanted, 0)
-        cgroups.put("be", CPUS, str(first))  # as the kernel does on v1 when the second goes offline
+        cgroups.put("be", CPUS, str(first))  # as the kernel does on v1 when the second CPU goes offline
         assert results(writer.apply(wanted, REFRESH_NS)) == [WriteResult.WRITTEN]
         assert restore_all(cgroups, journal) == []
-        # On v2 the kernel takes none away: there it was somebody else.
+        # On v2 the kernel takes none away: there another process did.
         assert cgroups.text("be", CPUS) == f"{second if cgroups.version == 1 else first}\n"
 
     def test_others_who_want_the_same_are_no_others(self, cgroups: Cgroups, journal: Journal) -> None:
@@ -448,7 +449,7 @@ class TestOthers:
         assert cgroups.text("be", QUOTA).startswith("80000")
 
 
-class TestGivingBack:
+class TestRestoring:
     def test_every_byte_is_as_before_after_any_writes(self, cgroups: Cgroups, journal: Journal) -> None:
         chance = random.Random(7)
         cpus = two_cpus()
@@ -504,16 +505,16 @@ class TestGivingBack:
     def test_the_writer_restores_what_it_wrote_and_audits_it(self, cgroups: Cgroups, journal: Journal) -> None:
         cgroups.make("be")
         before = cgroups.text("be", QUOTA)
-        told: list[FileChange] = []
-        writer = writer_of(cgroups, journal, audit=told.append)
+        audited: list[FileChange] = []
+        writer = writer_of(cgroups, journal, audit=audited.append)
         wanted = desired(cgroups, ("be", QUOTA, 50_000))
         writer.apply(wanted, 0)
         report = writer.restore(1)
         assert (report.done, report.left) == (((cgroups.path("be"), QUOTA),), ())
         assert cgroups.text("be", QUOTA) == before
-        assert [change.new for change in told] == ["50000", before.strip()]
+        assert [change.new for change in audited] == ["50000", before.strip()]
         assert writer.counts == {("cpu.cfs_quota_us", WriteResult.WRITTEN): 2}
-        # Nobody else's change is seen in it.
+        # No other process's change is seen in it.
         (change,) = writer.apply(wanted, 2).changes
         assert not change.is_correction
 

@@ -11,7 +11,8 @@ import pytest
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
-from koordebpf.act.writer.writer import CgroupWriter, WriterSettings
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from tests.host.writer_cgroups import QUOTA, SHARES, Cgroups, desired
@@ -33,10 +34,10 @@ class Strategies:
     """Suppression and the ladder's brake, on one writer."""
 
     def __init__(self, cgroups: Cgroups, journal: Path) -> None:
-        self.told: list[FileChange] = []
+        self.audited: list[FileChange] = []
         self.cgroups = cgroups
         self.journal = Journal(journal)
-        self.writer = CgroupWriter(cgroups.places, self.journal, enforce=True, audit=self.told.append)
+        self.writer = CgroupWriter(cgroups.places, self.journal, enforce=True, audit=self.audited.append)
         self._now_ns = itertools.count()
 
     def suppress(self, quota_us: int | None) -> None:
@@ -113,10 +114,10 @@ def test_each_strategy_counts_and_reports_its_own(both: Strategies) -> None:
     both.suppress(HELD_US)
     assert both.writer.counts_of(LADDER) == {("cpu.cfs_quota_us", WriteResult.WRITTEN): 1}
     assert both.writer.counts_of(SUPPRESS) == {("cpu.cfs_quota_us", WriteResult.WRITTEN): 1}
-    assert [change.owner for change in both.told] == [LADDER, SUPPRESS]
+    assert [change.owner for change in both.audited] == [LADDER, SUPPRESS]
     both.end(LADDER)
-    assert both.told[-1].owner == LADDER
-    assert both.told[-1].result is WriteResult.WRITTEN
+    assert both.audited[-1].owner == LADDER
+    assert both.audited[-1].result is WriteResult.WRITTEN
 
 
 def test_the_next_agent_ends_the_brake_and_continues_with_suppression(pod: Cgroups, tmp_path: Path) -> None:
@@ -128,8 +129,8 @@ def test_the_next_agent_ends_the_brake_and_continues_with_suppression(pod: Cgrou
     assert "left 1 files of its ladder" in ladder
     assert "as suppression wrote them" in suppression
     with contextlib.ExitStack() as stack:
-        writer = open_node_writer(WriterSettings(), tmp_path, killed.told.append, stack)
-        assert killed.told[-1].owner == LADDER
+        writer = open_node_writer(WriterSettings(), tmp_path, killed.audited.append, stack)
+        assert killed.audited[-1].owner == LADDER
         assert killed.quota(POD) == (HELD_US if pod.version == 1 else OWN_US)
         assert killed.quota(BE) == HELD_US
         assert writer.restore(1, owner=SUPPRESS).left == ()
@@ -152,9 +153,9 @@ def test_a_ladder_journal_of_an_earlier_release_is_restored(pod: Cgroups, tmp_pa
     old.write_bytes((tmp_path / "killed.journal").read_bytes())
     (sentence,) = left_behind(tmp_path)
     assert f"--journal {old}" in sentence
-    told: list[FileChange] = []
+    audited: list[FileChange] = []
     with contextlib.ExitStack() as stack:
-        open_node_writer(WriterSettings(), tmp_path, told.append, stack)
-    assert [change.result for change in told] == [WriteResult.WRITTEN]
+        open_node_writer(WriterSettings(), tmp_path, audited.append, stack)
+    assert [change.result for change in audited] == [WriteResult.WRITTEN]
     assert pod.text(POD, QUOTA).split()[0] == str(OWN_US)
     assert not old.exists()

@@ -74,7 +74,7 @@ class Cgroups:
         return self.file(path, file).read_text()
 
     def put(self, path: str, file: CgroupFile, text: str) -> None:
-        """Write as somebody else: from another process."""
+        """Write from another process."""
         script = 'printf %s "$1" > "$0"'
         subprocess.run(["sh", "-c", script, str(self.file(path, file)), text], check=True, capture_output=True)
 
@@ -112,7 +112,7 @@ def _remove(directory: Path) -> None:
 
 @contextlib.contextmanager
 def made_cgroups() -> Iterator[Cgroups]:
-    """Give cgroups for one test and remove them afterwards; skip where there are none to be had."""
+    """Give cgroups for one test and remove them afterwards; skip where none can be made."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups")
     try:

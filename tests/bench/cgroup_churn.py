@@ -1,4 +1,4 @@
-"""A thousand cgroup births and deaths a second: whether the index is right at the end, and what keeping it costs."""
+"""A thousand cgroups created and removed a second: whether the index is right at the end, and what keeping it costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_GROWTH_MIB = 32
 _BACKENDS: tuple[WantedBackend, ...] = ("co-re", "bcc", "files")
 
 
-def births(report: Report) -> None:
+def cgroup_churn(report: Report) -> None:
     """Let cgroups come and go beside 110 pods, once for each backend that works here."""
     seconds = 3 if report.quick else 30
     for backend in _BACKENDS:
@@ -32,7 +32,7 @@ def births(report: Report) -> None:
             try:
                 _one(report, backend, node.cgroup.path, seconds)
             except SupportError as error:
-                report.cannot(f"births with {backend}: {error}")
+                report.cannot(f"cgroup churn with {backend}: {error}")
 
 
 def _one(report: Report, backend: WantedBackend, node: Path, seconds: int) -> None:
@@ -55,13 +55,13 @@ def _one(report: Report, backend: WantedBackend, node: Path, seconds: int) -> No
             watch.drain()
             wrong = _wrong(watch, scope.path)
         totals = watch.totals()
-        method = f"{rate:.0f} births and as many deaths a second for {seconds} s beside 110 pods"
-        report.add(at_most(f"births, {backend}: wrong in the index", "cgroups", wrong, 0, f"{method}; against a walk"))
-        report.add(at_most(f"births, {backend}: RSS growth, worst", "MiB", worst, _MAX_GROWTH_MIB, method))
-        report.add(at_most(f"births, {backend}: CPU", "%core", percent, None, method))
-        report.add(at_most(f"births, {backend}: rescans", "", watch.rescans, None, f"{method}; after lost records"))
+        method = f"{rate:.0f} cgroups created and removed a second for {seconds} s beside 110 pods"
+        report.add(at_most(f"churn, {backend}: wrong in the index", "cgroups", wrong, 0, f"{method}; against a walk"))
+        report.add(at_most(f"churn, {backend}: RSS growth, worst", "MiB", worst, _MAX_GROWTH_MIB, method))
+        report.add(at_most(f"churn, {backend}: CPU", "%core", percent, None, method))
+        report.add(at_most(f"churn, {backend}: rescans", "", watch.rescans, None, f"{method}; after lost records"))
         if totals:
-            report.add(at_most(f"births, {backend}: births told", "", totals.births, None, method))
+            report.add(at_most(f"churn, {backend}: creations counted", "", totals.births, None, method))
 
 
 def _wrong(watch: NodeWatch, root: Path) -> int:

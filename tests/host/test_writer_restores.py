@@ -1,4 +1,4 @@
-"""What files are given back on the running kernel: what others wanted last, and what is born while others are held."""
+"""What the writer restores on the running kernel: what others wrote last, and what cgroups made meanwhile get."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestOthers:
         cgroups.make("be")
         writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 0)
         writer.apply(desired(cgroups, ("be", QUOTA, None)), 1)
-        writer.apply(desired(cgroups, ("be", SHARES, 2)), 2)  # the quota is nobody's business any more
+        writer.apply(desired(cgroups, ("be", SHARES, 2)), 2)  # the quota is not wanted any more
         cgroups.put("be", QUOTA, "70000")
         writer.restore(3)
         assert cgroups.text("be", QUOTA).startswith("70000")
@@ -129,7 +129,7 @@ def hold(cgroups: Cgroups, writer: CgroupWriter, now_ns: int, cpu: int, *more: s
     assert {cgroups.text(path, CPUS) for path in paths} == {f"{cpu}\n"}
 
 
-def give_birth(cgroups: Cgroups, path: str) -> None:
+def create_cgroup(cgroups: Cgroups, path: str) -> None:
     """Make a cgroup as runc and kubelet do: with its parent's CPUs."""
     cgroups.make(path)
     cgroups.put(path, CPUS, cgroups.text(path.rpartition("/")[0], CPUS).strip())
@@ -141,13 +141,13 @@ class TestBorn:
     ) -> None:
         _, second = held
         whole = format_cpu_list(held) + "\n"
-        give_birth(cgroups, "be/pod/moved")
+        create_cgroup(cgroups, "be/pod/moved")
         hold(cgroups, writer, 1, second, "be/pod/moved")
-        give_birth(cgroups, "be/new")
-        give_birth(cgroups, "be/new/right")
+        create_cgroup(cgroups, "be/new")
+        create_cgroup(cgroups, "be/new/right")
         hold(cgroups, writer, 2, second, "be/pod/moved", "be/new", "be/new/right")
-        # One that nobody has looked at, in a container that makes its own cgroups.
-        give_birth(cgroups, "be/new/right/unseen")
+        # One that was not read yet, in a container that makes its own cgroups.
+        create_cgroup(cgroups, "be/new/right/unseen")
         report = writer.restore(3)
         assert report.left == ()
         paths = (*TREE, "be/pod/moved", "be/new", "be/new/right", "be/new/right/unseen")
@@ -167,8 +167,8 @@ class TestBorn:
     def test_what_is_born_after_the_agent_was_killed_is_restored_by_the_journal(
         self, cgroups: Cgroups, tmp_path: Path, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
     ) -> None:
-        give_birth(cgroups, "be/late")
-        give_birth(cgroups, "be/late/c1")
+        create_cgroup(cgroups, "be/late")
+        create_cgroup(cgroups, "be/late/c1")
         left = tmp_path / "left.journal"
         left.write_bytes(journal.path.read_bytes())
         shown = restore_journal(left, cgroups.places, 0, dry_run=True)
@@ -193,7 +193,7 @@ class TestBorn:
 def test_a_cpu_that_is_no_more_keeps_no_pod_from_what_is_left(
     cgroups: Cgroups, journal: Journal, writer: CgroupWriter, held: tuple[int, int]
 ) -> None:
-    # GIVEN a tree that is held WHEN the second CPU goes offline: on v1 it goes out of every set, for good
+    # GIVEN a tree that is held WHEN the second CPU goes offline: on v1 it leaves every set, for good
     first, _ = held
     cgroups.put("", CPUS, str(first))
     report = writer.restore(1)

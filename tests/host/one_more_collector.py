@@ -1,0 +1,44 @@
+"""`koordebpf run` with one more collector; before it stands the command that `LiveAgent` runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from koordebpf.cli import main
+from koordebpf.collect import collectors
+from koordebpf.collect.collector import NodeParts
+from koordebpf.state.series.node import NODE, NodeSeries
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+SAMPLES = 10
+
+
+class LoadAverage:
+    """How many tasks run or wait."""
+
+    name = "load average"
+    period_ns = 300 * NS_PER_MS
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._began_ns: int | None = None
+        self._asked = 0
+
+    def collect(self, now_ns: int, into: NodeSeries) -> None:
+        self._began_ns = self._began_ns or now_ns
+        into.append(("load1", NODE), now_ns, float(Path("/proc/loadavg").read_text().split()[0]))
+        self._asked += 1
+        if self._asked == SAMPLES:
+            count = into.query(("load1", NODE), now_ns, 60 * NS_PER_S, "count")
+            took_ms = (now_ns - self._began_ns) // NS_PER_MS
+            logging.getLogger("koordebpf").info("asked %d times in %d ms: %d kept", SAMPLES, took_ms, count)
+
+    def close(self) -> None:
+        logging.getLogger("koordebpf").info("load average is closed")
+
+
+if __name__ == "__main__":
+    collectors.COLLECTORS = (*collectors.COLLECTORS, LoadAverage)
+    sys.argv = ["koordebpf", *sys.argv[4:]]
+    main()
