@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from tests import slow
+from tests.support import replay
 
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
@@ -50,6 +51,12 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _fail_if_required((yield), collector.path)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if replay.counts:
+        counts = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
+        terminalreporter.line(f"decisions of live agents, decided again and equal: {counts}")
 
 
 @pytest.fixture

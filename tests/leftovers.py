@@ -1,6 +1,6 @@
 """What a folder's tests leave on the machine: processes, mounts, cgroups, files, BPF programs. Others work there too.
 
-Told apart by marks that are inherited. As root every process of the folder has a group id that nobody else has, and so
+Told apart by marks that are inherited. As root every process of the folder has a group id of its own, and so
 has each cgroup, directory and file that it makes. Its mounts are in a mount namespace of its own. Where there is no
 root, a variable of the environment marks the processes, and nothing else can be left.
 """
@@ -25,10 +25,10 @@ _GROUPS = 1 << 30  # above what any machine gives to users
 _ENDS_WITHIN_S = float(os.environ.get("KOORDEBPF_ENDS_WITHIN_S", "10"))
 _FREED_WITHIN_S = 6 * _ENDS_WITHIN_S
 _FOR_FILES = ("/tmp", "/var/tmp", "/dev/shm")
-_DEEPEST = 16  # what is deeper lies in what somebody else made
+_DEEPEST = 16  # what is deeper lies in what another process made
 _PYTESTS = re.compile("pytest-of-.*")  # its own folder, with what the last three runs had
 _NAME_CHARACTERS = 15  # of a BPF program: BPF_OBJ_NAME_LEN and a zero
-# Where neither tracefs nor debugfs is mounted, as on a machine where nobody has asked for them: whoever needs one
+# Where neither tracefs nor debugfs is mounted, as on a machine without users of them, a test that needs one
 # mounts it. The mounts are written down before and after.
 _IN_OWN_MOUNTS = """
 mounted() {
@@ -113,7 +113,7 @@ class Watched:
     def left(self) -> list[str]:
         """Return what is still there, each by its kind and name, once what is ending has had its time.
 
-        Processes are killed then: whoever comes next is not to meet them.
+        Processes are killed then: the next folder must not meet them.
         """
         deadline = time.monotonic() + _ENDS_WITHIN_S
         while True:

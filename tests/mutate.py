@@ -29,7 +29,7 @@ ROOMS = {
     "koordebpf/state": ("tests/unit/state", "tests/scenarios"),
     "koordebpf/slo": ("tests/unit/slo", "tests/unit/state"),
     "koordebpf/attribution": ("tests/unit/attribution", "tests/golden"),
-    "koordebpf/act/guards": ("tests/unit/act", "tests/unit/policy"),
+    "koordebpf/policy/guards": ("tests/unit/act", "tests/unit/policy"),
 }
 _REST = ("tests/unit", "tests/scenarios", "tests/golden", "tests/trees", "tests/properties")
 _A_FILE = 3  # at most so many of one file: the large ones would take all

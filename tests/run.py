@@ -51,6 +51,9 @@ AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster"}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
+# Modules of tests/cluster that download or compile; only slow tests need the agent's image.
+_QUICK_CLUSTER_PROGRAMS = ("binaries",)
+_CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "agent_image")
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
@@ -172,9 +175,9 @@ class Machine:
         return total
 
 
-def bring_cluster() -> str | None:
-    """Bring what the cluster is made of, which may take minutes and says so; return what failed."""
-    for name in ("binaries", "agent_image"):
+def bring_cluster(programs: Sequence[str] = _CLUSTER_PROGRAMS) -> str | None:
+    """Download or compile what the cluster is made of, which may take minutes; return what failed."""
+    for name in programs:
         command = [sys.executable, "-m", f"tests.cluster.{name}"]
         if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
             return f"{command[-1]} ended with {code}"
@@ -182,8 +185,9 @@ def bring_cluster() -> str | None:
 
 
 def run_cluster(arguments: list[str]) -> Counted:
-    """Bring what the cluster is made of, where that is not done; then run its tests as any folder's."""
-    if failed := bring_cluster():
+    """Download or compile what the chosen tests need, then run them as any folder's."""
+    is_quick = f"not {slow.MARK}" in arguments
+    if failed := bring_cluster(_QUICK_CLUSTER_PROGRAMS if is_quick else _CLUSTER_PROGRAMS):
         return _died(f"cluster: {failed}")
     return run_folder("cluster", arguments)
 
@@ -342,7 +346,7 @@ def main(arguments: list[str]) -> int:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")
     total = Counted()
-    begun = time.monotonic()
+    started_s = time.monotonic()
     lacking = {folder: lack() for folder, lack in lacks.items()}
     chosen = [folder for folder in folders or FOLDERS if lacking.get(folder) is None]
     left_out = [f"left out: {folder}: {lacking[folder]}" for folder in folders or FOLDERS if folder not in chosen]
@@ -357,8 +361,8 @@ def main(arguments: list[str]) -> int:
             total.add(run_beside(beside, marks))
         for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
             if folder == "vm" and "cluster" in chosen:
-                bring_cluster()  # beside the machine; what fails is told when the cluster's turn comes
-            seconds = time.monotonic() - begun
+                bring_cluster()  # beside the machine; what fails is reported when the cluster's turn comes
+            seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
             total.add(machine.counted() if machine and folder == "vm" else run(folder, [*marks, *for_pytest]))
     finally:
@@ -367,7 +371,7 @@ def main(arguments: list[str]) -> int:
     judge_second_tries(total, chosen)
     if not for_pytest:
         judge_slow(total, chosen)
-    print(f"\n{time.monotonic() - begun:.0f} s in all")
+    print(f"\n{time.monotonic() - started_s:.0f} s in all")
     print(*left_out, sep="\n", end="\n" if left_out else "")
     print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
     print(*(f"failed: {name}\n" for name in total.names), sep="", end="")

@@ -89,7 +89,7 @@ class Exchange:
         self.keeps_alive = False
 
     def hold(self) -> None:
-        """Say nothing more until the client goes or the test ends."""
+        """Send nothing more until the client disconnects or the test ends."""
         self.keeps_alive = False
         self._server.held.append(self)
         self._sock.settimeout(0.02)

@@ -52,7 +52,7 @@ class Rig:
         until(looked, what)
 
     def settle(self) -> None:
-        """Look until every Node is as it should be and the watch has told so."""
+        """Poll until every Node is as it should be and the watch has shown it."""
         self.until(self._is_settled, "NodeSLOs as they should be")
         self.controller.tick()
 

@@ -1,4 +1,4 @@
-"""The tables of `kube.protobuf` as classes of the library protobuf, for servers of tests and for comparison."""
+"""The tables of `kube.clients.protobuf` as classes of the library protobuf, for servers of tests and for comparison."""
 
 from __future__ import annotations
 

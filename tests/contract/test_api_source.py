@@ -128,7 +128,7 @@ def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Clus
     cluster.nodeslos.watches.append(bookmarks_after(nodeslo(300)))
     source = open_source()
 
-    def is_told() -> bool:
+    def is_seen() -> bool:
         state = source.state()
         return bool(
             names(source) == ["a", "b", "c"]
@@ -140,7 +140,7 @@ def test_bookmark_is_a_sign_of_life_and_no_news(open_source: Open, cluster: Clus
             and cluster.pdbs.seen_watches
         )
 
-    until(is_told, "the event before each bookmark")
+    until(is_seen, "the event before each bookmark")
     version, at_ns = source.state().version, time.monotonic_ns()
     assert source.state().synced_at_ns < at_ns
     go.set()
@@ -175,7 +175,7 @@ def test_endless_410_is_not_a_hot_loop(open_source: Open, cluster: Cluster) -> N
     source = open_source(msgspec.structs.replace(PACE, first_s=3600.0, cap_s=3600.0))
     complaint(source, "too old resource version")
     let_it_spin()
-    # The first 410 asks anew at once, the second waits an hour.
+    # The first 410 lists again at once, the second waits an hour.
     assert len(cluster.pods.seen_lists) == 2
     assert len(cluster.pods.seen_watches) == 2
 
@@ -307,7 +307,7 @@ def test_duplicated_and_reordered_events_are_harmless(open_source: Open, cluster
     def watch(exchange: Exchange) -> None:
         exchange.stream()
         for kind, obj in (
-            ("ADDED", pod("a", 10)),  # told by the list already
+            ("ADDED", pod("a", 10)),  # in the list already
             ("MODIFIED", pod("a", 120, step="new")),
             ("MODIFIED", pod("a", 110, step="old")),  # late
             ("MODIFIED", pod("a", 120, step="twice")),  # again
@@ -358,7 +358,7 @@ def test_garbage_objects_do_not_cost_the_others(open_source: Open, cluster: Clus
     assert len(problems) == 4
 
 
-def test_garbage_is_forgotten_when_it_is_mended(open_source: Open, cluster: Cluster) -> None:
+def test_garbage_is_forgotten_when_it_is_repaired(open_source: Open, cluster: Cluster) -> None:
     broken = pod("b", 20)
     broken["spec"] = []
     cluster.pods.items = [pod("a", 10), broken]
@@ -374,7 +374,7 @@ def test_garbage_is_forgotten_when_it_is_mended(open_source: Open, cluster: Clus
     source = open_source()
     complaint(source, "be/b")
     go.set()
-    until(lambda: names(source) == ["a", "b"], "the mended pod")
+    until(lambda: names(source) == ["a", "b"], "the repaired pod")
     assert source.state().problems == ()
 
 
@@ -432,7 +432,7 @@ def test_denied_names_verb_and_resource_and_is_retried(
     assert str(code) in sentence
     assert "needs RBAC verb list on pods" in sentence
     assert source.state().synced_at_ns == 0
-    assert source.state().is_denied  # the server is there: nobody may act as if it were not
+    assert source.state().is_denied  # the server is there: the agent may not act as if it were not
     until(lambda: len(cluster.pods.seen_lists) >= 3, "the question, again and again")
     allowed.set()
     until(lambda: source.state().synced_at_ns, "the list once it is allowed")

@@ -1,4 +1,4 @@
-"""The two headers that give the programs their words: what one has, the other has too, and every structure is told."""
+"""The two headers that give the programs their words: what one has, the other has, and every structure is listed."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def test_bcc_has_every_word_of_co_re() -> None:
 
 def test_bcc_reports_the_layout_of_every_structure() -> None:
     text = (INCLUDE / "koord_bcc.h").read_text()
-    told = set(re.findall(r"struct (koord_\w+) \1;", text))
-    assert told == set(LAYOUTS) - OF_THE_SCAN
+    structures = set(re.findall(r"struct (koord_\w+) \1;", text))
+    assert structures == set(LAYOUTS) - OF_THE_SCAN

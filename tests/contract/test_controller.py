@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.controller.desired import MANAGED_BY, OURS
 from koordebpf.slo.manager.render import render_spec
-from tests.contract.apiserver import Reply, Request, Server, gives, status
+from tests.contract.apiserver import Reply, Request, Server, gives, status, until
 from tests.contract.controller_rig import Rig, at_50, threshold
 from tests.contract.objectstore import CONFIGMAPS, EVENTS, NODES, NODESLOS, Store, config_map, node
 from tests.contract.rbac import Rules
@@ -268,7 +268,7 @@ class TestEdits:
         assert len(store.objects[EVENTS]) == 1
 
         store.put(CONFIGMAPS, config_map(resource_threshold_config=BE_AT_60))
-        rig.until(lambda: threshold(store, "n1") == 60, "the mended edit")
+        rig.until(lambda: threshold(store, "n1") == 60, "the corrected edit")
         assert rig.metrics.configmap.problems == {}
         assert len(store.objects[EVENTS]) == 1
 
@@ -327,6 +327,7 @@ class TestFaults:
         store.faults.append(once("PUT", f"{NODESLOS}/n1", None, annotate))
         store.put(CONFIGMAPS, config_map(resource_threshold_config=BE_AT_60))
         rig.until(lambda: rig.reconciler.tally.conflicts, "the conflict")
+        until(lambda: any(each.metadata.annotations for each in rig.source.state().nodeslos), "the watch's newer one")
         rig.wait(1.0)
         rig.until(lambda: threshold(store, "n1") == 60, "the write")
         assert store.objects[NODESLOS]["n1"]["metadata"]["annotations"] == {"note": "x"}
@@ -398,6 +399,7 @@ class TestFaults:
         store.faults.append(once("POST", NODESLOS, exists, lambda: store.put(NODESLOS, twin)))
         rig = start()
         rig.until(lambda: rig.reconciler.tally.conflicts, "the conflict")
+        until(lambda: any(each.metadata.name == "n1" for each in rig.source.state().nodeslos), "the watch's newer one")
         rig.wait(1.0)
         rig.settle()
         assert threshold(store, "n1") == 70
@@ -431,10 +433,10 @@ class TestDryRun:
         rig.until(lambda: rig.metrics.nodeslos.get("pending") == 2, "two to write")
         for _ in range(3):
             rig.controller.tick()
-        told = [message for message in caplog.messages if message.startswith("would create NodeSLO n1: ")]
-        assert len(told) == 1
+        would = [message for message in caplog.messages if message.startswith("would create NodeSLO n1: ")]
+        assert len(would) == 1
         assert (
-            json.loads(told[0].partition(": ")[2])["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 70
+            json.loads(would[0].partition(": ")[2])["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 70
         )
         assert {r.method for r in store.server.requests} == {"GET"}
 
@@ -467,4 +469,4 @@ class TestRights:
         if verb in ("create", "update"):
             for _ in range(20):
                 rig.controller.tick()
-            assert store.denied == [without]  # asked once, and not again before somebody can have mended it
+            assert store.denied == [without]  # asked once, and not again before the permission can have been added

@@ -25,7 +25,7 @@ from tests.contract.rbac import Rules, asked
 from tests.support.ports import free_port
 
 TERMS = Terms(lease_s=1, renew_s=0.6, retry_s=0.1)
-LONG = Terms(lease_s=60, renew_s=40.0, retry_s=0.1)  # a busy machine makes nobody lose it
+LONG = Terms(lease_s=60, renew_s=40.0, retry_s=0.1)  # on a busy machine no candidate loses it
 NAMESPACE = "koordebpf-system"
 
 
@@ -132,7 +132,7 @@ class TestElection:
         until(lambda: first.leads, "a leader")
         second = stand("b", terms)
         until(lambda: second.election.holder == "a", "the second knows the first")
-        if is_touched:  # by somebody who annotates it: the version that the first knows is not the newest
+        if is_touched:  # another client annotates it: the version that the first knows is not the newest
             store.faults.append(touch_before_release)
         first.election.close()
         assert not first.leads

@@ -39,7 +39,7 @@ def test_each_node_costs_one_write_and_none_afterwards(store: Store, rig: Rig) -
     # Three lists, three watches, and nothing that grows with the nodes.
     assert sum(request.method == "GET" for request in store.server.requests) == 6
 
-    # Everybody's heartbeat, an edit that says the same, and a label that nobody selects.
+    # Every node's heartbeat, an edit without a change, and a label that no selector uses.
     for number in range(NODES_COUNT):
         store.put(NODES, node(f"n{number}", pool=f"p{number % 10}") | {"status": {"capacity": {"memory": "15Gi"}}})
     store.put(CONFIGMAPS, config_map(resource_threshold_config=AT_70 | {"nodeStrategies": []}))

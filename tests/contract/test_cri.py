@@ -13,7 +13,8 @@ from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
 from koordebpf.errors import ConfigError
 from koordebpf.kube.clients.cri import Cri, RunningContainer
-from koordebpf.policy.plan import Candidate, Victim
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
 from tests.support.patience import patience
@@ -24,7 +25,7 @@ Known = dict[str, tuple[RunningContainer, ...]]
 def victim(uid: str) -> Victim:
     candidate = Candidate(
         rank=1, uid=uid, namespace="be", name=uid, cgroup_id=1, priority=5000,
-        used_bytes=1, credit_bytes=1, koordinator_credit_bytes=1,
+        holdings=(Holding(MEMORY, 1, 1),), koordinator_credit_bytes=1,
     )  # fmt: skip
     return Victim(candidate=candidate, reason="evicted", message="m")
 

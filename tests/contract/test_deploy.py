@@ -37,10 +37,12 @@ _METHODS = {"post": "create", "put": "update", "patch": "patch"}
 
 def requests_of(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (resource, verb) of each request in a module's text."""
-    for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+    text = path.read_text()
+    lists = re.search(r"import .*\bResource\b", text) is not None and "koordebpf.state.amount import" not in text
+    for call in [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]:
         words = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
         match call.func:
-            case ast.Name(id="Resource"):
+            case ast.Name(id="Resource") if lists:
                 name = call.args[0]
                 assert isinstance(name, ast.Constant), f"{path.name}: a Resource whose name is no literal"
                 yield str(name.value), "list"

@@ -167,3 +167,8 @@ def test_every_target_of_the_makefile_is_in_its_help():
     declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None
     assert set(declared[1].split()) == make_targets()
+
+
+def test_the_table_of_strategies_is_what_the_command_prints():
+    printed = koordebpf("koordebpf config strategies").stdout
+    assert f"```text\n{printed}```" in (DOCS / "strategies.md").read_text()

@@ -19,19 +19,13 @@ MAX_FILES = 15  # of a folder, without __init__.py
 MAX_ENTRIES = 15
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
-    ("arguments", "agent/tick.py", "Agent"): "most parts are optional, and made in agent/run.py",
-    ("attributes", "agent/tick.py", "Agent"): "owns everything that one node's agent consists of",
     ("attributes", "attribution/index.py", "CgroupIndex"): "the tree, the pods, and lookups in both",
-    ("attributes", "collect/cluster_view.py", "Known"): "what is in force of each part of the cluster's state",
-    ("attributes", "collect/history.py", "NodeHistory"): "one window or table for each thing that is remembered",
-    ("attributes", "collect/memory.py", "Collector"): "one kept file or table for each thing that is measured",
-    ("attributes", "collect/node_watch.py", "NodeWatch"): "signals, index and source, and how far each was read",
     ("attributes", "demo/story.py", "_Run"): "the processes of one story and what they said",
     ("attributes", "kernel/backends/files.py", "FilesSignals"): "counters that BPF programs keep elsewhere",
     ("arguments", "kube/cache/reflector.py", "Reflector"): "callbacks of its source",
     ("attributes", "kube/cache/reflector.py", "Reflector"): "the state of one list and watch",
     ("attributes", "kube/sources/api.py", "ApiSource"): "one reflector for each resource",
-    ("arguments", "store/audit.py", "OpenPlan"): "fields of one audit line",
+    ("arguments", "store/audit_record.py", "OpenPlan"): "fields of one audit line",
     ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "handler", "misc"}
@@ -240,26 +234,33 @@ def test_every_bpf_source_is_under_the_licences_that_the_kernel_accepts():
 
 
 # Our own turns of phrase, which no kernel or Kubernetes engineer would search for: as a pattern, and how often each is
-# still there in code and tests. A figure never grows. Write evict, restore, report, create, lock, taint, no pod.
+# still there in code, tests and pages. A figure never grows. Write evict, restore, report, create, lock, taint, no pod.
+# Ordinary phrases, as "a CPU goes offline", are left out by their patterns.
 PRIVATE_WORDS = {
-    "told": 278,
-    "tells of": 6,
-    "nobody": 100,
-    "somebody": 24,
-    "whoever": 31,
+    "told(?! apart)": 0,
+    "tells of": 0,
+    "nobody": 0,
+    "somebody": 0,
+    "whoever": 0,
     "for want of": 0,
-    "(?:hang|hangs|hanging) on": 4,
-    "begun": 110,
-    "(?:give|gives|given|gave|giving)(?: it| them| its memory| what)? back": 33,
-    "births?": 165,
+    "(?:hang|hangs|hanging) on": 0,
+    "begun": 9,
+    "(?:give|gives|given|gave|giving)(?: it| them| its memory| what)? back": 0,
+    "births?": 48,
     "foretold|foretell": 0,
-    "(?:is|are|be|was) had": 9,
-    "anew": 21,
-    "amid": 7,
-    "goes": 149,
-    "to go": 19,
+    "(?:is|are|be|was) had": 0,
+    "anew": 0,
+    "(?:every|any)body": 0,
+    "mend(?:s|ed)?": 0,
+    "under way": 1,
+    "on record": 4,
+    "(?:gone|going|went|go) on": 0,
+    "amid": 0,
+    "goes(?! (?:into|through|to|away|wrong|offline|online)\\b)": 0,
+    "to go(?! (?:into|through|online|offline|build)\\b)": 0,
 }
-_SPOKEN = {".py", ".c", ".h", ".sh"}
+_SPOKEN = {".py", ".c", ".h", ".sh", ".md", ".yaml", ".txt"}
+_SPOKEN_IN = ("koordebpf", "bpf", "tests", "deploy", "vagrant", "docs")
 
 
 def spoken(text: str) -> str:
@@ -289,9 +290,15 @@ def test_words_that_contain_a_private_one_are_others():
     assert not any(count_words("untold undergoes begunning pyramid # to\ngoing").values())
 
 
+@pytest.mark.parametrize("text", ["a CPU that goes offline", "it goes through a filter", "told apart by a label"])
+def test_an_ordinary_phrase_is_allowed(text):
+    assert not any(count_words(text).values())
+
+
 @pytest.mark.slow
 def test_private_words_only_become_fewer():
-    sources = [path for room in ("koordebpf", "bpf", "tests") for path in (ROOT / room).rglob("*") if path.is_file()]
+    sources = [path for room in _SPOKEN_IN for path in (ROOT / room).rglob("*") if path.is_file()]
+    sources += ROOT.glob("*.md")
     counts = dict.fromkeys(PRIVATE_WORDS, 0)
     for path in sources:
         if path.suffix in _SPOKEN and path != Path(__file__) and not any(part.startswith(".") for part in path.parts):

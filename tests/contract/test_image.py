@@ -1,4 +1,4 @@
-"""The image of deploy/image: what it installs, what it leaves out, and what it is told to copy."""
+"""The image of deploy/image: what it installs, what it leaves out, and what it copies."""
 
 from __future__ import annotations
 

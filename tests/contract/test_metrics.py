@@ -26,6 +26,7 @@ from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.sources import MAX_POD_SERIES
+from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.stalls.ledger import Charge
@@ -70,6 +71,7 @@ CONTRACT = {
     "koordebpf_log_dropped_total": set(),
     "koordebpf_log_waiting": set(),
     "koordebpf_events_dropped_total": set(),
+    "koordebpf_sink_errors_total": {"sink"},
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
     "koordebpf_suppression_wakes_total": {"source", "outcome"},
@@ -108,8 +110,7 @@ def metrics() -> AgentMetrics:
         scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi
     )
     metrics.node.capacity_bytes = 1 << 30
-    metrics.decision.need_bytes = {"BEMemoryEvict": 4096}
-    metrics.decision.need_millicpu = {"BECPUEvict": 1500}
+    metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
     metrics.decision.exempt_bytes = {"policy": 1}
@@ -129,6 +130,7 @@ def metrics() -> AgentMetrics:
     metrics.node.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
+    metrics.sinks.errors = {"audit": 1}
     metrics.sinks.log_sink = LineSink(lambda _line: None, "log")
     metrics.decision.seen_to_decided.observe_ns(3_000_000)
     metrics.decision.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it
@@ -209,7 +211,7 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
     assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
 
 
-def test_in_a_dry_run_koordinators_name_does_not_say_that_anybody_is_held(
+def test_in_a_dry_run_koordinators_name_does_not_say_that_a_pod_is_limited(
     server: ReportServer, metrics: AgentMetrics
 ) -> None:
     metrics.decision.is_dry_run = True

@@ -1,4 +1,4 @@
-"""Labels of namespaces from the API server: only where somebody asks, only what is asked, and safe without them."""
+"""Labels of namespaces from the API server: only where a setting needs them, only these, and safe without them."""
 
 from __future__ import annotations
 
@@ -92,10 +92,14 @@ def test_a_watch_that_is_lost_has_a_moment_since_when_it_may_be_old(open_source:
         exchange.cut()
 
     cluster.namespaces.watches.append(cut)
+    sources: list[ApiSource] = []  # empty while it is opened, when it may wake already
     seen: list[int | None] = []
-    source = open_source(
-        namespace_labels=TIER, wake=lambda: seen.append(source.state().namespaces_since_ns) if source else None
+    sources.append(
+        open_source(
+            namespace_labels=TIER, wake=lambda: seen.extend(each.state().namespaces_since_ns for each in sources)
+        )
     )
+    (source,) = sources
     until(lambda: any(seen), "a moment at which they may be old")
     until(lambda: labels_of(source) and source.state().namespaces_since_ns is None, "a watch that is open")
     assert labels_of(source) == {"be": {"tier": "gold"}}
@@ -104,7 +108,7 @@ def test_a_watch_that_is_lost_has_a_moment_since_when_it_may_be_old(open_source:
 def test_a_page_that_is_too_large_is_asked_for_in_parts(open_source: Open, cluster: Cluster) -> None:
     every = [namespace(f"n{at}", 10 + at, tier="gold") for at in range(30)] + [namespace("be", 90, tier="lead")]
     for each in every:
-        each["metadata"]["annotations"] = {"note": "x" * 200_000}  # as whoever may create namespaces may write
+        each["metadata"]["annotations"] = {"note": "x" * 200_000}  # as any creator of namespaces may write
 
     def page(exchange: Exchange) -> None:
         begin, limit = int(exchange.request.query.get("continue") or 0), int(exchange.request.query["limit"])

@@ -1,4 +1,4 @@
-"""Values of cgroups and sysctls are written by the one writer; whoever else opens a file to write is known, and why."""
+"""Values of cgroups and sysctls are written by one writer; other code that opens files to write is listed, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "koordebpf"
 THE_DOOR = "kernel/io/text_file.py"
-# The kernel's files that others write hold nothing afterwards that anybody would have to give back.
+# The kernel's files that others write keep no value that would have to be restored.
 _KERNEL = {
     "kernel/proc/psi.py": "a trigger, which ends with its descriptor",
     "kernel/cgroup/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
@@ -23,10 +23,10 @@ _OWN = {
     "store/recording.py",
     "agent/lifecycle/node_lock.py",
     "agent/strategies/suppression.py",
-    "store/audit.py",
+    "store/rotated_file.py",
     "store/wal.py",
 }
-_DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which goes with it
+_DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which is removed with it
 
 _FLAGS = {"O_WRONLY", "O_RDWR"}
 _METHODS = {"write_text", "write_bytes"}

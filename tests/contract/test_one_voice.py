@@ -30,7 +30,7 @@ _JOINS_ALLOWED = {
 
 
 def prints(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines that write to the terminal, or hand standard output or error to somebody who does."""
+    """Yield the lines that write to the terminal, or pass standard output or error to code that does."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="print" | "pprint" | "Console")):

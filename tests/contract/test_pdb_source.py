@@ -160,8 +160,8 @@ class TestWhatIsAskedFor:
         until(lambda: known(source) == ["be/web", "default/db"], "the budget of the new pod's namespace")
         until(lambda: len(sent) == 2, "a watch of all")
         assert [each.path for each in cluster.pdbs.seen_watches] == [of_namespace("be"), ALL]
-        assert ALL not in {each.path for each in cluster.pdbs.seen_lists}, "nobody lists the cluster"
-        # The watch goes on from where the first one was; what the list has told already is passed over.
+        assert ALL not in {each.path for each in cluster.pdbs.seen_lists}, "no list of the whole cluster"
+        # The watch continues from where the first one was; what the list had already is skipped.
         assert cluster.pdbs.seen_watches[1].query["resourceVersion"] == "100"
         for namespace, version in (("elsewhere", 300), ("default", 301), ("be", 302)):
             sent[1].event("ADDED", pdb("late", version, namespace))
@@ -192,7 +192,7 @@ class TestWhatIsAskedFor:
         until(lambda: len(cluster.pdbs.seen_lists) > 10, "lists that fail")
         assert known(source) == ["be/web"]
         cluster.pdbs.items, cluster.pdbs.version = [pdb("api", 400, "be")], 410
-        until(lambda: known(source) == ["be/api"], "the list anew")
+        until(lambda: known(source) == ["be/api"], "the list again")
         until(lambda: len(cluster.pdbs.seen_watches) > 1, "a watch from it")
         assert cluster.pdbs.seen_watches[-1].query["resourceVersion"] == "410"
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from apiserver import until
 
-from koordebpf.collect.kubelet_cpus import KubeletCpus
+from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
@@ -23,7 +23,7 @@ from tests.contract.protobuf_classes import message_classes
 
 
 class Kubelet:
-    """Answers what it is told to: allocatable CPUs, and (namespace, name) → CPUs of each container."""
+    """Answers what the test sets: allocatable CPUs, and (namespace, name) → CPUs of each container."""
 
     def __init__(self, socket: Path) -> None:
         self.messages = message_classes(PACKAGE, MESSAGES)
@@ -160,7 +160,7 @@ class TestWhenItIsAsked:
         assert not rig.asks_again()
 
     @pytest.mark.parametrize("change", ["another", "phase", "cgroup", "gone"])
-    def test_a_guaranteed_pod_that_comes_starts_or_goes_is_a_question(self, change: str, rig: Rig) -> None:
+    def test_a_guaranteed_pod_that_is_added_starts_or_ends_is_queried(self, change: str, rig: Rig) -> None:
         rig.cpus.note([facts("web", phase="Pending")], 1)
         until(lambda: rig.asked == 1, "the first question")
         web = facts("web", phase="Pending")

@@ -1,4 +1,4 @@
-"""What `kube.protobuf` reads and writes is what the library protobuf reads and writes."""
+"""What `kube.clients.protobuf` reads and writes is what the library protobuf reads and writes."""
 
 from __future__ import annotations
 

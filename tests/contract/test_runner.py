@@ -111,9 +111,9 @@ import subprocess, time
 from pathlib import Path
 here, there = Path(__file__), Path(__file__).parents[1] / "{other}" / "test_meets.py"
 def test_it():
-    here.with_suffix(".begun").touch()
+    here.with_suffix(".started").touch()
     until = time.monotonic() + {seconds}
-    while not there.with_suffix(".begun").exists():
+    while not there.with_suffix(".started").exists():
         assert time.monotonic() < until, "the other folder does not run"
         time.sleep(0.01)
     subprocess.Popen(["sh", "-c", "sleep 61; : of {own}"], env={{}})
@@ -122,7 +122,7 @@ TAKES_LONG = """
 import time
 from pathlib import Path
 def test_it():
-    Path("{begun}").touch()
+    Path("{started}").touch()
     try:
         time.sleep(60)
     finally:
@@ -179,6 +179,7 @@ def test_what_takes_long_says_so(folders):
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_limit")
 def test_what_takes_long_once_only_is_no_failure(folders):
     seen = folders / "seen"
@@ -204,6 +205,7 @@ def test_a_test_that_passes_is_counted(folders):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed, 0 skipped")
 
 
+@pytest.mark.slow
 def test_bytecode_is_kept_where_the_environment_asks_for_none_in_the_checkout(folders, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     body = "import sys; assert (sys.dont_write_bytecode, sys.pycache_prefix) == (False, os.environ['WANTED'])"
@@ -222,6 +224,7 @@ def test_it(tries=Path(__file__).with_suffix(".tries")):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "often", "ends"),
     [
@@ -238,6 +241,7 @@ def test_what_fails_among_others_is_tried_once_more_and_reported(folders, folder
     assert done.stdout.splitlines()[-2:] == ends
 
 
+@pytest.mark.slow
 def test_a_required_skip_is_not_tried_again(folders):
     (folders / "host" / "test_skip.py").write_text(SKIPS)
     done = run(folders, "host", "host")
@@ -247,6 +251,7 @@ def test_a_required_skip_is_not_tried_again(folders):
     assert (folders / "host" / "test_skip.tries").read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_one_that_needs_a_second_try_twice_in_a_run_fails(folders):
     (folders / "contract").mkdir()
     (folders / "contract" / "test_try.py").write_text(FAILS_ONCE_EACH)
@@ -260,6 +265,7 @@ def test_one_that_needs_a_second_try_twice_in_a_run_fails(folders):
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_second_tries_are_counted_over_runs(folders):
     (folders / "contract").mkdir()
     test = folders / "contract" / "test_try.py"
@@ -273,6 +279,7 @@ def test_second_tries_are_counted_over_runs(folders):
     assert each.startswith("  2 × contract: test_try::test_it, last 20")
 
 
+@pytest.mark.slow
 def test_only_the_last_runs_are_kept(folders):
     (folders / "cache" / "koordebpf").mkdir(parents=True)
     file = folders / "cache" / "koordebpf" / "second-tries.jsonl"
@@ -293,6 +300,7 @@ def second_tries(folders: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
 def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is_reported(folders, require_root):
     own = {"unit": "trees", "trees": "unit"}
@@ -300,14 +308,15 @@ def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is
         (folders / name).mkdir(exist_ok=True)
         (folders / name / "test_meets.py").write_text(MEETS.format(own=name, other=other, seconds=patience(30)))
     done = run(folders, "", *own)
-    told = {line for line in done.stdout.splitlines() if line.startswith("failed: ")}
+    reported = {line for line in done.stdout.splitlines() if line.startswith("failed: ")}
     pattern = r"failed: (\w+): left behind: process \d+: (?:sh -c sleep 61; : of (\w+)|sleep 61)"
-    matches = [re.fullmatch(pattern, line) for line in told]
+    matches = [re.fullmatch(pattern, line) for line in reported]
     assert [match[1] for match in matches if match[2]] == [match[2] for match in matches if match[2]], done.stdout
     assert sorted(match[1] for match in matches) == ["trees", "trees", "unit", "unit"], "each shell and its sleep"
     assert done.stdout.splitlines()[-1] == "2 passed, 4 failed, 0 skipped"
 
 
+@pytest.mark.slow
 def test_what_dies_beside_another_is_counted(folders):
     (folders / "trees").mkdir()
     (folders / "trees" / "test_death.py").write_text(one_test("os.abort()"))
@@ -319,6 +328,7 @@ def test_what_dies_beside_another_is_counted(folders):
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_the_counts_of_several_runs_are_added_up(folders, tmp_path):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
     run(folders, "", "unit")
@@ -334,6 +344,7 @@ def test_the_counts_of_several_runs_are_added_up(folders, tmp_path):
     assert [each.returncode for each in added] == [0, 1]
 
 
+@pytest.mark.slow
 class TestLeftBehind:
     """What others make meanwhile is theirs, and here always beside it."""
 
@@ -392,7 +403,6 @@ class TestLeftBehind:
         assert found == [f"mount {place} (tmpfs)"]
         assert Path("/proc/self/mountinfo").read_text() == before
 
-    @pytest.mark.slow
     def test_a_bpf_program(self, folders, name, tmp_path):
         mount = next((path for path, kind in cgroup_mounts().items() if kind == "cgroup2"), None)
         if mount is None:
@@ -424,19 +434,20 @@ def is_running(pid: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("names", [["unit"], ["unit", "trees"]], ids=" ".join)
 def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, number):
     for name in names[: os.cpu_count()]:
         (folders / name).mkdir(exist_ok=True)
-        body = TAKES_LONG.format(begun=tmp_path / f"{name}-begun", cleaned=tmp_path / f"{name}-cleaned")
+        body = TAKES_LONG.format(started=tmp_path / f"{name}-started", cleaned=tmp_path / f"{name}-cleaned")
         (folders / name / "test_long.py").write_text(body)
     settings = {"KOORDEBPF_ENDS_WITHIN_S": "5", "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, str(folders / "run.py"), *names[: os.cpu_count()]],
         env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     ) as running:  # fmt: skip
-        until(lambda: all((tmp_path / f"{name}-begun").exists() for name in names[: os.cpu_count()]), "the tests")
+        until(lambda: all((tmp_path / f"{name}-started").exists() for name in names[: os.cpu_count()]), "the tests")
         os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
         running.communicate(timeout=patience(30))
     assert running.returncode
@@ -449,8 +460,8 @@ def test_an_unknown_folder_is_refused_by_name(folders):
     assert "units" in done.stderr
 
 
-# Somebody who is not root, whoever runs this.
-AS_NOBODY = """
+# As a user that is not root, also where root runs this.
+UNPRIVILEGED = """
 import os, runpy, sys
 os.geteuid = lambda: 1000
 sys.argv = sys.argv[1:]
@@ -458,10 +469,31 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_what_a_cluster_needs_and_is_not_here_is_reported(folders):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
-    command = [sys.executable, "-c", AS_NOBODY, str(folders / "run.py"), "cluster", "unit"]
+    command = [sys.executable, "-c", UNPRIVILEGED, str(folders / "run.py"), "cluster", "unit"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *_, left_out, total = done.stdout.splitlines()
     assert left_out.startswith("left out: cluster: needs root")
     assert total == "1 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "downloaded"), [(["--quick"], ["binaries"]), ([], ["agent_image", "binaries"])])
+def test_a_quick_run_builds_no_image(folders, require_root, arguments, downloaded):
+    (folders / "cluster").mkdir()
+    (folders / "cluster" / "__init__.py").touch()  # else the checkout's own programs were built
+    for name in ("binaries", "agent_image"):
+        (folders / "cluster" / f"{name}.py").write_text("open(__file__ + '.ran', 'w').close()")
+    (folders / "cluster" / "test_good.py").write_text(one_test("pass"))
+    setup = folders.parent / ".ci" / "setup"
+    setup.parent.mkdir()
+    setup.write_text("#!/bin/sh\n")
+    setup.chmod(0o755)
+    (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers =\n slow\n story\n")
+    done = run(folders, "", *arguments, "cluster")
+    if "left out: cluster" in done.stdout:
+        pytest.skip("no cluster can be started here")
+    assert done.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+    assert sorted(path.name.partition(".")[0] for path in folders.glob("cluster/*.ran")) == downloaded

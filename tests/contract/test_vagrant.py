@@ -48,35 +48,38 @@ class TestScenario:
         expects = load(name).expects
         unseen = [each.says for each in expects if not re.search(each.says, shown, re.MULTILINE)]
         assert unseen == []
-        # And shows nothing that nobody waits for.
+        # And shows nothing that is not expected.
         assert len(shown.splitlines()) == len(expects)
 
     def test_its_scripts_are_there_to_run(self, name: str) -> None:
-        told = load(name)
-        paths = [script(name, runs) for runs in [*(pod.runs for pod in told.pods.values()), told.on_node or "provoke"]]
+        scenario = load(name)
+        paths = [
+            script(name, runs)
+            for runs in [*(pod.runs for pod in scenario.pods.values()), scenario.on_node or "provoke"]
+        ]
         assert [path for path in paths if not os.access(path, os.X_OK)] == []
         assert FOLDER / name / "provoke" in paths
 
     def test_a_latency_sensitive_pod_is_never_evicted(self, name: str) -> None:
-        told = load(name)
-        (sensitive,) = [pod for pod, each in told.pods.items() if each.qos == "LS"]
+        scenario = load(name)
+        (sensitive,) = [pod for pod, each in scenario.pods.items() if each.qos == "LS"]
         for sentence in (f"evicting default/{sensitive} (", f"evicted default/{sensitive} by"):
-            assert any(re.search(pattern, sentence) for pattern in told.never)
+            assert any(re.search(pattern, sentence) for pattern in scenario.never)
 
     def test_its_pods_are_manifests(self, name: str) -> None:
-        told = load(name).pods
+        scenario = load(name).pods
         objects = list(yaml.safe_load_all(kubernetes.manifest(name, load(name))))
         priorities = {each["metadata"]["name"]: each["value"] for each in objects if each["kind"] == "PriorityClass"}
         pods = {each["metadata"]["name"]: each for each in objects if each["kind"] == "Pod"}
-        assert list(pods) == list(told)
+        assert list(pods) == list(scenario)
         for pod_name, pod in pods.items():
             pod["metadata"]["uid"] = "an API server gives it"
             (read,) = parse_manifests({name: json.dumps(pod).encode()}).pods
-            assert koord_qos(read.metadata.labels) == told[pod_name].qos
-            is_ls = told[pod_name].qos == "LS"
-            assert priorities[pod["spec"]["priorityClassName"]] == (9500 if is_ls else told[pod_name].priority)
+            assert koord_qos(read.metadata.labels) == scenario[pod_name].qos
+            is_ls = scenario[pod_name].qos == "LS"
+            assert priorities[pod["spec"]["priorityClassName"]] == (9500 if is_ls else scenario[pod_name].priority)
             (container,) = pod["spec"]["containers"]
-            assert container["command"] == [str(script(name, told[pod_name].runs))]
+            assert container["command"] == [str(script(name, scenario[pod_name].runs))]
             assert container["volumeMounts"][0]["mountPath"] == str(ROOT)
 
     def test_the_readme_has_a_line_for_it(self, name: str) -> None:

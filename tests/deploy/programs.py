@@ -61,10 +61,10 @@ def operator_definitions() -> dict[str, dict[str, Any]]:
         go = find_go(cache_folder(), say_line)
         download = [go, "mod", "download", "-json", _OPERATOR]
         done = subprocess.run(download, cwd=home, env=os.environ | _ENVIRONMENT, capture_output=True, check=False)
-    told = json.loads(done.stdout or "{}")
-    if told.get("Sum") != _OPERATOR_SUM:
-        raise CannotHave(f"{_OPERATOR}: {told.get('Error') or told.get('Sum') or done.stderr.decode()}")
-    folder = Path(told["Dir"]) / "example/prometheus-operator-crd"
+    module = json.loads(done.stdout or "{}")
+    if module.get("Sum") != _OPERATOR_SUM:
+        raise CannotHave(f"{_OPERATOR}: {module.get('Error') or module.get('Sum') or done.stderr.decode()}")
+    folder = Path(module["Dir"]) / "example/prometheus-operator-crd"
     definitions = [yaml.safe_load(path.read_bytes()) for path in sorted(folder.glob("*_p[or]*.yaml"))]
     return {definition["spec"]["names"]["kind"]: definition for definition in definitions}
 

@@ -200,7 +200,7 @@ class TestValues:
         [
             ({"enforced": {"enabled": True}}, "enforced"),
             ({"enforce": {"enabled": "yes"}}, "boolean"),
-            # An agent without a label to go by would act everywhere.
+            # An agent without a node selector would act everywhere.
             ({"enforce": {"enabled": True, "nodeSelector": {"koordebpf.io/mode": None}}}, "enforce.nodeSelector"),
             ({"agent": {"resources": {"limit": {"memory": "1Gi"}}}}, "limit"),
             ({"agent": {"config": {"executor": {"typ": "cgroup"}}}}, "config.executor.typ: no such setting"),
@@ -327,14 +327,14 @@ class TestNotes:
         (chart / "templates/notes.yaml").write_text(template)
         return str(by_name(templated(values, chart=chart))["Notes", "notes"]["text"])
 
-    def test_they_say_what_to_look_at_and_how_to_go_on(self, tmp_path: Path) -> None:
+    def test_they_say_what_to_look_at_and_how_to_continue(self, tmp_path: Path) -> None:
         text = self.notes(tmp_path, {})
-        assert text.startswith("koordebpf watches every node and evicts nobody.")
+        assert text.startswith("koordebpf watches every node and evicts no pod.")
         assert "logs ds/koordebpf-agent" in text
         assert "get nodeslo" in text
         assert "--set enforce.enabled=true" in text
 
-    def test_they_say_where_it_acts_and_how_to_go_back(self, tmp_path: Path) -> None:
+    def test_they_say_where_it_acts_and_how_to_roll_back(self, tmp_path: Path) -> None:
         text = self.notes(tmp_path, {"enforce": {"enabled": True}, "besideKoordinator": True})
         assert text.startswith("koordebpf watches every node and acts on those with koordebpf.io/mode=enforce.")
         assert "kubectl label node NODE koordebpf.io/mode-" in text

@@ -149,7 +149,7 @@ class TestKustomize:
             assert mount["mountPropagation"] == "HostToContainer"
         assert specs == usual
 
-    def test_the_namespace_of_the_thresholds_is_made_before_anybody_else_can(self, tmp_path: Path) -> None:
+    def test_the_namespace_of_the_thresholds_is_made_before_anyone_else_can(self, tmp_path: Path) -> None:
         ours = ("Namespace", CONFIG_NAMESPACE)
         for overlay in ("observe", "enforce"):
             assert ours in by_name(built(DEPLOY / "overlays" / overlay))

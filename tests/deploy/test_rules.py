@@ -33,7 +33,7 @@ def controller(name: str, **labels: str) -> str:
     return _series(name, CONTROLLER, labels)
 
 
-# A metric's own label goes before the target's: honor_labels.
+# A metric's own label wins over the target's: honor_labels.
 def _series(name: str, target: str, labels: Mapping[str, str]) -> str:
     own = {**dict(re.findall(r'(\w+)="([^"]*)"', target)), **labels}
     return name + "{" + ",".join(f'{label}="{value}"' for label, value in own.items()) + "}"
@@ -118,7 +118,7 @@ CASES = {
     "log lines of a controller are lost": Case(
         {controller("koordebpf_log_dropped_total"): "0x10 5x100"}, 15, {"KoordebpfLogLost": {"node": "n2"}}
     ),
-    # The guard of a minute, seen by one scrape, is told for five.
+    # A guard that closes for a minute, seen by one scrape, alerts for five.
     "evictions do not help": Case(
         {agent("koordebpf_guard_closed", reason="evictions_useless"): "_x9 1 stale"},
         13,
@@ -147,7 +147,7 @@ CASES = {
     "an eviction for CPU frees no memory": Case(
         {agent("koordebpf_evictions_total", result="done", reason="BECPUEvict", executor="api"): "_x10 1x100"}, 17
     ),
-    "an agent began anew after evictions": Case(
+    "an agent restarted after evictions": Case(
         {agent("koordebpf_evictions_total", result="done", **_EVICTED): "4x30 1x100"}, 37
     ),
     "a budget refuses each eviction": Case(
@@ -215,7 +215,7 @@ CASES = {
     "a child had to lose its CPUs first": Case(
         {agent("koordebpf_file_writes_total", file="cpuset.cpus", result="busy"): "0+6x100"}, 12
     ),
-    "nobody leads": Case(
+    "no controller leads": Case(
         {controller("koordebpf_controller_leader"): "0x100"}, 6, {"KoordebpfControllerLeaderless": {}}
     ),
     "another leads": Case(
@@ -235,10 +235,10 @@ CASES = {
         {controller("koordebpf_controller_nodeslos", state="pending"): "2x100"}, 16, {"KoordebpfNodeSLOsPending": {}}
     ),
     "NodeSLOs are on their way": Case({controller("koordebpf_controller_nodeslos", state="pending"): "2x99"}, 12),
-    "somebody else writes NodeSLOs": Case(
+    "another client writes NodeSLOs": Case(
         {controller("koordebpf_controller_overwritten_total"): "0+1x100"}, 10, {"KoordebpfNodeSLOsOverwritten": {}}
     ),
-    "somebody wrote a NodeSLO by hand": Case({controller("koordebpf_controller_overwritten_total"): "0x5 1x100"}, 30),
+    "a NodeSLO was edited by hand": Case({controller("koordebpf_controller_overwritten_total"): "0x5 1x100"}, 30),
 }
 
 

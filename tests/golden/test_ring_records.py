@@ -21,12 +21,12 @@ def test_bytes_say_what_was_known_from_elsewhere(capture: dict[str, Any]) -> Non
     decoded = [decode(bytes.fromhex(entry["bytes"])) for entry in capture["records"]]
     assert [msgspec.to_builtins(record) for record in decoded] == [entry["record"] for entry in capture["records"]]
     assert {record.cgroup_id for record in decoded} == {capture["cgroup_id"]}
-    told = [
+    tgids = [
         record.tgid
         for record in decoded
         if isinstance(record, ReclaimStall | OomKill | CompactionStall | ThrottleStall)
     ]
-    assert told == [capture["tgid"]] * 4
+    assert tgids == [capture["tgid"]] * 4
     assert [record.pid for record in decoded if isinstance(record, TaskMigration)] == [capture["tgid"]]
     kinds = [entry["record"]["kind"] for entry in capture["records"]]
     assert sorted(kinds) == [

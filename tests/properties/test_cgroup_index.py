@@ -1,4 +1,4 @@
-"""After any births, deaths and renames the index equals one made by a fresh walk, whatever was asked between.
+"""After any mkdir, rmdir and renames the index equals one made by a fresh walk, whatever was asked between.
 
 The kubelet's root is given: which one is learned depends on what was there first, see test_hostile_cgroups.py.
 """
@@ -125,10 +125,10 @@ def test_mkdirs_in_any_order_equal_a_walk(history: tuple[Tree, list], data: st.D
     tree, _ = history
     index = CgroupIndex(cgroup_root="/")
     index.set_pods(PODS)
-    births = [
+    created = [
         CgroupMkdir(0, each, parent_id, 1, name, False) for each, (parent_id, name) in tree.nodes.items() if parent_id
     ]
-    order = data.draw(st.permutations([None, *births]))
+    order = data.draw(st.permutations([None, *created]))
     for record in order:
         if record is None:
             index.add(ROOT, 0, "")
@@ -140,7 +140,7 @@ def test_mkdirs_in_any_order_equal_a_walk(history: tuple[Tree, list], data: st.D
 
 @given(histories(), st.data())
 @settings(deadline=None)
-def test_a_walk_mends_any_loss(history: tuple[Tree, list], data: st.DataObject) -> None:
+def test_a_walk_repairs_any_loss(history: tuple[Tree, list], data: st.DataObject) -> None:
     tree, records = history
     index = CgroupIndex(cgroup_root="/")
     index.set_pods(PODS)

@@ -1,4 +1,4 @@
-"""The configuration file, whatever somebody writes into it: a configuration or a ConfigError, and its schema agrees."""
+"""The configuration file, whatever is written into it: a configuration or a ConfigError, and its schema agrees."""
 
 from __future__ import annotations
 

@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
-from koordebpf.policy.plan import decode_plan, encode_plan
+from koordebpf.policy.plan import Balance
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import FINISHED_PHASES, NodeView
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import PodAndMeasure, pod
 from tests.support.values.cpu_nodes import node
@@ -136,26 +139,27 @@ def test_no_pod_is_evicted_twice_and_only_for_a_feature_that_is_on_and_allowed(v
 def test_amounts_add_up_and_are_of_one_unit(view):
     for feature in decide(view).features:
         if feature.verdict.feature not in OF_CPU:
-            assert feature.cpu is None
+            assert feature.balance.resource == MEMORY
             continue
-        assert (feature.need_bytes, feature.credit_bytes, feature.missing_bytes) == (0, 0, 0)
+        assert feature.balance.resource == CPU
+        assert all(need.dimension.resource == CPU for need in feature.verdict.needs)
         if not feature.verdict.fires:
-            assert (feature.cpu, feature.victims) == (None, ())
+            assert (feature.balance, feature.victims) == (Balance(CPU), ())
             continue
         needs = feature.verdict.amounts
-        assert feature.cpu.need_millicpu == sum(needs.values()) > 0
-        given_back = {
+        assert feature.balance.need == sum(needs.values()) > 0
+        released = {
             resource: sum(candidate_credit(victim.candidate, resource) for victim in feature.victims)
             for resource in needs
         }
         assert all(any(candidate_credit(v.candidate, name) > 0 for name in needs) for v in feature.victims)
         if len(needs) == 1 and feature.victims:
-            (need,), (given,) = needs.values(), given_back.values()
-            open_need = need - feature.cpu.pending_millicpu - feature.cpu.shared_millicpu
-            assert feature.cpu.credit_millicpu == given
-            assert feature.cpu.missing_millicpu == max(open_need - given, 0)
+            (need,), (given,) = needs.values(), released.values()
+            open_need = need - feature.balance.pending - feature.balance.shared
+            assert feature.balance.credit == given
+            assert feature.balance.missing == max(open_need - given, 0)
             smallest = min(candidate_credit(v.candidate, next(iter(needs))) for v in feature.victims)
-            assert feature.cpu.missing_millicpu or given - smallest < open_need  # nobody goes who need not
+            assert feature.balance.missing or given - smallest < open_need  # no needless victim
 
 
 @given(nodes())

@@ -10,14 +10,16 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.decide import decide
-from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
+from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.victims import choose_victims
-from koordebpf.policy.plan import decode_plan, encode_plan
 from koordebpf.slo.pods.eviction import allows_eviction
+from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, PendingRelease
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, memory_volume, pod
 
@@ -91,7 +93,7 @@ def test_only_true_candidates_ever_go(recorded):
         assert not chosen.is_terminating
         assert allows_eviction(chosen.eviction_policy, "BEMemoryEvict")
         assert chosen.cgroup_id is not None
-        assert credit_bytes(chosen) == victim.candidate.credit_bytes > 0
+        assert credit_bytes(chosen) == victim.candidate.of(MEMORY).released > 0
 
 
 @given(frames())
@@ -100,19 +102,19 @@ def test_every_labelled_pod_is_a_candidate_or_has_a_reason(recorded):
     (feature,) = decide(view).features
     ranking, excluded = {each.uid for each in feature.candidates}, {each.uid for each in feature.excluded}
     assert not ranking & excluded
-    if feature.victims or feature.missing_bytes:
+    if feature.victims or feature.balance.missing:
         assert ranking | excluded >= {each.uid for each in view.pods if each.koord_qos == "BE"}
 
 
 @given(frames())
 def test_no_victim_is_needless_and_the_books_balance(recorded):
     (feature,) = decide(view_of_frame(recorded)).features
-    credits = [victim.candidate.credit_bytes for victim in feature.victims]
-    assert feature.credit_bytes == sum(credits)
+    credits = [victim.candidate.of(MEMORY).released for victim in feature.victims]
+    assert feature.balance.credit == sum(credits)
     if not credits:
         return
-    open_need = feature.need_bytes - feature.pending_bytes
-    assert feature.missing_bytes == max(open_need - sum(credits), 0)
+    open_need = feature.balance.need - feature.balance.pending
+    assert feature.balance.missing == max(open_need - sum(credits), 0)
     for credit in credits:
         assert sum(credits) - credit < open_need
 
@@ -121,7 +123,7 @@ def test_no_victim_is_needless_and_the_books_balance(recorded):
 def test_more_usage_never_frees_less(recorded, more):
     def freed(used_bytes: int) -> int:
         measured = replace(recorded.measured, node=replace(recorded.measured.node, used_bytes=used_bytes))
-        return decide(view_of_frame(replace(recorded, measured=measured))).features[0].credit_bytes
+        return decide(view_of_frame(replace(recorded, measured=measured))).features[0].balance.credit
 
     used = recorded.measured.node.used_bytes
     assert freed(used + more * MIB) >= freed(used)
@@ -129,11 +131,12 @@ def test_more_usage_never_frees_less(recorded, more):
 
 @given(frames(), st.integers(0, 2000))
 def test_victims_are_part_of_what_the_ranking_alone_would_take(recorded, need):
-    candidates = as_candidates(be_order(each for each in view_of_frame(recorded).pods if each.memory is not None))
+    order = be_order(each for each in view_of_frame(recorded).pods if each.memory is not None)
+    candidates = as_candidates(order, [MEMORY_RELIEF])
     victims = choose_victims(candidates, {USED: need * MIB})
     # The shortest run from the top that covers the need, or all of it.
     run = next(
-        (n for n in range(len(candidates)) if sum(each.credit_bytes for each in candidates[:n]) >= need * MIB),
+        (n for n in range(len(candidates)) if sum(each.of(MEMORY).released for each in candidates[:n]) >= need * MIB),
         len(candidates),
     )
     assert set(victims) <= set(candidates[:run])

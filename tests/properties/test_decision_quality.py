@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.act.guards.rules import Budget, GuardLimits, screen
 from koordebpf.kube.cache.objects import (
     ObjectMeta,
     PodDisruptionBudget,
@@ -17,16 +16,19 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetStatus,
 )
 from koordebpf.policy.decide import decide
-from koordebpf.policy.detect.verdict import USED
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.guards.rules import Budget, GuardLimits, screen
 from koordebpf.policy.ladder.climb import LadderState, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
-from koordebpf.policy.plan import Candidate, Plan, decode_plan, encode_plan
+from koordebpf.policy.plan import Candidate, Holding, Plan
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.state.amount import MEMORY, USED, dimension
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, LedgerRow, LedgerView, NodeForecast, NodeView, Party, PastEviction, TimeTo
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, pod
 
@@ -38,7 +40,7 @@ LABELS = ({"app": "x"}, {"app": "y"}, {})
 
 @st.composite
 def frames(draw: st.DrawFn, *, dense: bool = False) -> Frame:
-    """Return a frame. A dense one is short of memory that many could give back: who goes first is all the question."""
+    """Return a frame. A dense one is short of memory that many could free: only the order of eviction matters."""
     namespaces = ["spark"] if dense else ["spark", "etl", "kube-system"]
     is_short = dense or draw(st.sampled_from([True, True, True, False]))
     plain = [
@@ -218,7 +220,7 @@ def test_a_disruption_budget_is_overdrawn_only_where_nothing_else_is_left(record
         going = {each.candidate.uid for each in feature.victims}
         held = {each.uid for each in feature.excluded}
         if blocked:
-            # Everybody else who would give something back goes too, or may not for another budget.
+            # Every other pod that would free something is evicted too, or is protected by another budget.
             others = [each for each in feature.candidates if each.disruption in (None, "allowed")]
             assert all(each.uid in going | held or not _gives(each, feature) for each in others)
 
@@ -229,12 +231,12 @@ def test_no_victim_without_credit_and_none_that_could_be_spared(recorded, chosen
     for feature in plan.features:
         if feature.verdict.feature != "BEMemoryEvict" or not feature.victims:
             continue
-        credits = [victim.candidate.credit_bytes for victim in feature.victims]
+        credits = [victim.candidate.of(MEMORY).released for victim in feature.victims]
         blocked = [victim for victim in feature.victims if victim.candidate.disruption not in (None, "allowed")]
         assert min(credits) > 0
-        assert feature.credit_bytes == sum(credits)
-        open_need = feature.need_bytes - feature.pending_bytes - feature.shared_bytes
-        assert feature.missing_bytes == max(open_need - sum(credits), 0)
+        assert feature.balance.credit == sum(credits)
+        open_need = feature.balance.need - feature.balance.pending - feature.balance.shared
+        assert feature.balance.missing == max(open_need - sum(credits), 0)
         if not blocked:
             assert sum(credits) - min(credits) < open_need
 
@@ -247,7 +249,7 @@ def test_more_pressure_never_frees_less(recorded, chosen, more):
     def freed(used_bytes: int) -> int:
         node = replace(recorded.measured.node, used_bytes=used_bytes)
         _, plan = both(replace(recorded, measured=replace(recorded.measured, node=node)), chosen)
-        return plan.features[0].credit_bytes
+        return plan.features[0].balance.credit
 
     assert freed(used + more * MIB) >= freed(used)
 
@@ -284,7 +286,7 @@ def test_no_preference_crosses_a_priority_unless_it_may(recorded, chosen):
         # Nor a class: which class is at which place is as without any preference.
         plain = replace(chosen, prefer_aggressor=False, spread_owners=False)
         same = next(each for each in decide(view, plain).features if each.verdict.feature == feature.verdict.feature)
-        if not feature.shared_bytes and len(same.candidates) == len(order):
+        if not feature.balance.shared and len(same.candidates) == len(order):
             classes = [pods[each.uid].koord_qos or pods[each.uid].kube_qos for each in same.candidates]
             assert [each.koord_qos or each.kube_qos for each in order] == classes
 
@@ -292,7 +294,10 @@ def test_no_preference_crosses_a_priority_unless_it_may(recorded, chosen):
 @given(st.lists(st.integers(0, 60), max_size=8), st.integers(1, 200))
 def test_among_equals_as_few_go_as_can_cover_the_need(sizes, need):
     sizes = sorted(sizes, reverse=True)
-    candidates = [Candidate(n, f"u{n}", "n", f"p{n}", 1, 0, size, size, size) for n, size in enumerate(sizes, 1)]
+    candidates = [
+        Candidate(n, f"u{n}", "n", f"p{n}", 1, 0, (Holding(MEMORY, size, size),), size)
+        for n, size in enumerate(sizes, 1)
+    ]
     victims = choose_victims(candidates, {USED: need})
     enough = [
         len(some)
@@ -335,7 +340,6 @@ def test_the_ladder_climbs_in_order_and_leaves_nothing_behind(recorded, chosen, 
 
 
 def _gives(candidate: Candidate, feature) -> bool:
-    resources = {need.resource for need in feature.verdict.needs}
-    return (USED in resources and candidate.credit_bytes > 0) or (
-        candidate.request_resource in resources and candidate.request_bytes > 0
-    )
+    memory, amounts = candidate.of(MEMORY), feature.verdict.amounts
+    is_asked = memory.requested > 0 and dimension(memory.asked) in amounts
+    return (USED in amounts and memory.released > 0) or is_asked

@@ -191,12 +191,12 @@ def test_before_the_agent_starts(
     root: str, driver: str, steps: list[Hostile], known: str, are_pods_first: bool, order: list[int]
 ) -> None:
     if known == "nothing":
-        root = "/"  # a deeper one can be told from a forged one by nothing but the setting
+        root = "/"  # only the setting distinguishes a deeper one from a forged one
     of = node(root, driver)
     _, made, own = carried_out(steps, of)
     index = CgroupIndex(cgroup_root=root if known == "given" else None)
     if known == "own pod":
-        # Whoever looks at /proc knows its UID only once it is there.
+        # A reader of /proc knows its UID only once it is there.
         index.kubelet.own_pod_uid = "hog"
         made = {each: (parent, name) for each, (parent, name) in made.items() if each not in own or "hog" not in name}
         own = {each: uid for each, uid in own.items() if each in made}

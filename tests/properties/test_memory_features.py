@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
-from koordebpf.policy.plan import Plan, decode_plan, encode_plan
+from koordebpf.policy.plan import Plan
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import MIB
 from tests.support.values.builders import frame, pod
 
@@ -133,16 +135,16 @@ def test_no_victim_is_needless_or_useless(recorded):
     earlier = []
     for feature in plan.features:
         victims = [victim.candidate for victim in feature.victims]
-        needs = {need.resource: need.need_bytes for need in feature.verdict.needs}
+        needs = {need.dimension: need.need for need in feature.verdict.needs}
         for victim in victims:
             assert any(candidate_credit(victim, resource) > 0 for resource in needs)
-        if feature.verdict.fires and not feature.missing_bytes:
+        if feature.verdict.fires and not feature.balance.missing:
             # What earlier features take and what leaves anyway stand for themselves; each of these is needed beside.
             for spared in victims:
                 rest = [each for each in [*earlier, *victims] if each is not spared]
-                given_back = {name: sum(candidate_credit(each, name) for each in rest) for name in needs}
-                pending = feature.pending_bytes if len(needs) == 1 else 0
-                assert any(given_back[name] + pending < need for name, need in needs.items())
+                released = {name: sum(candidate_credit(each, name) for each in rest) for name in needs}
+                pending = feature.balance.pending if len(needs) == 1 else 0
+                assert any(released[name] + pending < need for name, need in needs.items())
         earlier += victims
 
 
@@ -152,7 +154,7 @@ def test_more_use_never_frees_less(recorded, more):
         measured = replace(recorded.measured, node=replace(recorded.measured.node, used_bytes=used_bytes))
         gates = {"MemoryEvict": True}
         plan = decide(view_of_frame(replace(recorded, measured=measured, featureGates=gates)))
-        return sum(feature.credit_bytes for feature in plan.features)
+        return sum(feature.balance.credit for feature in plan.features)
 
     used = recorded.measured.node.used_bytes
     assert freed(used + more * MIB) >= freed(used)

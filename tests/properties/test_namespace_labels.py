@@ -22,7 +22,7 @@ from koordebpf.state.pods.namespaces import (
     check_namespaces,
 )
 from koordebpf.state.view import Frame, NodeView
-from tests.scenarios.test_who_may_go import APP, pdb
+from tests.scenarios.test_eviction_eligibility import APP, pdb
 from tests.support.values.builders import frame, pod
 
 WORDS = st.sampled_from(["tier", "team"])
@@ -82,7 +82,7 @@ def labelled(recorded: Frame, **labels: dict[str, str] | None) -> Frame:
 def facts(view: NodeView, settings: EvictSettings) -> list[object]:
     """Return all that exemptions decide about the pods of namespace `mine`, the order among others left out."""
     view = judged(view, settings.exemptions)
-    current = Round(view, settings)
+    current = Round(view, settings, [])
     candidates, excluded = candidates_of(current, be_memory_evict.FEATURE)
     mine = [each for each in view.pods if each.namespace == MINE]
     return [

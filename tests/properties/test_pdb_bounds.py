@@ -1,4 +1,4 @@
-"""Whatever is listed and told of PodDisruptionBudgets, what is kept is bounded, and it is what was told last."""
+"""Whatever lists and watches say of PodDisruptionBudgets, the table is bounded, and holds what they said last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pdb(namespace: str, number: int, version: int, size: int) -> msgspec.Raw:
 
 @given(STEPS)
 def test_kept_is_bounded_and_never_older_than_what_was_reported(steps: list[tuple[str, str, int, int]]) -> None:
-    table, told = PdbTable(), dict[str, tuple[int, bool]]()  # UID → the last version of it, and whether it is there
+    table, reported = PdbTable(), dict[str, tuple[int, bool]]()  # UID → the last version of it, and whether it is there
     version = 100
     for kind, namespace, number, size in steps:
         version += 1
@@ -40,20 +40,20 @@ def test_kept_is_bounded_and_never_older_than_what_was_reported(steps: list[tupl
             table.begin(namespace)
             table.take_page([pdb(namespace, number, version, size)])
             table.end(namespace, str(version), is_whole=True)
-            for other in told:
+            for other in reported:
                 if other.startswith(f"{namespace}-"):
-                    told[other] = (version, False)
-            told[uid] = (version, True)
+                    reported[other] = (version, False)
+            reported[uid] = (version, True)
         else:
             table.apply(kind, pdb(namespace, number, version, size))
-            told[uid] = (version, kind != "DELETED")
+            reported[uid] = (version, kind != "DELETED")
     sizes = [len(msgspec.json.encode(each.spec.selector)) for each in table.objects]
     assert sum(sizes) <= MAX_ALL
     assert max(sizes, default=0) <= MAX_ONE
     for each in table.objects:
-        last, is_there = told[each.metadata.uid]
+        last, is_there = reported[each.metadata.uid]
         assert is_there
         assert each.metadata.namespace in table.namespaces
         assert (each.spec.selector or {})["matchLabels"]["version"] == str(last)
     if set(table.namespaces) - {namespace for kind, namespace, _, _ in steps if kind == "LIST"}:
-        raise AssertionError("a namespace that nobody listed")
+        raise AssertionError("a namespace that was not listed")

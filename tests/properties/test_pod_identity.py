@@ -122,7 +122,7 @@ def seen(driver: str, levels: list[int], known: list[Pod], of: list[int]) -> dic
 @given(annotations=st.one_of(WORDS, ALL_AT_ONCE), labels=WORDS, forged=st.booleans(), youngest=st.booleans())
 def test_no_word_of_one_pod_changes_anything_of_another(driver, annotations, labels, forged, youngest):
     levels = [EVIL, WEB, HOG, NEW, STATIC] if youngest else [WEB, HOG, NEW, STATIC, EVIL]
-    # Who may forge an owner too can claim a static pod's own hash: then it is nobody's, and nothing is done to it.
+    # Who may forge an owner too can claim a static pod's own hash: then no pod owns it, and nothing is done to it.
     others = [WEB, HOG] if forged else [WEB, HOG, STATIC, NEW]
     silent = pods({STATIC: MIRROR}, {}, forged=forged)
     loud = pods({STATIC: MIRROR, EVIL: annotations}, labels, forged=forged)

@@ -1,4 +1,4 @@
-"""A scan that goes on from the one before comes to the same as one that begins anew."""
+"""A scan that continues the one before gives the same sums as a fresh one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

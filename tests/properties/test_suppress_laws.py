@@ -109,7 +109,7 @@ policies = st.builds(
 
 
 def not_to_be_used(view: NodeView) -> set[int]:
-    """Work out from the objects, not from the pools, which CPUs are nobody's but their owners'."""
+    """Work out from the objects, not from the pools, which CPUs are for their owners alone."""
     assert view.cpu is not None
     placement = view.cpu.placement
     owned = [owner.cpus for owner in placement.owners if owner.koord_qos == "LSE" or owner.uid == "pinned"]
@@ -229,14 +229,14 @@ def test_the_pools_do_not_overlap(view):
 
 @given(nodes(), states, policies)
 def test_what_is_explained_is_what_is_decided_and_reads_back(view, state, settings):
-    told = explained_suppression(view, settings, state)
-    assert told.decision == plan_suppress(view, state, settings)
-    assert msgspec.json.decode(msgspec.json.encode(told), type=ExplainedSuppression) == told
-    written = {(each.path, each.file): each.value for each in told.decision.desired.writes}
-    assert {(each.path, each.file): each.wanted for each in told.differences}.items() <= written.items()
-    assert all(each.now != each.wanted for each in told.differences)
-    withheld = {cpu for each in told.withheld for cpu in each.cpus}
+    explained = explained_suppression(view, settings, state)
+    assert explained.decision == plan_suppress(view, state, settings)
+    assert msgspec.json.decode(msgspec.json.encode(explained), type=ExplainedSuppression) == explained
+    written = {(each.path, each.file): each.value for each in explained.decision.desired.writes}
+    assert {(each.path, each.file): each.wanted for each in explained.differences}.items() <= written.items()
+    assert all(each.now != each.wanted for each in explained.differences)
+    withheld = {cpu for each in explained.withheld for cpu in each.cpus}
     assert withheld == set(view.cpu.measured.topology.cpus) - be_pools(view.cpu).cpus
     assert withheld >= not_to_be_used(view) & set(view.cpu.measured.topology.cpus)
-    for line in (line for block in suppression_blocks(told) for line in block):
+    for line in (line for block in suppression_blocks(explained) for line in block):
         assert len(line) <= 80

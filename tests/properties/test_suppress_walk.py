@@ -123,7 +123,7 @@ def test_whatever_was_before_nothing_is_held_soon_after_it_is_switched_off(whole
         plan = plan_suppress(kernel.view(moment, now_ns), state)
         kernel.write(plan)
         state = plan.next
-    # With the gate closed what was given back once is others' affair.
+    # With the gate closed what was restored once is left to others.
     is_done = by_gate and state.cpuset == "recovered"
     for _ in range(2):
         view = kernel.view(last._replace(enable=False), now_ns)

@@ -36,17 +36,17 @@ def test_fires_exactly_when_the_floored_percent_reaches_the_threshold(case):
 
 
 @given(st.integers(0, 1 << 51), CAPACITY, st.integers(1, 100), st.data())
-def test_giving_back_the_need_reaches_the_lower_mark_and_not_a_byte_less(used, capacity, threshold, data):
+def test_freeing_the_need_reaches_the_lower_mark_and_not_a_byte_less(used, capacity, threshold, data):
     lower = data.draw(st.integers(0, threshold - 1))
     strategy = ResourceThresholdStrategy(
         enable=True, memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=lower
     )
     verdict = be_memory_evict(_view(used, capacity, strategy))
     if verdict.fires:
-        assert (used - verdict.need_bytes) * 100 <= capacity * lower < (used - verdict.need_bytes + 1) * 100
-        assert verdict.koordinator_need_bytes == capacity * (used * 100 // capacity - lower) // 100
+        assert (used - verdict.need) * 100 <= capacity * lower < (used - verdict.need + 1) * 100
+        assert verdict.koordinator_need == capacity * (used * 100 // capacity - lower) // 100
         # Koordinator's three floors ask for less: under one percent of the node and two bytes.
-        assert verdict.need_bytes >= verdict.koordinator_need_bytes
-        assert (verdict.need_bytes - verdict.koordinator_need_bytes - 2) * 100 < capacity
+        assert verdict.need >= verdict.koordinator_need
+        assert (verdict.need - verdict.koordinator_need - 2) * 100 < capacity
     else:
-        assert verdict.need_bytes == 0
+        assert verdict.need == 0

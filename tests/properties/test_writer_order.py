@@ -111,7 +111,7 @@ class TestCpus:
         _, tree, old, new = change
         before = data.draw(st.sets(st.sampled_from(tree)))
         after = data.draw(st.sets(st.sampled_from(tree)))
-        # Whoever gives its set back has only children that do: older kernels want it so.
+        # A cgroup whose set is restored has only such children: older kernels require it.
         after = {path for path in after if all(one in after for one in tree if below(path, one))}
         old = {path: frozenset() if path in before else cpus for path, cpus in old.items()}
         new = {path: frozenset() if path in after else cpus for path, cpus in new.items()}

@@ -29,12 +29,12 @@ RESULTS = ROOT / ".make" / "vm"
 _LAST_LINES = 25
 _MOST_LINES = 400  # of stacks
 _OF_THE_DEAD = ("guest.txt", "pytest.txt", "monitor.txt", "console.txt", "dmesg.txt")
-_begun = time.monotonic()
+_started_s = time.monotonic()
 
 
 def say(text: str) -> None:
     """Print one line of progress."""
-    minutes, seconds = divmod(int(time.monotonic() - _begun), 60)
+    minutes, seconds = divmod(int(time.monotonic() - _started_s), 60)
     print(f"  {minutes:02}:{seconds:02}  {text}", flush=True)
 
 
@@ -84,7 +84,7 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
             boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
             verdict = judge(results)
         (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))
-        say_of_it(told(counts([verdict])))
+        say_of_it(summary_line(counts([verdict])))
         return verdict
 
     with ThreadPoolExecutor(jobs) as machines:
@@ -106,7 +106,7 @@ def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return {state: sum(verdict.count(state) for verdict in verdicts) for state in STATES}
 
 
-def told(numbers: Mapping[str, int]) -> str:
+def summary_line(numbers: Mapping[str, int]) -> str:
     """Return the line that ends every run of tests."""
     return ", ".join(f"{count} {state}" for state, count in numbers.items())
 
@@ -175,7 +175,7 @@ def main(
     only_list: bool,
 ) -> None:
     """Run the host tests in virtual machines: WHICH are kernels (6.1), machines (6.1-v1), first or rest."""
-    # Whoever ends this ends its machines.
+    # A signal to this process ends its machines.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         variants = chosen(list(which))
@@ -198,16 +198,16 @@ def main(
         total = counts(list(verdicts.values()))
         failed = [line for variant in variants for line in failures(variant, verdicts[variant.title])]
         again = [line for variant in variants for line in unsteady(variant, verdicts[variant.title])]
-    if counts_path is None:  # with it whoever runs more than this judges them
+    if counts_path is None:  # with it the caller, which runs more than this, judges them
         twice = [f"needed a second try twice: {name}" for name in second_tries.twice(again)]
         total, failed = {**total, "failed": total["failed"] + len(twice)}, failed + twice
         second_tries.remember(again)
     (counts_path or RESULTS / "counts.json").write_bytes(
         msgspec.json.encode({**total, "names": failed, "unsteady": again})
     )
-    # Whoever sees the end of the output only sees what it is about.
+    # The end of the output alone says what it is about.
     print("", *(f"failed once, passed when tried again: {line}" for line in again), sep="\n")
-    print(*(f"failed: {line}\n" for line in failed), told(total), sep="")
+    print(*(f"failed: {line}\n" for line in failed), summary_line(total), sep="")
     sys.exit(int(bool(total["failed"]) or any(not verdict.count("passed") for verdict in verdicts.values())))
 
 

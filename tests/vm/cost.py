@@ -27,7 +27,7 @@ from tests.support.nodes import MIB, NodeCgroup
 
 # What else runs on the machine makes a round dearer, never cheaper.
 _ROUNDS = 5
-_BIRTHS = 500
+_CREATED = 500
 _SCANS = 200
 _OOM_KILLS = 23
 _THRASH_S = 2
@@ -119,7 +119,7 @@ def measure() -> Costs:
 def _provoke(walker: Path, signals: Backend) -> None:
     thrash = [BUILD / "thrash", "/var/tmp", "64", str(_THRASH_S), walker / "cgroup.procs"]
     subprocess.run(thrash, check=True, stdout=subprocess.DEVNULL)
-    for _ in range(_BIRTHS):
+    for _ in range(_CREATED):
         (walker.parent / "passing").mkdir()
         (walker.parent / "passing").rmdir()
         signals.read()

@@ -68,13 +68,13 @@ def main(results: Path) -> None:
     cgroups = _cgroups()
     before = bpf_ids.existing()
     tried = programs.try_all()
-    begun = time.monotonic()
+    started_s = time.monotonic()
     with (results / "pytest.txt").open("wb") as out:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", f"--junitxml={results}/junit.xml", *plan.pytest],
             env=environment, stdout=out, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started_s
 
     left = bpf_ids.wait_for_none(lambda: bpf_ids.existing().without(before), _FREED_WITHIN_S)
     remains = {kind: sorted(ids) for kind, ids in msgspec.structs.asdict(left).items() if ids}

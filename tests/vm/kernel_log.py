@@ -1,4 +1,4 @@
-"""What a kernel's log says that it must not: warnings and splats, told from the OOM reports that tests provoke."""
+"""What a kernel's log says that it must not: warnings and splats, without the OOM reports that tests provoke."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Splat(msgspec.Struct, frozen=True):
     """A line that must not be there, and the test that ran."""
 
     line: str
-    test: str  # "": none had begun
+    test: str  # "": none had started
 
 
 def last_test(log: str) -> str:
-    """Return the test that began last; "": none had begun."""
+    """Return the test that began last; "": none had started."""
     return log.rpartition(WORD)[2].partition("\n")[0].strip() if WORD in log else ""
 
 

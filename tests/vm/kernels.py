@@ -18,7 +18,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotHave(RuntimeError):
-    """A kernel, a package or a machine that the matrix needs is not to be had."""
+    """A kernel, a package or a machine that the matrix needs is not available."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def obtain(series: Series, say: Say, *, with_headers: bool = False, renew: bool 
 
     Args:
         series: which.
-        say: told of each step.
+        say: called with each step.
         with_headers: bcc compiles against them.
         renew: ask the archive for its newest release, though the cache has one.
     Raises:  CannotHave: and why.
@@ -155,7 +155,7 @@ class _Apt:
             f"-oDir::Cache={folder}",
             "-oAcquire::Languages=none",
             "-oAcquire::Retries=3",
-            # Of a suite that is old enough nobody renews the date.
+            # The Release file of an old suite is not renewed.
             "-oAcquire::Check-Valid-Until=false",
             # Root downloads into the cache itself, in which the user _apt may see nothing.
             "-oAPT::Sandbox::User=root",

@@ -116,13 +116,13 @@ def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minute
     (results / "command.txt").write_text(shlex.join(command) + "\n")
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"}
     say(f"booting {kernel.release}{'' if is_fast else ', emulated'}")
-    begun = time.monotonic()
+    started_s = time.monotonic()
     with (results / "console.txt").open("wb") as console:
         process = subprocess.Popen(
             command, env=environ, cwd="/", stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT
         )
         try:
-            cpu_s, is_over = _wait(process, begun, minutes * 60, results, say)
+            cpu_s, is_over = _wait(process, started_s, minutes * 60, results, say)
             if not is_over:
                 monitor.ask_for_stacks()
         finally:
@@ -131,7 +131,7 @@ def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minute
                 process.wait()
             scratch.unlink()
             monitor.close()
-    say(f"ended after {time.monotonic() - begun:.0f} s, {cpu_s:.0f} s of them on a CPU")
+    say(f"ended after {time.monotonic() - started_s:.0f} s, {cpu_s:.0f} s of them on a CPU")
 
 
 def _make_scratch(path: Path) -> None:
@@ -178,11 +178,11 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
 
 
 def _wait(
-    process: subprocess.Popen[bytes], begun: float, at_most_s: float, results: Path, say: Say
+    process: subprocess.Popen[bytes], started_s: float, at_most_s: float, results: Path, say: Say
 ) -> tuple[float, bool]:
     # Returns the CPU time of QEMU, which says what a run costs however busy the machine is; and whether it ended.
-    said, heard, cpu_s, heard_bytes = begun, begun, 0.0, -1
-    while (now := time.monotonic()) - begun < at_most_s and now - heard < _SILENT_S:
+    said, heard, cpu_s, heard_bytes = started_s, started_s, 0.0, -1
+    while (now := time.monotonic()) - started_s < at_most_s and now - heard < _SILENT_S:
         try:
             process.wait(1)
             return cpu_s, True
@@ -192,8 +192,8 @@ def _wait(
                 heard, heard_bytes = now, grown
             if now - said >= _SAY_EACH_S:
                 said = now
-                say(f"{now - begun:.0f} s: {_progress(results)}")
-    say(f"does not end: killed after {now - begun:.0f} s, silent for {now - heard:.0f} s, in {_progress(results)}")
+                say(f"{now - started_s:.0f} s: {_progress(results)}")
+    say(f"does not end: killed after {now - started_s:.0f} s, silent for {now - heard:.0f} s, in {_progress(results)}")
     return cpu_s, False
 
 

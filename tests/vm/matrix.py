@@ -129,7 +129,7 @@ MATRIX = (
             "tests/host/test_suppress_felt.py::test_best_effort_pods_get_less_and_the_others_more[cpuset]",
         ),
     ),
-    # With swap the limits of most tests kill nobody.
+    # With swap the limits of most tests kill no process.
     Variant(
         "6.12",
         "swap",
@@ -194,7 +194,7 @@ MATRIX = (
             *_host("test_signals", "test_signals_cgroups", "test_signals_filters", "test_signals_waits"),
         ),
     ),
-    # Nothing else runs where a CPU goes and comes back: an emulated one that does not come back takes all with it.
+    # Nothing else runs where a CPU goes offline and online: an emulated one that stays offline ends the machine.
     Variant(
         "6.1",
         "hotplug",

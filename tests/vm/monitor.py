@@ -36,15 +36,15 @@ class Monitor:
             os.write(ask, _ASK.encode())
             self._wait_for_quiet()
             os.close(ask)
-            told = _all_of(answers)  # behind the echo of what was asked
-            self._path.with_suffix(".txt").write_bytes(told[max(told.find(b"VM status"), 0) :])
+            reply = _all_of(answers)  # behind the echo of what was asked
+            self._path.with_suffix(".txt").write_bytes(reply[max(reply.find(b"VM status"), 0) :])
         finally:
             os.close(answers)
 
     def _wait_for_quiet(self) -> None:
-        begun = heard = time.monotonic()
+        started_s = heard = time.monotonic()
         size = self._console.stat().st_size
-        while (now := time.monotonic()) - heard < _QUIET_S and now - begun < _AT_MOST_S:
+        while (now := time.monotonic()) - heard < _QUIET_S and now - started_s < _AT_MOST_S:
             time.sleep(0.5)
             if (grown := self._console.stat().st_size) != size:
                 size, heard = grown, time.monotonic()

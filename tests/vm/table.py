@@ -27,7 +27,7 @@ _BEGIN, _END = "<!-- made by: python -m tests.vm.table -->\n", "<!-- end of what
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What no kernel tells of a program: since which release it can be had, what it gives, and to whom."""
+    """What no kernel reports of a program: since which release it loads, what it measures, and who reads it."""
 
     since: str
     record: str
@@ -46,11 +46,11 @@ FACTS = {
     "on_mm_compaction_begin": Facts("5.8", "when it began", _HELPS),
     "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
-    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/collect/memcg_samples.py`"),
+    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/collect/memory/samples.py`"),
     "on_psi_memstall_enter": Facts("5.8", "when it began", _HELPS),
     "on_psi_memstall_leave": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mark_victim": Facts("5.8", "`koord_oom_kill`", "`koordebpf/agent/tick.py`"),
-    "on_signal_generate": Facts("5.8", "the victim's task", "`on_mark_victim`, which is told it since 6.8"),
+    "on_signal_generate": Facts("5.8", "the victim's task", "`on_mark_victim`, which has it since 6.8"),
     "on_mm_vmscan_direct_reclaim_begin": Facts("5.8", "when it began", _HELPS),
     "on_mm_vmscan_direct_reclaim_end": Facts(
         "5.8", "`koord_reclaim`, `koord_stall`", "`koordebpf/collect/node_watch.py`"
@@ -114,7 +114,7 @@ def take(before: Results | None) -> Results:
         plan = msgspec.json.decode((path.parent / "plan.json").read_bytes(), type=Plan)
         known = machines.get(variant.folder)
         if plan.pytest[-len(variant.tests) :] != variant.tests:
-            # A part of its tests, as somebody asked for: of that only the programs are to be told.
+            # Only a part of its tests ran, as asked for: of those only the programs are reported.
             counts = (known.passed, known.skipped) if known else (None, None)
         elif verdict.count("failed"):
             raise click.ClickException(f"{variant.title} has {verdict.count('failed')} failures: see {path.parent}")

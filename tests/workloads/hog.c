@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 {
 	unsigned long total_mib = 0, rate_mib_s = 0, mark_mib = 0, hold_s = 0, huge = 0;
 	unsigned long mark_bytes = 0, available_kib = 0;
-	int mark_fd = -1, meminfo_fd = -1, told = 0;
+	int mark_fd = -1, meminfo_fd = -1, reported = 0;
 	long page_bytes = sysconf(_SC_PAGESIZE);
 	volatile char *memory;
 	uint64_t start_ns;
@@ -117,8 +117,8 @@ int main(int argc, char **argv)
 			int is_check = at % MARK_EVERY == 0 || at + page_bytes == (mib + 1) * MIB;
 
 			memory[at] = 1;
-			if (is_check && !told && is_reached(mark_fd, mark_bytes, meminfo_fd, available_kib)) {
-				told = 1;
+			if (is_check && !reported && is_reached(mark_fd, mark_bytes, meminfo_fd, available_kib)) {
+				reported = 1;
 				/* In one write, which stdio does not promise: it may be killed right after. */
 				dprintf(STDOUT_FILENO, "mark %lu\ntouched %lu\n", (unsigned long)now_ns(), at);
 			}

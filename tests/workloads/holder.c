@@ -62,7 +62,7 @@ static void hold_tmpfs(const char *folder, size_t bytes)
 	fill(fd, bytes);
 }
 
-/* What nobody reads stays in the kernel. A send buffer holds about half of its size in data. */
+/* Data that no process reads stays in the kernel. A send buffer holds about half of its size in data. */
 static void hold_sockets(size_t bytes)
 {
 	int size = 4 * MIB, pair[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Fills a ring buffer with records at the pace of whoever runs it: BPF_PROG_TEST_RUN with repeat = n writes n records.
+ * Fills a ring buffer with records at the pace of the caller: BPF_PROG_TEST_RUN with repeat = n writes n records.
  * Each CPU numbers its own, so that a reader can tell a lost, a doubled and a misplaced one.
  */
 #include "koord_vmlinux.h"

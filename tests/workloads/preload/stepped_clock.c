@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Clocks that somebody sets, for one process: LD_PRELOAD=stepped_clock.so STEPPED_CLOCK=FILE.
+ * Clocks that a test sets, for one process: LD_PRELOAD=stepped_clock.so STEPPED_CLOCK=FILE.
  *
  * FILE holds two int64_t, the seconds that CLOCK_REALTIME and CLOCK_BOOTTIME are ahead; they may change at any moment.
  * No namespace has a wall clock of its own, a process of several threads cannot move to another time namespace, and the

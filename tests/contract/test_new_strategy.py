@@ -1,0 +1,97 @@
+"""A new strategy costs a folder and a line in the tuple: gate, configuration, plan and table come by themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from koordebpf.state.frame import encode_frame
+from tests.support.new_strategy import copy_with_strategy, koordebpf_in
+from tests.support.values.cpu_nodes import cpu_frame
+
+ROOT = Path(__file__).parents[2]
+GATE = "BestEffortWeight"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_with_strategy(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture(scope="module")
+def frame(package: Path) -> Path:
+    path = package / "frame.json"
+    path.write_bytes(encode_frame(cpu_frame()))
+    return path
+
+
+def test_the_example_is_short() -> None:
+    lines = (ROOT / "tests" / "support" / "example_strategy" / "__init__.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 45  # imports and docstrings among them
+
+
+def test_the_configuration_file_has_its_gate_and_settings_with_their_reasons(package: Path) -> None:
+    shown = koordebpf_in(package, "config", "show")
+    assert f"{GATE}: false" in shown
+    assert "bestEffortWeight:" in shown
+    assert "Of the CPUs in use, from which on best-effort pods weigh less. Why 50: half of them wait then." in " ".join(
+        shown.replace("#", " ").split()
+    )
+    assert "busyPercent: 50" in shown
+    assert (
+        GATE
+        not in subprocess.run(
+            [sys.executable, "-m", "koordebpf", "config", "show"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    )
+
+
+def test_a_wrong_setting_is_named(package: Path) -> None:
+    (package / "config.yaml").write_text(
+        "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
+        "strategies: {bestEffortWeight: {busyPercent: many}}\n"
+    )
+    command = [sys.executable, "-m", "koordebpf", "config", "check", "config.yaml"]
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "strategies.bestEffortWeight.busyPercent" in done.stdout
+
+
+def test_the_plan_shows_it_where_its_gate_is_on(package: Path, frame: Path) -> None:
+    assert "bestEffortWeight" not in koordebpf_in(package, "plan", frame)
+    recorded = json.loads(frame.read_text())
+    recorded["featureGates"] = {**recorded.get("featureGates", {}), GATE: True}
+    on = package / "on.json"
+    on.write_text(json.dumps(recorded))
+    page = koordebpf_in(package, "plan", on)
+    assert "bestEffortWeight" in page
+    assert "% of the CPUs are used, busy is 50 %" in page
+    decided = json.loads(koordebpf_in(package, "plan", "--json", on))["strategies"]["bestEffortWeight"]
+    busy = "cpu.shares" in {write["file"] for write in decided["writes"]}
+    lower = json.loads(koordebpf_in(package, "plan", "--json", "--config", _config(package, busy), on))
+    assert ("cpu.shares" in {w["file"] for w in lower["strategies"]["bestEffortWeight"]["writes"]}) is not busy
+
+
+def _config(package: Path, busy: bool) -> Path:
+    path = package / "other.yaml"
+    path.write_text(
+        "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
+        f"featureGates: {{{GATE}: true}}\n"
+        f"strategies: {{bestEffortWeight: {{busyPercent: {100 if busy else 0}}}}}\n"
+    )
+    return path
+
+
+def test_the_table_of_strategies_has_its_line(package: Path) -> None:
+    page = koordebpf_in(package, "config", "strategies")
+    assert f"{GATE}" in page
+    assert "strategies.bestEffortWeight" in page
+    assert "weigh best-effort pods less on a busy node" in page
+
+
+def test_its_gate_can_be_compared(package: Path, frame: Path) -> None:
+    assert GATE in koordebpf_in(package, "plan", "--feature-gates", f"{GATE}=true", frame)
