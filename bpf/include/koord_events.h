@@ -162,10 +162,10 @@ struct koord_totals {
 	__u64 ring_sent;
 	__u64 ring_lost;	/* records that found the ring full */
 	__u64 unmatched_ends;	/* an end whose begin was ignored or not seen (attached in between, or `start` full) */
-	__u64 begun_full;	/* begins that found the map of what is under way full */
+	__u64 begun_full;	/* begins that found the map `start` full */
 	__u64 stalls_full;	/* episodes that found the map `stalls` full */
 	__u64 ignored;		/* episodes outside the node's cgroup, and reclaim that was asked for by memory.reclaim */
-	__u64 lost_ends;	/* ends that were never seen, noticed when the same thread went on */
+	__u64 lost_ends;	/* ends that were never seen, noticed when the same thread began its next stall */
 	__u64 missed_runs;	/* filled in by user space: runs of the programs that the kernel passed over */
 	__u64 missed_births;	/* filled in by user space: those of them that report mkdir, rmdir and rename */
 	__u64 node_some_ns;	/* as koord_stall.some_ns, for any task of the node */

@@ -3,7 +3,7 @@
  * Who waits for memory now, and how long each cgroup has waited: the core of every program that times a stall.
  *
  * A thread is stalled from the first thing it enters to the last it leaves, of psi_memstall sections (where the kernel lets
- * them be seen), reclaim and compaction. Those two are parts, of which at most one is under way; what a section holds outside
+ * them be seen), reclaim and compaction. Those two are parts, of which at most one is open; what a section holds outside
  * its parts is `other`. So every nanosecond is counted once, whichever of the programs run here.
  */
 #ifndef KOORD_STALLS_H
@@ -13,7 +13,7 @@
 
 struct stall_ctx {
 	u64 begin_ts_ns;	/* of the stall as a whole; user space reads this one */
-	u64 part_ts_ns;		/* begin of the part under way */
+	u64 part_ts_ns;		/* begin of the open part */
 	u64 parts_ns;		/* finished parts */
 	u64 cgroup_id;
 	u64 parent_id;
@@ -21,15 +21,15 @@ struct stall_ctx {
 	u64 part_limit_id;
 	u32 is_global;		/* no limit below the node was hit when it began */
 	u32 depth;		/* of psi_memstall sections */
-	u32 part;		/* under way: KOORD_INSIDE_RECLAIM, KOORD_INSIDE_COMPACTION or 0 */
+	u32 part;		/* the open one: KOORD_INSIDE_RECLAIM, KOORD_INSIDE_COMPACTION or 0 */
 	u32 part_is_global;
 	u32 inside;		/* enum koord_inside: what there was so far */
 	u32 order;
 	u32 epoch;		/* in which it was counted as stalled */
-	u32 part_in_section;	/* the part under way began in a section, and ends in it */
+	u32 part_in_section;	/* the open part began in a section, and ends in it */
 };
 
-/* Stalls under way, by thread. Bounded by the threads that can wait for memory at one moment. */
+/* Open stalls, by thread. Bounded by the threads that can wait for memory at one moment. */
 MAP_HASH(start, u32, struct stall_ctx, 8192);
 
 /* Per-cgroup sums. 4096 cgroups that ever stalled, and their parents; user space removes the dead. */
@@ -229,7 +229,7 @@ static __always_inline void begin_part(u32 part, u32 order, bool is_memcg_reclai
 	}
 }
 
-/* Close the part under way. Returns how long it was. */
+/* Close the open part. Returns how long it was. */
 static __always_inline u64 end_part(struct stall_ctx *cur, u64 now_ns)
 {
 	u64 delta_ns = now_ns - cur->part_ts_ns;

@@ -133,9 +133,9 @@ _STYLE = """
 
 def draw() -> str:
     """Return the picture of recording.json as SVG."""
-    told: dict[str, Any] = json.loads(RECORDING.read_text())
-    limit_mib = told["limit_kib"] / 1024
-    moments = told["moments_ms"]
+    recording: dict[str, Any] = json.loads(RECORDING.read_text())
+    limit_mib = recording["limit_kib"] / 1024
+    moments = recording["moments_ms"]
 
     def y(mib: float) -> float:
         return round(_BOTTOM - mib / limit_mib * (_BOTTOM - _TOP), 1)
@@ -147,7 +147,7 @@ def draw() -> str:
     ]
     for panel, step_ms, unit_ms, unit in ((whole, 1000, 1000, "s"), (close, 20, 1, "ms")):
         parts += _axes(panel, y, limit_mib, range(panel.times_ms[0], panel.times_ms[1] + 1, step_ms), unit_ms, unit)
-        parts += _areas(panel, y, told["samples"])
+        parts += _areas(panel, y, recording["samples"])
         for percent in (THRESHOLD_PERCENT, LOWER_PERCENT):
             kind = "limit" if percent == THRESHOLD_PERCENT else "mark"
             at = y(limit_mib * percent / 100)
@@ -163,7 +163,7 @@ def draw() -> str:
     for i, name in enumerate(PODS):
         parts.append(f'<rect class="{name}" x="{56 + i * 250}" y="372" width="12" height="12" rx="2"/>')
         parts.append(_text(74 + i * 250, 382, labels[i]))
-    parts.append(_text(18, 412, f"{told['sentence'].split(' [')[0]}  ({told['machine']})", "small"))
+    parts.append(_text(18, 412, f"{recording['sentence'].split(' [')[0]}  ({recording['machine']})", "small"))
     body = "\n".join(parts)
     title = (
         f"The hog is chosen {moments['decided']} ms after the node crosses its threshold, and its memory comes back."

@@ -36,7 +36,7 @@ install_packages() {
     tell "installed ${missing[*]}"
 }
 
-# serve UNIT: run it now and after each boot, anew if something was changed. A chroot has no systemd to talk to.
+# serve UNIT: run it now and after each boot; restart it if something was changed. A chroot has no systemd to talk to.
 serve() {
     systemctl enable --quiet "$1"
     [ -d /run/systemd/system ] || return 0

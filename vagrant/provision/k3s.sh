@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A Kubernetes of one node: k3s, of which everything is one file. kubeadm would need a container runtime and a network
 # from elsewhere, and leaves less of a small machine to the pods.
-# 1.34 still starts on cgroup v1; the kubelet of 1.35 refuses it unless it is told otherwise.
+# 1.34 still starts on cgroup v1; the kubelet of 1.35 refuses it unless configured otherwise.
 set -euo pipefail
 # shellcheck source=vagrant/provision/files.sh
 . "$(dirname "$0")/files.sh"

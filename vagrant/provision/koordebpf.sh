@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# koordebpf out of this checkout, as a service that watches the node of k3s and evicts nobody until it is told to.
+# koordebpf out of this checkout, as a service that watches the node of k3s and evicts only with --enforce.
 set -euo pipefail
 # shellcheck source=vagrant/provision/files.sh
 . "$(dirname "$0")/files.sh"

@@ -14,7 +14,7 @@ from vagrant.scenarios.play import play
 
 _COLUMNS = 80
 _NAME_COLUMNS = 28
-_TEXT_COLUMNS = 10  # of what is told after its second
+_TEXT_COLUMNS = 10  # of the text after the second it happened at
 
 
 def tell(text: str, indent: int = _TEXT_COLUMNS) -> None:
@@ -35,7 +35,7 @@ def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
 
     The node is a cgroup of at most 512 MiB and half of the memory that is available, its pods are cgroups in it. Needs
     root; takes some ten seconds each, touches nothing else and leaves nothing behind. Exit code 0: each expected
-    sentence was said, and none of the others; 1: not so; 2: it cannot be told here.
+    sentence was said, and none of the others; 1: not so; 2: it cannot run here.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ def _priority_class(priority: int) -> dict[str, Any]:
         "kind": "PriorityClass",
         "metadata": {"name": f"scenario-{priority}"},
         "value": priority,
-        # Who goes is koordebpf's choice here, not the scheduler's.
+        # Victims are koordebpf's choice here, not the scheduler's.
         "preemptionPolicy": "Never",
     }
 

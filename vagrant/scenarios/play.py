@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 def play(name: str, scenario: Scenario, say: Say) -> bool:
     """Play a scenario and say what happens; return whether it went as expected. Nothing of it is left.
 
-    Raises:  SupportError: it cannot be told on this machine, or the agent did not start.
+    Raises:  SupportError: it cannot run on this machine, or the agent did not start.
     """
     if os.geteuid() != 0:
         raise SupportError("scenarios", "they make cgroups and load programs into the kernel", "Run it as root")
@@ -80,7 +80,7 @@ class _Run:
         self._say_line = say
         self._stack = stack
         self._log: list[str] = []
-        self._begun = time.monotonic()
+        self._started_s = time.monotonic()
         (self._files / "manifests").mkdir()
 
     def run(self) -> bool:
@@ -99,7 +99,7 @@ class _Run:
         return self._judge(is_ready)
 
     def _say(self, text: str) -> None:
-        self._say_line(f"  {time.monotonic() - self._begun:6.2f}  {text}")
+        self._say_line(f"  {time.monotonic() - self._started_s:6.2f}  {text}")
 
     def _make_pod(self, name: str) -> Path:
         pod = self._scenario.pods[name]
@@ -203,7 +203,7 @@ class _Run:
         for line in said:
             self._say_line(f"  SAID, and not to be: {line}")
         if oom_kills:
-            self._say_line(f"  the kernel killed {oom_kills} processes for want of memory")
+            self._say_line(f"  the kernel killed {oom_kills} processes because memory ran out")
         if self._agent.exit_code is not None:
             self._say_line(f"  the agent ended with exit code {self._agent.exit_code}")
         self._say_line(f"{self._name}: {'as expected' if is_well else 'NOT as expected'}\n")
@@ -222,7 +222,7 @@ class _Run:
                 self._say_line(f"  koordebpf {expected.by} said in the end:\n{text}")
                 return None
 
-    # What a person would type, while the agent goes on.
+    # What a person would type, while the agent runs.
     def _look(self, command: str) -> str:
         self._read_agent()
         name, *options = command.split()

@@ -51,7 +51,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         pods: by name, in the order in which they start.
         expects: sentences, in the order in which they are said.
         never: what the agent's log may not say, as regular expressions.
-        needs_swap: it cannot be told on a machine without.
+        needs_swap: it cannot run on a machine without swap.
         fills: looking begins when the node is full, page cache included.
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
