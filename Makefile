@@ -5,7 +5,7 @@ SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildc
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels cover mutate lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -21,7 +21,7 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 	@.ci/setup cluster
 	@$(PYTHON) -m tests.cluster.demo
 
-test: setup ## Run the tests of ten minutes: all but slow ones and other kernels.
+test: setup ## Run all but slow tests and other kernels (10 minutes).
 	@$(PYTHON) tests/run.py --quick
 
 test-all: setup ## Run every test this machine can run.
@@ -31,11 +31,21 @@ test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
 
-cover: setup ## Show which lines of pure code no test reaches (3 minutes).
-	@$(PYTHON) -m tests.cover
+cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
+	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)
 
 mutate: setup ## Change pure code at random and see whether tests notice (10 minutes).
 	@$(PYTHON) -m tests.mutate
+
+test-python: setup ## Run pure tests on the oldest and the newest Python.
+	@$(PYTHON) -m tests.pythons
+
+soak: setup ## Let the agent evict on a busy node for ten minutes (root).
+	@$(PYTHON) -m tests.host.soak
+
+SECONDS := 60
+fuzz: setup ## Decode mutated bytes for a minute; SECONDS=3600: an hour.
+	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS)
 
 lint: setup ## Check style, types, architecture, shell and C.
 	@echo '  ruff check'        && $(PYTHON) -m ruff check --quiet .
