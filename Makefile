@@ -24,8 +24,8 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 test: setup ## Run all but slow tests and other kernels (10 minutes).
 	@$(PYTHON) tests/run.py --quick
 
-test-all: setup ## Run every test this machine can run.
-	@$(PYTHON) tests/run.py
+test-all: setup ## Run every test this machine can run; KERNELS=all: on each kernel.
+	@$(PYTHON) tests/run.py $(if $(KERNELS),--kernels "$(KERNELS)")
 
 test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm

@@ -25,6 +25,7 @@ _GROUPS = 1 << 30  # above what any machine gives to users
 _ENDS_WITHIN_S = float(os.environ.get("KOORDEBPF_ENDS_WITHIN_S", "10"))
 _FREED_WITHIN_S = 6 * _ENDS_WITHIN_S
 _FOR_FILES = ("/tmp", "/var/tmp", "/dev/shm")
+_OF_OTHERS = {"/run/mount"}  # mount(8) makes it when it is first called
 _DEEPEST = 16  # what is deeper lies in what another process made
 _PYTESTS = re.compile("pytest-of-.*")  # its own folder, with what the last three runs had
 _NAME_CHARACTERS = 15  # of a BPF program: BPF_OBJ_NAME_LEN and a zero
@@ -155,7 +156,7 @@ class Watched:
                 for entry in os.scandir(folder):
                     if self._is_ours(entry.path) and not _PYTESTS.fullmatch(entry.name):
                         yield f"file {entry.path}"
-        yield from (f"file {path}" for path in self._ours_below("/run"))
+        yield from (f"file {path}" for path in self._ours_below("/run") if path not in _OF_OTHERS)
 
     # The topmost ones, without entering another file system. Not os.walk, which fails where others nest deeply.
     def _ours_below(self, top: str, *, only_directories: bool = False) -> Iterator[str]:

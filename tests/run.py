@@ -1,8 +1,9 @@
 """Run the test folders, cheapest first, and add them up.
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
-need nothing run beside each other, one on each CPU; the others one after the other. The virtual machine runs beside
-those that need no kernel, and has ended when those begin that do.
+need nothing run beside each other, one on each CPU; the others one after the other. Virtual machines run beside all of
+them, on one CPU that they leave to whoever else wants it (machines.py). `--kernels all` boots every machine, not only the
+first.
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
@@ -22,13 +23,14 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
 from tests import second_tries, slow  # noqa: E402
+from tests.counted import Counted, died  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
+from tests.machines import Machines  # noqa: E402
 
 REPORTS = TESTS.parent / ".make" / "tests"
 COUNTS = REPORTS / "counts.json"
@@ -41,9 +43,9 @@ FOLDERS = {
     "scenarios": "nothing",
     "contract": "loopback sockets",
     "deploy": "Debian's packages and Go's modules: helm, kustomize and promtool",
-    "vm": "Debian's apt and QEMU: the host tests in a virtual machine, on another kernel",
     "host": "root and a memory hierarchy: real BPF on this kernel",
     "cluster": "root, Debian's packages and Go's modules: a real API server, and a real node",
+    "vm": "Debian's apt and QEMU: the host tests in virtual machines, on other kernels",
 }
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
@@ -57,25 +59,6 @@ _CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "agent_image")
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
-
-
-@dataclass
-class Counted:
-    """How many tests ended how, and the names of those that failed, or failed once and then passed."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    names: list[str] = field(default_factory=list)
-    unsteady: list[str] = field(default_factory=list)
-
-    def add(self, other: Counted) -> None:
-        """Add what another folder had."""
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.names += other.names
-        self.unsteady += other.unsteady
 
 
 def has_memory_hierarchy() -> bool:
@@ -141,40 +124,6 @@ def what_vm_lacks() -> str | None:
     return None
 
 
-class Machine:
-    """The first machine of the matrix, which runs the host tests beside other folders; what it prints is kept."""
-
-    def __init__(self) -> None:
-        self._counts = REPORTS / "vm.json"
-        self._output = REPORTS / "vm.txt"
-        self._counts.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.vm", "first", "--counts", str(self._counts)]
-        self._watched = Watched(REPORTS / "vm.xml")
-        environment = os.environ | self._watched.environment
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, cwd=TESTS.parent, env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-
-    def end(self) -> None:
-        """End it if it has not ended, and its virtual machine with it."""
-        self._process.terminate()
-        self._process.wait()
-
-    def counted(self) -> Counted:
-        """Wait for it, print what it printed, return its counts."""
-        code = self._process.wait()
-        print(self._output.read_text(errors="replace"), end="", flush=True)
-        try:
-            counted = json.loads(self._counts.read_bytes())
-        except (OSError, ValueError):
-            return _died(f"vm: it ended with {code} and no counts")
-        left = [f"vm: left behind: {what}" for what in self._watched.left()]
-        total = Counted(**counted)
-        total.add(Counted(failed=len(left), names=left))
-        return total
-
-
 def bring_cluster(programs: Sequence[str] = _CLUSTER_PROGRAMS) -> str | None:
     """Download or compile what the cluster is made of, which may take minutes; return what failed."""
     for name in programs:
@@ -188,7 +137,7 @@ def run_cluster(arguments: list[str]) -> Counted:
     """Download or compile what the chosen tests need, then run them as any folder's."""
     is_quick = f"not {slow.MARK}" in arguments
     if failed := bring_cluster(_QUICK_CLUSTER_PROGRAMS if is_quick else _CLUSTER_PROGRAMS):
-        return _died(f"cluster: {failed}")
+        return died(f"cluster: {failed}")
     return run_folder("cluster", arguments)
 
 
@@ -196,7 +145,7 @@ def run_deploy(arguments: list[str]) -> Counted:
     """Bring what renders manifests, which may take minutes and says so; then run its tests as any folder's."""
     command = [sys.executable, "-m", "tests.deploy.programs"]
     if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
-        return _died(f"deploy: {command[-1]} ended with {code}")
+        return died(f"deploy: {command[-1]} ended with {code}")
     return run_folder("deploy", arguments)
 
 
@@ -270,7 +219,7 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
         suite = ET.parse(report).getroot()[0]
     except (OSError, ET.ParseError, IndexError):
         # It died before it could report.
-        return _died(f"{folder}: pytest ended with {code} and no report")
+        return died(f"{folder}: pytest ended with {code} and no report")
     failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
     skipped = int(suite.attrib["skipped"])
     passed = int(suite.attrib["tests"]) - failed - skipped
@@ -287,11 +236,6 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
 
 def _name(folder: str, case: ET.Element) -> str:
     return f"{folder}: {case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
-
-
-def _died(why: str) -> Counted:
-    print(why, flush=True)
-    return Counted(failed=1, names=[why])
 
 
 def run(folder: str, arguments: list[str]) -> Counted:
@@ -325,10 +269,15 @@ def judge_slow(total: Counted, folders: Sequence[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the folders named, or all; print the total; return the exit code."""
-    folders, for_pytest = arguments, []
+    folders, for_pytest = list(arguments), []
     if "--" in arguments:
         at = arguments.index("--")
         folders, for_pytest = arguments[:at], arguments[at + 1 :]
+    kernels = "first"
+    if "--kernels" in folders:
+        at = folders.index("--kernels")
+        kernels = " ".join(folders[at + 1 : at + 2])
+        del folders[at : at + 2]
     is_quick = "--quick" in folders
     folders = [folder for folder in folders if folder != "--quick"]
     marks = ["-m", f"not {slow.MARK}"] if is_quick else []
@@ -353,21 +302,21 @@ def main(arguments: list[str]) -> int:
     for extra in ("vm", "cluster"):
         if extra in chosen:  # before anything runs: what it misses goes into the same .venv
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
-    machine = Machine() if "vm" in chosen else None
+    machines = None
     try:
         beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not for_pytest]
         if len(beside) > 1:
             print(f"\n== {', '.join(beside)} · need nothing, and run beside each other", flush=True)
             total.add(run_beside(beside, marks))
+        # Those kept every CPU busy.
+        machines = Machines(kernels, REPORTS) if "vm" in chosen else None
         for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
-            if folder == "vm" and "cluster" in chosen:
-                bring_cluster()  # beside the machine; what fails is reported when the cluster's turn comes
             seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
-            total.add(machine.counted() if machine and folder == "vm" else run(folder, [*marks, *for_pytest]))
+            total.add(machines.counted() if machines and folder == "vm" else run(folder, [*marks, *for_pytest]))
     finally:
-        if machine:
-            machine.end()
+        if machines:
+            machines.end()
     judge_second_tries(total, chosen)
     if not for_pytest:
         judge_slow(total, chosen)

@@ -26,7 +26,17 @@ def folders(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     for name in ("host", "unit"):
         (tests / name).mkdir(parents=True)
-    for name in ("conftest.py", "run.py", "again.txt", "leftovers.py", "second_tries.py", "slow.py", "sum.py"):
+    for name in (
+        "conftest.py",
+        "run.py",
+        "again.txt",
+        "leftovers.py",
+        "second_tries.py",
+        "slow.py",
+        "sum.py",
+        "counted.py",
+        "machines.py",
+    ):
         shutil.copy(TESTS / name, tests)
     again = (TESTS / "again.txt").read_text()
     (tests / "again.txt").write_text(re.sub("--reruns-delay=.*", "--reruns-delay=0", again))
