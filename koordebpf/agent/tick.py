@@ -51,7 +51,8 @@ class Agent:
         )
         self._rounds = Rounds(config, parts, self._known, self._history, self._pace)
         self._evicts_for_cpu = are_on(config.feature_gates, CPU)
-        self._woken_by: str | None = None  # why the CPUs are measured, and best-effort pods held, before their time
+        self._woken_by: str | None = None  # why best-effort pods are held before their time
+        self._wants_cpu = False  # the CPUs are measured before their time
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
         self._name_problems: tuple[str, ...] = ()
@@ -62,9 +63,7 @@ class Agent:
         if self._parts.ladder:
             self._parts.ladder.thaw_overdue(now_ns)
         self._take_in()
-        self._woken_by = self._parts.wake.look(now_ns) if self._parts.wake else None
-        if self._woken_by or (self._parts.own and self._parts.own.is_due(now_ns)):
-            self._pace.want_full(now_ns)
+        self._take_wakes(now_ns)
         measured = self._measure(now_ns) if self._pace.is_full_due(now_ns) else None
         node = measured.node if measured else self._sample()
         self._threshold = threshold = self._threshold_of(node)
@@ -91,6 +90,14 @@ class Agent:
         if not any(self._config.feature_gates.get(name) for name in _BY_USE):
             return None
         return threshold_bytes(self._known.strategy, self._known.capacity_bytes(node))
+
+    # Rounds that are due before their time.
+    def _take_wakes(self, now_ns: int) -> None:
+        wake, own = self._parts.wake, self._parts.own
+        self._woken_by = wake.look(now_ns) if wake else None
+        if self._woken_by or (own and own.is_due(now_ns)):
+            self._pace.want_full(now_ns)
+        self._wants_cpu = bool(own and own.take_cpu(now_ns)) or self._woken_by is not None
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
@@ -127,7 +134,7 @@ class Agent:
         if (
             self._parts.suppression
             and sampled is None
-            and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._woken_by)
+            and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu)
         ):
             cpu = self._parts.suppression.measure(
                 measured.now_ns, self._known, self._rounds.suppressed_view, each_pod=self._evicts_for_cpu

@@ -83,7 +83,8 @@ class Strategy(abc.ABC, Generic[S, C]):
                         the configuration file.
     `state`             a type with a default for each field.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
-    `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known.
+    `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
+                        for measures them; where they cannot be measured then, it is asked as soon as they are.
     """
 
     name: str

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.policy.strategy import GATE_OFF, Decision
@@ -19,7 +20,7 @@ class OwnStrategies:
 
     def __init__(self, writer: CgroupWriter) -> None:
         self.states: dict[str, Any] = {}  # by name
-        self.wake_at_ns: int | None = None
+        self._wakes: dict[str, int] = {}  # by name: when the next round is due
         self._writer = writer
 
     @property
@@ -31,24 +32,41 @@ class OwnStrategies:
                 counts[file, result.value] += count
         return dict(counts)
 
+    @property
+    def wake_at_ns(self) -> int | None:
+        """When the next round is due; None: no strategy has asked for one."""
+        return min(self._wakes.values(), default=None)
+
     def is_due(self, now_ns: int) -> bool:
         """Tell whether a strategy has asked for a round by now."""
-        return self.wake_at_ns is not None and now_ns >= self.wake_at_ns
+        return any(now_ns >= at_ns for at_ns in self._wakes.values())
+
+    def take_cpu(self, now_ns: int) -> bool:
+        """Tell whether one that needs the CPUs has asked for a round by now: they are to be measured.
+
+        Where they cannot be, it asks again when they are measured by their own pace.
+        """
+        need_cpu = {each.name for each in OWN_STRATEGIES if each.needs_cpu}
+        due = [name for name, at_ns in self._wakes.items() if now_ns >= at_ns and name in need_cpu]
+        self._wakes |= dict.fromkeys(due, now_ns + CpuCollector.period_ns)
+        return bool(due)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], now_ns: int) -> None:
-        """Write what is wanted now, and restore what is wanted no more; where a round was skipped all stays."""
-        wakes = []
+        """Write what is wanted now, and restore what is wanted no more; where a round was skipped all stays.
+
+        So does the wake of a strategy that was not asked.
+        """
         for each in OWN_STRATEGIES:
             made = decisions.get(each.name)
             if made is None:
                 continue
             self.states[each.name] = made.state
+            self._wakes.pop(each.name, None)
             if made.wake_at_ns is not None:
-                wakes.append(made.wake_at_ns)
+                self._wakes[each.name] = made.wake_at_ns
             if made.skipped in (None, GATE_OFF):
                 self._writer.apply(DesiredState(made.reason, made.writes, made.sysctls), now_ns, each.name)
                 self._writer.restore(now_ns, owner=each.name, unwanted=True)
-        self.wake_at_ns = min(wakes, default=None)
 
     def close(self) -> None:
         """Restore everything."""

@@ -1,0 +1,60 @@
+"""A strategy that says what a test tells it to, and the agent's parts that it needs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.strategies import own
+from koordebpf.agent.strategies.own import OwnStrategies
+from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.policy import strategies
+from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.view import NodeView
+from tests.support.values.cpu_nodes import cpu_frame
+
+
+class AskedStrategy(Strategy[Empty, Empty]):
+    """Keeps the views that it was asked about; `answer` is its next decision, to be woken `wake_after_ns` later."""
+
+    gate, summary = "Asked", "keep what it was asked"
+    settings = state = Empty
+    is_on = True
+
+    def __init__(self, name: str = "asked", *, needs_cpu: bool) -> None:
+        self.name, self.needs_cpu = name, needs_cpu
+        self.views: list[NodeView] = []
+        self.wake_after_ns: int | None = None
+        self.answer: dict[str, Any] = {}
+
+    def decide(self, view: NodeView, state: Empty, settings: Empty) -> Decision[Empty]:
+        """Return the answer."""
+        self.views.append(view)
+        wake_at_ns = None if self.wake_after_ns is None else view.now_ns + self.wake_after_ns
+        return Decision(**{"state": state, "reason": "asked", "wake_at_ns": wake_at_ns, **self.answer})
+
+
+class Cpus:
+    """Suppression's part of the measurement alone: `measured` is what the CPUs are, None: they cannot be measured."""
+
+    def __init__(self) -> None:
+        self.measured: CpuMeasured | None = cpu_frame().measured.cpu
+        self.looks = 0
+        self.state = None
+
+    def measure(self, *_: object, each_pod: bool = True) -> CpuMeasured | None:
+        """Return them."""
+        self.looks += 1
+        return self.measured
+
+
+def ask_alone(monkeypatch: pytest.MonkeyPatch, *asked: AskedStrategy) -> tuple[OwnStrategies, Suppression, Cpus]:
+    """Let these be all strategies there are; return parts of an agent: what carries them out, and its CPUs twice."""
+    monkeypatch.setattr(strategies, "STRATEGIES", asked)
+    monkeypatch.setattr(own, "OWN_STRATEGIES", asked)
+    cpus = Cpus()
+    return OwnStrategies(CgroupWriter(Places({}), None)), cast("Suppression", cpus), cpus

@@ -1,0 +1,148 @@
+"""A whole agent on directories with files: it is ticked by hand, and its clock stands until it is put forward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.parts import AgentParts
+from koordebpf.agent.tick import Agent
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.store.sink import Event
+from koordebpf.units import MIB, NS_PER_S
+
+LIMIT = 1000 * MIB
+UIDS = {name: f"00000000-0000-0000-0000-00000000000{at}" for at, name in enumerate(("hog", "calm"))}
+
+
+class StillClock:
+    """A clock that stands until it is put forward."""
+
+    def __init__(self) -> None:
+        self.ns = 1_000 * NS_PER_S
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_s(self) -> float:
+        return 1_700_000_000 + self.ns / NS_PER_S
+
+    def suspended_ns(self) -> int:
+        return 0
+
+
+class Recorder:
+    """The sink that keeps every event."""
+
+    name = "recorder"
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+
+    def take(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Node:
+    """A node cgroup with two best-effort pods, and its agent; `parts` are more of it."""
+
+    def __init__(self, folder: Path, **parts: Any) -> None:
+        self.clock, self.sink = StillClock(), Recorder()
+        self.top = folder / "cgroup" / "node"
+        self.pods = {name: self.top / "kubepods" / "besteffort" / f"pod{uid}" for name, uid in UIDS.items()}
+        for path in (folder / "cgroup", self.top, self.top / "kubepods", self.top / "kubepods" / "besteffort"):
+            self.write(path, 0)
+        (self.top / "memory.max").write_text(f"{LIMIT}\n")
+        self.hold(hog=300, calm=50)
+        manifest = folder / "pods.json"
+        manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*map(_pod, UIDS), _NODESLO]}))
+        config = AgentConfig(files=(manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S))
+        scope = open_scope(MemoryHierarchy(2, folder / "cgroup", 0), self.top)
+        source = FileSource(config.files)
+        self.watch = NodeWatch(scope, source, config.min_stall_ns, backend="files")
+        source.start(lambda: None)
+        self.collector = MemoryCollector(scope, self.watch.signals, self.watch.index, self.clock)
+        outcomes = OutcomeQueue(lambda: None)
+        self.executor = CgroupExecutor(lambda *_: None, outcomes)
+        self.agent = Agent(
+            config,
+            AgentParts(
+                watch=self.watch,
+                collector=self.collector,
+                executor=self.executor,
+                outcomes=outcomes,
+                sinks=self.sink,
+                clock=self.clock,
+                **parts,
+            ),
+        )
+
+    def write(self, path: Path, mib: int) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        bytes_ = mib * MIB
+        zero = "active_anon inactive_file active_file unevictable shmem slab_reclaimable workingset_refault_anon"
+        lines = [f"inactive_anon {bytes_}", f"anon {bytes_}", *(f"{name} 0" for name in zero.split())]
+        (path / "memory.stat").write_text("\n".join(lines) + "\n")
+        (path / "memory.current").write_text(f"{bytes_}\n")
+        (path / "memory.max").write_text("max\n")
+        (path / "memory.events").write_text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
+        (path / "cgroup.procs").write_text("")
+
+    def hold(self, **mib: int) -> None:
+        """Let the pods hold so much."""
+        for name, each in mib.items():
+            self.write(self.pods[name], each)
+        used = sum(int((path / "memory.current").read_text()) for path in self.pods.values()) // MIB
+        self.write(self.top, used)
+        (self.top / "memory.max").write_text(f"{LIMIT}\n")
+
+    def tick(self, after_ns: int) -> int:
+        """Put the clock forward and tick; return in how many nanoseconds the next one is due."""
+        self.clock.ns += after_ns
+        return self.agent.tick() - self.clock.ns
+
+    def close(self) -> None:
+        self.executor.close()
+        self.collector.close()
+        self.watch.close()
+
+
+def _pod(name: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "spark",
+            "uid": UIDS[name],
+            "labels": {"koordinator.sh/qosClass": "BE"},
+        },
+        "spec": {"priority": 5500 if name == "calm" else 5000, "containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "qosClass": "BestEffort"},
+    }
+
+
+_NODESLO = {
+    "apiVersion": "slo.koordinator.sh/v1alpha1",
+    "kind": "NodeSLO",
+    "metadata": {"name": "node"},
+    "spec": {
+        "resourceUsedThresholdWithBE": {
+            "enable": True,
+            "memoryEvictThresholdPercent": 70,
+            "memoryEvictLowerPercent": 65,
+        }
+    },
+}
