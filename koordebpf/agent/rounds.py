@@ -100,8 +100,7 @@ class Rounds:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
         if parts.marking:
-            is_asked = any(made.conditions for made in decision.strategies.values())
-            parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, is_asked=is_asked)
+            parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
         if parts.ladder:
             publish(LadderLooked(parts.ladder.counts))
         if self._pace.take_exempt(view.now_ns):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.policy.taint import MarkTiming, NodeMarkSettings, is_for_memory, is_memory_short
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class NodeMarking:
         self._settings = settings
         self._marker = marker
         self._timing = MarkTiming()
+        self._asking: set[str] = set()  # strategies that want the node marked
 
     def look(
         self,
@@ -29,13 +31,16 @@ class NodeMarking:
         pending: Iterable[PendingRelease],
         late: Collection[str],
         began_ns: int,
-        *,
-        is_asked: bool = False,
+        strategies: Mapping[str, Decision[Any]] = {},
     ) -> None:
         """Take in a round that began at `began_ns`. Of `late` ones, by UID, nothing is expected any more.
 
-        `is_asked`: a strategy wants the node marked.
+        `strategies`: decisions by name. Of one that was not asked in this round, or could not judge it, the conditions
+        that it named last hold.
         """
+        for name, made in strategies.items():
+            if made.skipped in (None, GATE_OFF):
+                (self._asking.add if made.conditions else self._asking.discard)(name)
         awaited = {entry.uid: entry.since_ns for entry in pending if entry.uid not in late}
         evicted = {uid for uid, since_ns in awaited.items() if since_ns > began_ns}
         by_memory = [feature for feature in plan.features if is_for_memory(feature.verdict)]
@@ -46,7 +51,7 @@ class NodeMarking:
             now_ns=began_ns,
             calm_ns=self._settings.calm_ns,
         )
-        self._marker.wish(self._timing.is_on or is_asked)
+        self._marker.wish(self._timing.is_on or bool(self._asking))
 
 
 def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | None:
