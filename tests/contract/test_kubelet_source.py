@@ -157,11 +157,12 @@ def test_missing_token_is_a_problem_until_it_is_back(open_source: Open, pods: Po
     [
         (gives(200, pod_list()), "the list of pods is empty"),
         (gives(200, b'{"items": [{'), "is not a list of pods"),
+        (gives(200, b'{"items": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "is not a list of pods: it is nested too"),
         (gives(500, b"internal"), "500"),
         (gives(403, b"Forbidden (user=agent, verb=get, resource=nodes, subresource=proxy)"), "nodes/proxy"),
         (lambda exchange: exchange.cut(), "connection"),
     ],
-    ids=["empty", "half", "500", "403", "cut"],
+    ids=["empty", "half", "deep", "500", "403", "cut"],
 )
 def test_bad_answer_keeps_the_previous_pods_and_ages(reply: Reply, part: str, open_source: Open, pods: Pods) -> None:
     stuck = threading.Event()

@@ -19,6 +19,7 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetStatus,
 )
 from koordebpf.kube.cache.store import Identity, Table, identify
+from koordebpf.kube.malformed import MALFORMED
 
 # Of text. Why: 800 budgets as people write them, in 1 MiB; a selector of many short values takes twelve times its text.
 MAX_ALL: Final = 256 << 10
@@ -61,7 +62,7 @@ def _size(raw: msgspec.Raw) -> int:
     # What cannot be read is small: it is left out with a sentence of its own.
     try:
         pdb = _PDB.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return 0
     return _OTHER + len(pdb.metadata.name) + len(pdb.metadata.namespace) + len(memoryview(pdb.spec.selector))
 

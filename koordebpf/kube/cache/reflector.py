@@ -35,6 +35,7 @@ from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import refusal
 from koordebpf.kube.http.transport import MAX_BODY_BYTES, Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.units import NS_PER_MS
 
 T = TypeVar("T")
@@ -268,8 +269,8 @@ class Reflector(Generic[T]):
         body = self._transport.get(path, query, verb="list", resource=name, timeout_s=within_s, max_bytes=max_bytes)
         try:
             return decode_list(body), len(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise KubeError(f"list {self._resource.name}: the answer is not a list: {e}") from e
+        except MALFORMED as e:
+            raise malformed(f"list {self._resource.name}", "the answer is not a list", e) from e
 
     # True if the watch showed life: without it the next one must not follow at once.
     def _watch(self) -> bool:
@@ -336,10 +337,10 @@ class Reflector(Generic[T]):
             return
         try:
             event = _EVENT.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        except MALFORMED as e:
             # What it said is unknown, and a new list is the only way to learn it.
             self._must_list = True
-            raise KubeError(f"watch {self._resource.name}: a line is no event: {e}") from e
+            raise malformed(f"watch {self._resource.name}", "a line is no event", e) from e
         match event.type:
             case kind if kind in CHANGES:
                 self._changed(is_news=self._table.apply(kind, event.object))
@@ -361,7 +362,7 @@ class Reflector(Generic[T]):
     def _error(self, raw: msgspec.Raw) -> KubeError:
         try:
             code = msgspec.json.decode(raw, type=_ErrorObject).code
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             code = 500
         return refusal(code, {}, bytes(raw), "watch", self._resource.name)
 

@@ -20,6 +20,7 @@ from koordebpf.kube.cache.objects import (
     Pod,
     VersionedMeta,
 )
+from koordebpf.kube.malformed import MALFORMED, reason
 
 T = TypeVar("T")
 CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})  # types of events that tell of one object
@@ -100,7 +101,7 @@ def decode_pod_event(line: bytes) -> tuple[str, Identity, Pod] | None:
     """
     try:
         event = _POD_EVENT.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return None
     if event.type not in CHANGES:
         return None
@@ -239,15 +240,15 @@ class Table(Generic[T]):
             return False
         try:
             value = read()
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            is_new = who.uid not in before or before[who.uid][1] != value
+        except MALFORMED as e:
             held = "stays as it was" if who.uid in before else "is left out"
-            self.problems[key] = f"{self.resource}: {who} cannot be read and {held}: {e}"
+            self.problems[key] = f"{self.resource}: {who} cannot be read and {held}: {reason(e)}"
             if who.uid in before:
                 # With the new version: the same rubbish once more is no news.
                 self._known[who.uid] = (who.resourceVersion, before[who.uid][1])
             return False
         self.problems.pop(key, None)
-        is_new = who.uid not in before or before[who.uid][1] != value
         # What did not change stays the same object: readers tell by `is` what they have seen.
         self._known[who.uid] = (who.resourceVersion, value if is_new else before[who.uid][1])
         return is_new
@@ -257,7 +258,7 @@ def identify(raw: msgspec.Raw) -> Identity:
     """Return who it is, empty where it cannot be read."""
     try:
         return _IDENTITY.decode(raw).metadata
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return Identity()
 
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from koordebpf.errors import KubeError
 from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
 
 _VERSION: Final = "coordination.k8s.io/v1"
 
@@ -87,5 +87,5 @@ def _body(lease: Lease) -> bytes:
 def _answered(body: bytes) -> Lease:
     try:
         return _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise KubeError(f"leases: the answer is not a Lease: {e}") from e
+    except MALFORMED as e:
+        raise malformed("leases", "the answer is not a Lease", e) from e

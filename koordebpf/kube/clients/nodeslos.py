@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from koordebpf.errors import KubeError
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.clients.events import Regarding, warning
 from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
 from koordebpf.kube.sources.manifest import NODESLO_VERSION
 
@@ -205,5 +205,5 @@ def _body(nodeslo: NodeSLO) -> bytes:
 def _answered(body: bytes, what: str) -> NodeSLO:
     try:
         return _NODESLO.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise KubeError(f"{what}: the answer is not a NodeSLO: {e}") from e
+    except MALFORMED as e:
+        raise malformed(what, "the answer is not a NodeSLO", e) from e

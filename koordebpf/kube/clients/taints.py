@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from koordebpf.errors import KubeError
 from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
 
 TAINT_KEY: Final = "koordebpf.io/memory-pressure"
 TAINT_EFFECT: Final = "NoSchedule"
@@ -107,8 +107,8 @@ class NodeMarks:
         body = self._transport.get(self._path, verb="get", resource="nodes", timeout_s=timeout_s)
         try:
             return _DECODER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise KubeError(f"nodes: the answer is not a Node: {e}") from e
+        except MALFORMED as e:
+            raise malformed("nodes", "the answer is not a Node", e) from e
 
     # A patch replaces the whole list of taints, which has no merge key (core/v1 NodeSpec). With the resourceVersion of
     # the list it was made from, the server takes it only where the Node has not changed.

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.malformed import MALFORMED
 
 # The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
 _BELIEVED_S: Final = 300.0
@@ -45,7 +46,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
     """Return the error that an HTTP status other than success means; `verb` and `resource` are RBAC's words."""
     try:
         said = msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         # Priority and fairness, proxies and the kubelet answer in plain text.
         said = Status(message=body[:200].decode(errors="replace").strip())
     phrase = http.client.responses.get(status, "unknown status")

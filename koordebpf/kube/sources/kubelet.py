@@ -17,6 +17,7 @@ from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.kube.cache.store import Table, decode_list, decode_pod
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
 
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 _STATIC_SOURCES: Final = ("file", "http")
@@ -126,8 +127,8 @@ class KubeletSource:
         body = self._transport.get("/pods", verb="get", resource="nodes/proxy", timeout_s=_ANSWER_S)
         try:
             items = decode_list(body).items
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise KubeError(f"kubelet: the answer is not a list of pods: {e}") from e
+        except MALFORMED as e:
+            raise malformed("kubelet", "the answer is not a list of pods", e) from e
         if not items:
             raise KubeError("kubelet: the list of pods is empty, as after its restart; the previous one stays")
         # Their order says nothing: kubelet lists its pods in that of a Go map.

@@ -17,6 +17,7 @@ from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import Identity, ObjectList
 from koordebpf.kube.http.transport import MAX_BODY_BYTES, MAX_LINE_BYTES, Transport
+from koordebpf.kube.malformed import MALFORMED
 
 MAX_NAMESPACES: Final = 20_000  # Why: twice what Kubernetes is tested with; each takes 0.7 KiB with one label
 _PAGE_BYTES: Final = 1 << 20
@@ -72,5 +73,5 @@ class NamespaceReflector(Reflector[Namespace]):
     def _slim(self, raw: msgspec.Raw) -> msgspec.Raw:
         try:
             return msgspec.Raw(msgspec.json.encode(_Labelled(self._kept(raw))))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             return raw.copy()

@@ -201,3 +201,30 @@ def test_any_bytes_leave_the_known_as_they_are(rubbish: bytes, kind: str) -> Non
     of = table("a")
     of.apply(kind, msgspec.Raw(rubbish))
     assert held(of) == [("a", "10")]
+
+
+def nested(depth: int, innermost: object = None) -> list[object]:
+    made: list[object] = [innermost]
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+def test_what_is_nested_too_deep_does_not_cost_the_others() -> None:
+    deep = msgspec.Raw(b'{"metadata":{"uid":"uid-b"},"spec":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    of = table("a", "b")
+    assert of.replace([raw("a", 110), deep], "110")
+    assert held(of) == [("a", "110")]
+    assert of.apply("ADDED", raw("c", 111))
+    assert not of.apply("MODIFIED", deep)
+    assert held(of) == [("a", "110"), ("c", "111")]
+    assert list(of.problems.values()) == ["pods: an object without a name has no UID and is left out"]
+
+
+def test_what_is_nested_too_deep_to_be_compared_stays_as_it_was() -> None:
+    of: Table[Any] = Table("pods", lambda raw: nested(100_000, bytes(raw)))
+    of.replace([raw("a", 10), raw("b", 10)], "100")
+    (before, _) = of.objects
+    assert of.apply("MODIFIED", raw("a", 101))
+    assert of.objects[0] is before
+    assert of.problems == {"uid-a": "pods: be/a cannot be read and stays as it was: it is nested too deep"}
