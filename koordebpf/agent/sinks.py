@@ -17,29 +17,31 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, Sink
+from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, Sink
 from koordebpf.store.wal import InFlight
 
 log = logging.getLogger("koordebpf")
 
 
 class Sinks:
-    """Publishes each event to all sinks in their order.
+    """Publishes each event to the sinks that take its type, in their order.
 
     An error of one concerns no other, and not the tick: it is counted in `errors`, and the first of each sink is
     logged with its traceback.
     """
 
     name = "all"
+    takes = EVENTS
 
     def __init__(self, sinks: Sequence[Sink], clock: Clock) -> None:
-        self._sinks = tuple(sinks)
+        # Once, not with each event: to try every match of every sink took 4.5 µs.
+        self._takers = {kind: tuple(each for each in sinks if kind in each.takes) for kind in EVENTS}
         self._clock = clock
         self.errors: dict[str, int] = {}  # by sink
 
     def publish(self, event: Event) -> None:
-        """Let every sink take the event."""
-        for sink in self._sinks:
+        """Let those sinks take the event."""
+        for sink in self._takers[type(event)]:
             try:
                 sink.publish(event)
             except Exception:

@@ -146,6 +146,7 @@ class EventSink:
     """The sink of Kubernetes Events: one for each outcome of an eviction that was tried."""
 
     name = "events"
+    takes = (OutcomeArrived, AgentStopped)
 
     def __init__(self, poster: EventPoster, plans: OpenPlans, clock: Clock) -> None:
         self._poster = poster

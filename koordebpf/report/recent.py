@@ -20,6 +20,7 @@ class Recent:
     """
 
     name = "recent"
+    takes = (FileChanged, TickEnded, DecisionsInterrupted)
 
     def __init__(self, plans: OpenPlans) -> None:
         self._plans = plans

@@ -37,6 +37,16 @@ class AuditTrail:
     """
 
     name = "audit"
+    takes = (
+        PlanStarted,
+        PlanDecided,
+        OutcomeArrived,
+        FileChanged,
+        RoundEnded,
+        TickEnded,
+        DecisionsInterrupted,
+        AgentStopped,
+    )
 
     def __init__(self, audit: AuditLog | None, in_flight: InFlight | None, plans: OpenPlans) -> None:
         self._audit = audit

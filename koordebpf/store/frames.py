@@ -47,6 +47,7 @@ class FrameLog:
     """
 
     name = "frames"
+    takes = (RoundEnded, AgentStopped)
 
     def __init__(self, path: Path) -> None:
         self._path = path

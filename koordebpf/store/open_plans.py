@@ -36,13 +36,23 @@ class OpenPlans:
     """
 
     name = "plans"
+    takes = (
+        PlanStarted,
+        PlanDecided,
+        OutcomeArrived,
+        MemoryReleased,
+        ReleaseOverdue,
+        RoundEnded,
+        TickEnded,
+        AgentStopped,
+    )
 
     def __init__(self, node: str, *, dry_run: bool) -> None:
         self.node = node
         self.dry_run = dry_run
         self.signals: SignalQuality | None = None  # as of the last round
         self.current: OpenPlan | None = None  # the line of the last plan; None: it is no news
-        self.closed: tuple[OpenPlan, ...] = ()  # by the last event
+        self.closed: tuple[OpenPlan, ...] = ()  # by the last event that was taken
         self.changes = 0
         self._repeats = RepeatFilter()
         self._lines: list[tuple[int, OpenPlan]] = []  # since when

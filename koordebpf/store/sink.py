@@ -6,8 +6,8 @@ values: `_ns` is CLOCK_MONOTONIC, `wall_s` seconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Protocol, get_args
 
 import msgspec
 
@@ -172,12 +172,17 @@ Event = (
     | TickFailed
     | AgentStopped
 )
+EVENTS: Final[tuple[type[Event], ...]] = get_args(Event)
 
 
 class Sink(Protocol):
-    """Takes every event, in order, on the thread of the loop; it must not block."""
+    """Takes events of some types, in order, on the thread of the loop; it must not block."""
 
     name: str  # in the log and as a label of metrics
 
+    @property
+    def takes(self) -> Collection[type[Event]]:
+        """The types of events that it takes; it gets no others."""
+
     def publish(self, event: Event) -> None:
-        """Take one event; most sinks ignore most of them."""
+        """Take one event."""

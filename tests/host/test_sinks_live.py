@@ -27,6 +27,7 @@ from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import (
+    EVENTS,
     Event,
     ExemptCounted,
     MemoryReleased,
@@ -48,6 +49,7 @@ from tests.support.patience import patience
 
 class Recorder:
     name = "recorder"
+    takes = EVENTS
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -60,6 +62,7 @@ class Broken:
     """Fails on every event."""
 
     name = "broken"
+    takes = EVENTS
 
     def publish(self, event: Event) -> None:
         raise RuntimeError(f"no room for {type(event).__name__}")

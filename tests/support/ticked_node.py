@@ -17,7 +17,7 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.store.sink import Event
+from koordebpf.store.sink import EVENTS, Event
 from koordebpf.units import MIB, NS_PER_S
 
 LIMIT = 1000 * MIB
@@ -44,6 +44,7 @@ class Recorder:
     """The sink that keeps every event."""
 
     name = "recorder"
+    takes = EVENTS
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -31,6 +31,7 @@ class Health:
     """The sink of what the probes answer. The loop writes, the server's threads read."""
 
     name = "health"
+    takes = (RoundEnded, TickFailed)
 
     def __init__(self, *, max_silence_ns: int = 10 * NS_PER_S) -> None:
         self._max_silence_ns = max_silence_ns

@@ -41,6 +41,19 @@ class LogSink:
     """Remembers what was logged, and the files of this round of suppression."""
 
     name = "log"
+    takes = (
+        PlanDecided,
+        OutcomeArrived,
+        MemoryReleased,
+        ReleaseOverdue,
+        FileChanged,
+        SuppressionHeld,
+        ProblemsSeen,
+        OomKilled,
+        RoundEnded,
+        TickEnded,
+        AgentStopped,
+    )
 
     def __init__(self, plans: OpenPlans) -> None:
         self._plans = plans

@@ -31,6 +31,19 @@ class MetricsSink:
     """Brings the metrics up to date with each event."""
 
     name = "metrics"
+    takes = (
+        PlanDecided,
+        OutcomeArrived,
+        MemoryReleased,
+        StallsCharged,
+        SuppressionHeld,
+        LadderLooked,
+        StrategiesHeld,
+        ExemptCounted,
+        RoundEnded,
+        TickEnded,
+        TickFailed,
+    )
 
     def __init__(self, metrics: AgentMetrics, plans: OpenPlans) -> None:
         self._metrics = metrics

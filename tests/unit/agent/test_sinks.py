@@ -39,6 +39,7 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import (
+    EVENTS,
     AgentStopped,
     Event,
     MemoryReleased,
@@ -434,6 +435,7 @@ class Broken:
     """A sink that fails on every event."""
 
     name = "broken"
+    takes = EVENTS
 
     def publish(self, event: Event) -> None:
         raise OSError("no room")
