@@ -11,7 +11,8 @@ import msgspec
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.io.fd_file import KeptFile, KeptFiles
+from koordebpf.kernel.io.fd_file import KeptFiles
+from koordebpf.kernel.proc.proc_file import ProcFile
 from koordebpf.units import NS_PER_S
 
 STAT = Path("/proc/stat")
@@ -21,7 +22,7 @@ _FILE_BYTES = 1 << 15  # the longest list of CPUs, every other one of 8,192, has
 _FIELDS = 8  # user nice system idle iowait irq softirq steal; guest and guest_nice are in user and nice already
 
 
-class NodeCpuTime(KeptFile):
+class NodeCpuTime(ProcFile):
     """Reads the first line of /proc/stat: what all CPUs together did since boot."""
 
     def __init__(self, path: Path = STAT) -> None:
@@ -29,11 +30,7 @@ class NodeCpuTime(KeptFile):
 
         Raises:  SupportError: there is none.
         """
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise SupportError("CPU usage", f"{path}: {error.strerror}", "Mount procfs at /proc") from None
+        super().__init__(path, "CPU usage")
 
     def used_ns(self) -> int:
         """Return user + nice + system + irq + softirq; idle, iowait and steal are not usage.

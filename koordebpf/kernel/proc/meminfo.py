@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import KernelFileError, SupportError
-from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.errors import KernelFileError
+from koordebpf.kernel.proc.proc_file import ProcFile
 from koordebpf.units import KIB
 
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
@@ -36,7 +36,7 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
         return self.mem_total_bytes - self.mem_available_bytes
 
 
-class Meminfo(KeptFile):
+class Meminfo(ProcFile):
     """Reads /proc/meminfo.
 
     Not psutil: it opens the file for each reading, and this one is read up to a hundred times a second.
@@ -47,11 +47,7 @@ class Meminfo(KeptFile):
 
         Raises:  SupportError: there is none.
         """
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise SupportError("node memory", f"{path}: {error.strerror}", "Mount procfs at /proc") from None
+        super().__init__(path, "node memory")
 
     def read(self) -> MeminfoValues:
         """Return the rows as they are now.

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import SupportError
-from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.kernel.proc.proc_file import ProcFile
 
 VMSTAT = Path("/proc/vmstat")
 _FILE_BYTES = 1 << 15  # 5 KiB on 6.18
@@ -26,7 +25,7 @@ class VmstatValues(msgspec.Struct, frozen=True, gc=False):
     pgscan: int | None  # pages scanned by any reclaim, also at limits; since Linux 5.8
 
 
-class Vmstat(KeptFile):
+class Vmstat(ProcFile):
     """Reads /proc/vmstat."""
 
     def __init__(self, path: Path = VMSTAT) -> None:
@@ -34,11 +33,7 @@ class Vmstat(KeptFile):
 
         Raises:  SupportError: there is none.
         """
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise SupportError("reclaim counters", f"{path}: {error.strerror}", "Mount procfs at /proc") from None
+        super().__init__(path, "reclaim counters")
 
     def read(self) -> VmstatValues:
         """Return the counts as they are now.
