@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -19,6 +17,7 @@ from koordebpf.events.layout import check_layout, decode, decode_stall
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Record, Totals
 from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import walk
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.signals.interface import SignalRequest, SignalSource
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ClusterState
@@ -38,7 +37,7 @@ class SignalState(msgspec.Struct, frozen=True):
     pods_synced_ns: int | None = None  # None: there is no source, or it has not answered yet
 
 
-class NodeWatch:
+class NodeWatch(Closing):
     """Signals, index and source of one node, kept in step with each other.
 
     The backend listens before the first walk, so that no mkdir is missed in between; a cgroup that the walk saw
@@ -182,14 +181,6 @@ class NodeWatch:
     def close(self) -> None:
         """Detach everything."""
         self.signals.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def signal_state(watch: NodeWatch) -> SignalState:

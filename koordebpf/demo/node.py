@@ -18,12 +18,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, cgroup_id, walk
 from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_S
 
 CgroupVersion = Literal[1, 2]
@@ -34,7 +34,7 @@ _DEMO_NAME = re.compile(rf"{_DEMO}[0-9]+")
 _RUN = Path("/run")  # a tmpfs, where the agent's records cost its evictions no disk
 
 
-class NodeCgroup:
+class NodeCgroup(Closing):
     """A cgroup that is a node. `close()` kills what is left in it and removes it."""
 
     def __init__(self, memory_root: Path, version: CgroupVersion, limit_bytes: int, name: str | None = None) -> None:
@@ -162,14 +162,6 @@ class NodeCgroup:
     def close(self) -> None:
         """Kill every process in the node and remove its cgroups; twice is harmless."""
         remove_subtree(self.path, self.version)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _WRITABLE = "Run on the host, or in a container that may write its cgroup file system"

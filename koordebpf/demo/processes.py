@@ -10,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 import koordebpf
+from koordebpf.kernel.io.closing import Closing
 
 PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
@@ -48,7 +49,7 @@ class Lines:
         return lines
 
 
-class Child:
+class Child(Closing):
     """A Python module of this package, run as a process of its own. `close` ends it."""
 
     def __init__(self, module: str, *arguments: str, end_signal: signal.Signals) -> None:
@@ -93,12 +94,6 @@ class Child:
         for pipe in (self._popen.stdout, self._popen.stderr):
             if pipe:
                 pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _dies_with_parent(number: signal.Signals) -> Callable[[], None]:

@@ -15,7 +15,6 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -25,6 +24,7 @@ from koordebpf.errors import ConfigError, SupportError
 from koordebpf.events.columns import STRUCTS
 from koordebpf.events.layout import KIND_NUMBERS, LAYOUTS, expected_offsets
 from koordebpf.kernel.bpf.ring import Batch
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def own_header(cgroups: Mapping[int, str]) -> RecordingHeader:
     )
 
 
-class Recorder:
+class Recorder(Closing):
     """A recording that is being written. Killed at any moment it leaves a file with whole records up to the last write.
 
     Raises:  ConfigError: the file cannot be written; it keeps the whole records before that.
@@ -141,14 +141,6 @@ class Recorder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Recording(Iterator[bytes]):

@@ -6,11 +6,11 @@ import os
 import sys
 import termios
 import tty
-from types import TracebackType
-from typing import Self
+
+from koordebpf.kernel.io.closing import Closing
 
 
-class Keyboard:
+class Keyboard(Closing):
     """Standard input, where it is a terminal; else no keys.
 
     A process in the background must not touch its terminal: it would be stopped for it (SIGTTOU).
@@ -38,14 +38,6 @@ class Keyboard:
         if self._fd >= 0:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _is_in_front(fd: int) -> bool:

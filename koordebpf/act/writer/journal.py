@@ -15,13 +15,14 @@ import fcntl
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
 from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.policy.reconcile.values import FileKey, is_below_mount
 
 # A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.
@@ -67,7 +68,7 @@ def this_boot() -> str:
     return _BOOT_ID.read_text().strip()
 
 
-class Journal:
+class Journal(Closing):
     """The journal of one writer, locked against a second one.
 
     `lost_lines` could not be read when it was opened, as of a later version that writes other files. They are kept.
@@ -146,12 +147,6 @@ class Journal:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _append(self, originals: Mapping[FileKey, Original | None]) -> None:
         size = os.fstat(self._fd).st_size

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.closing import Closing
 
 _LOCK = "lock"
 _NEXT_LOCK = "next.lock"
@@ -42,7 +41,7 @@ class LockHeld(ConfigError):
     """Another process acts on this node."""
 
 
-class NodeLock:
+class NodeLock(Closing):
     """Holds `folder`/lock until `close`; `folder` is one below `run_dir` for each node, machine or cgroup.
 
     Only agents that act take it: any number that only watch may run beside one. A file that a killed agent left is no
@@ -58,14 +57,6 @@ class NodeLock:
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class StandBy:

@@ -9,8 +9,7 @@ import os
 import re
 import struct
 from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.bcc.process import TIME_LIMIT_S, Builder
@@ -21,6 +20,7 @@ from koordebpf.kernel.bpf.perf_buffer import PerfReader
 from koordebpf.kernel.bpf.probe_health import ProbeWatch
 from koordebpf.kernel.bpf.programs import SCAN_TOPIC, SIGNALS, describe
 from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 # An older release, as "5.4", whose ways are taken on this kernel: perf buffer before 5.8, arrays not mapped before 5.5.
@@ -28,7 +28,7 @@ RELEASE_VARIABLE = "KOORDEBPF_BCC_RELEASE"
 _RINGBUF = 27  # enum bpf_map_type
 
 
-class BccSignals:
+class BccSignals(Closing):
     """A `Backend` of BPF programs that bcc compiled against the running kernel's headers.
 
     Args:
@@ -187,14 +187,6 @@ class BccSignals:
             self._maps = None
         while self._fds:
             os.close(self._fds.pop())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _flags(release: str | None, ring_bytes: int | None) -> list[str]:

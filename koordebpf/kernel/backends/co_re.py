@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from types import TracebackType
-from typing import Self
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
@@ -20,6 +18,7 @@ from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.bpf.probe_health import ProbeWatch
 from koordebpf.kernel.bpf.programs import SCAN, SIGNALS, describe
 from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 _STRUCTS = (
@@ -43,7 +42,7 @@ _STRUCTS = (
 _MAPS = ("totals", "settings", "stalls", "wanted", "start")
 
 
-class KernelSignals:
+class KernelSignals(Closing):
     """All BPF programs, attached to the running kernel: the backend `co-re`.
 
     Where the object as a whole does not load, `sources` say why and nothing else works.
@@ -197,11 +196,3 @@ class KernelSignals:
         if self._core is not None:
             self._core.object.close()
             self._core = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

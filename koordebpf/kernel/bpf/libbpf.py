@@ -15,10 +15,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from koordebpf.errors import SupportError
+from koordebpf.kernel.io.closing import Closing
 
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -163,7 +163,7 @@ class Map:
         return bool(library().bpf_map_delete_elem(self.fd, key) == 0)
 
 
-class Object:
+class Object(Closing):
     """One BPF object: opened, loaded, and its programs attached one by one. `close()` detaches and frees everything."""
 
     def __init__(self, path: Path) -> None:
@@ -294,14 +294,6 @@ class Object:
         if self._pointer:
             self._lib.bpf_object__close(self._pointer)
             self._pointer = ctypes.c_void_p(None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def link_identity(link_fd: int) -> tuple[int, int] | None:

@@ -10,7 +10,6 @@ import mmap
 import os
 import struct
 from collections.abc import Collection
-from typing import Self
 
 import msgspec
 
@@ -19,6 +18,7 @@ from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.lockdown import explain_refusal
 from koordebpf.kernel.bpf.maps import Element
 from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.signals.interface import LayoutCheck, SignalSource
 
 # enum koord_sched_kind
@@ -53,7 +53,7 @@ class RunTime(msgspec.Struct, frozen=True):
         return round(runs * ((self.timed_ns - before.timed_ns) / timed + _ENTRY_NS))
 
 
-class SchedLatency:
+class SchedLatency(Closing):
     """Run-queue latency of the cgroups that `keep_groups` names, in the cpu controller's hierarchy.
 
     Not attached at first. `fileno` is readable when a latency-sensitive task had waited `threshold_ns` or more, at most
@@ -162,12 +162,6 @@ class SchedLatency:
             if part is not None:
                 part.close()
         self._ring = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def support_of_tracing(check_layout: LayoutCheck) -> SignalSource:

@@ -25,6 +25,7 @@ from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import thaw_subtree, write_state
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.kernel.cgroup.subtree import pids, read_file
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_MS
 
 CgroupVersion = Literal[1, 2]
@@ -86,7 +87,7 @@ def kill_cgroup(target: KillTarget, *, deadline_ns: int, release_early: bool = T
         return kill.finish(deadline_ns=deadline_ns, release_early=release_early)
 
 
-class Kill:
+class Kill(Closing):
     """A kill in progress: the signals are sent. Owns the cgroup's directory and the pidfds until `close`."""
 
     def __init__(self, target: KillTarget, directory_fd: int) -> None:
@@ -166,12 +167,6 @@ class Kill:
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _round(self, deadline_ns: int | None = None) -> None:
         # Frozen first where that is possible: a task that is marked freezing has a signal pending, and copy_process()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+
+from koordebpf.kernel.io.closing import Closing
 
 
-class KeptFile:
+class KeptFile(Closing):
     """Closes the fd that the class built on it has opened."""
 
     _fd: int
@@ -17,14 +18,8 @@ class KeptFile:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class KeptFiles:
+class KeptFiles(Closing):
     """The same for several files of one thing."""
 
     _fds: dict[str, int]  # by name
@@ -34,9 +29,3 @@ class KeptFiles:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -11,13 +11,13 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Self
+from types import FrameType
 
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_S
 
 
-class Loop:
+class Loop(Closing):
     """Waits for watched fds, for `wake()` from any thread, for SIGTERM and SIGINT, or for a deadline."""
 
     def __init__(self) -> None:
@@ -116,11 +116,3 @@ class Loop:
             self._epoll.close()
             fd, self._wake_fd = self._wake_fd, -1
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
