@@ -14,6 +14,7 @@ from koordebpf.units import NS_PER_S
 # A write shows in the watch within milliseconds, and a watch that was cut is back within seconds. After this the watch
 # is believed, whatever the answer to the write was.
 _TRUST_NS: Final = 30 * NS_PER_S
+_NEWS_NS: Final = _TRUST_NS  # Why: a conflict before the watch has shown what is newer would be the same one again
 # Why up to 5 min: another that writes the same object, a person or a manager, is not fought at the speed of the watch.
 _FIRST_S, _CAP_S = 0.2, 300.0
 
@@ -42,6 +43,8 @@ class Keeper:
         self._failures = Backoff(_FIRST_S, _CAP_S)
         self._fights = Backoff(_FIRST_S, _CAP_S)
         self._fought = ""  # resourceVersion of the other's last writing
+        self._outdated: str | None = None  # resourceVersion that a conflict showed not to be the newest; "": no object
+        self._retry_ns = 0  # not to be written before that, either, once the watch has shown a newer one
 
     def wanted(self, node: NodeMeta, seen: NodeSLO | None, settings: Settings, now_ns: int) -> NodeSLO | None:
         """Return the object that has to be written; None: it is there. `seen` is the watch's.
@@ -54,6 +57,8 @@ class Keeper:
             return self._wanted
         wanted = desired_nodeslo(node, current, settings)
         self._looked, self._wanted = looked, wanted
+        if self._outdated is not None and _version(current) != self._outdated:
+            self._outdated, self.due_ns = None, self._retry_ns
         if wanted == current or self._is_all_the_server_keeps(wanted, current):
             self._wanted, self.problem = None, ""
         elif current is not None:
@@ -64,13 +69,20 @@ class Keeper:
         """Note a write that succeeded; False: the server keeps another spec than was sent."""
         self._sent, self._answer, self._answered_ns, self._is_seen = sent, answer, now_ns, False
         self._looked, self._wanted, self.problem, self.due_ns = None, None, "", 0
+        self._outdated = None
         self._failures.reset()
         return bool(answer.spec == sent.spec)
 
     def failed(self, problem: str, now_ns: int) -> None:
         """Note a write that failed for this object alone; the next try comes later, and later each time."""
-        self.problem = problem
+        self.problem, self._outdated = problem, None
         self.due_ns = now_ns + int(self._failures.next_s() * NS_PER_S)
+
+    def conflicted(self, sent: NodeSLO, problem: str, now_ns: int) -> None:
+        """Note that another wrote first: the next try waits until the watch shows what, for 30 s at most."""
+        self.failed(problem, now_ns)
+        self._outdated, self._retry_ns = sent.metadata.resourceVersion, self.due_ns
+        self.due_ns = max(self.due_ns, now_ns + _NEWS_NS)
 
     # A write's answer is newer than the watch for a moment.
     def _newest(self, seen: NodeSLO | None, now_ns: int) -> NodeSLO | None:
@@ -90,7 +102,7 @@ class Keeper:
         )
 
     def _note_another(self, wanted: NodeSLO, current: NodeSLO, now_ns: int) -> None:
-        version = current.metadata.resourceVersion
+        version = _version(current)
         if self._sent is None or self._answer is None or version == self._fought:
             return
         if wanted.spec == self._sent.spec and current.spec != self._answer.spec:
@@ -100,3 +112,7 @@ class Keeper:
             self.problem = (
                 f"NodeSLO {current.metadata.name} was changed by another; it is written again, later each time"
             )
+
+
+def _version(nodeslo: NodeSLO | None) -> str:
+    return nodeslo.metadata.resourceVersion if nodeslo else ""

@@ -145,7 +145,7 @@ class Reconciler:
         except KubeConflict as error:
             # The watch brings what is newer, and the next try is made from that.
             self.tally.conflicts += 1
-            keeper.failed(str(error), self._now_ns())
+            keeper.conflicted(wanted, str(error), self._now_ns())
             return False
         except KubeError as error:
             self.tally.failures += 1

@@ -334,6 +334,29 @@ class TestFaults:
         assert threshold(store, "n2") == 60
         assert len(store.writes()) == 2 + 3
 
+    @pytest.mark.parametrize("is_shown", [True, False], ids=["newer", "no news"])
+    def test_after_a_conflict_it_waits_for_the_watch(self, is_shown: bool, store: Store, start: Start) -> None:
+        rig = start()
+        rig.settle()
+        conflict = gives(409, status(409, "Conflict", "the object has been modified"))
+        store.faults.append(once("PUT", f"{NODESLOS}/n1", conflict, lambda: None))
+        store.put(CONFIGMAPS, config_map(resource_threshold_config=BE_AT_60))
+        rig.until(lambda: rig.reconciler.tally.conflicts, "the conflict")
+        rig.until(lambda: threshold(store, "n2") == 60, "the other's write")
+        writes = len(store.writes())
+        rig.wait(5.0)
+        for _ in range(5):
+            rig.controller.tick()
+        assert len(store.writes()) == writes
+        if is_shown:
+            theirs = store.objects[NODESLOS]["n1"]
+            store.put(NODESLOS, theirs | {"metadata": theirs["metadata"] | {"annotations": {"note": "x"}}})
+        else:
+            rig.wait(31.0)
+        rig.until(lambda: threshold(store, "n1") == 60, "the write")
+        assert store.objects[NODESLOS]["n1"]["metadata"].get("annotations") == ({"note": "x"} if is_shown else None)
+        assert rig.reconciler.tally.conflicts == 1
+
     @pytest.mark.parametrize(
         "reply",
         [

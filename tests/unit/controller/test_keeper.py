@@ -140,3 +140,48 @@ class TestKeeper:
         assert keeper.wanted(NODE, kept, AT_70, 1) is None
         assert keeper.wanted(NODE, kept, AT_60, 1) is not None
         assert keeper.overwritten == 0
+
+    def test_after_a_conflict_it_waits_for_what_is_newer(self) -> None:
+        keeper, there = Keeper(), answered(desired_nodeslo(NODE, None, AT_70), 5)
+        keeper.conflicted(wanted(keeper, there, AT_60), "409", 0)
+        # The same version again, and other settings, are no news of the object.
+        wanted(keeper, answered(there, 5), AT_60, 1)
+        text = '{"clusterStrategy":{"memoryEvictThresholdPercent":55}}'
+        wanted(keeper, there, settings_of({"resource-threshold-config": text}, None), 1)
+        assert keeper.due_ns == 30 * NS_PER_S
+        assert wanted(keeper, answered(there, 6), AT_60, NS_PER_S).metadata.resourceVersion == "6"
+        assert keeper.due_ns <= 0.2 * NS_PER_S
+        assert keeper.problem == "409"
+
+    def test_what_is_gone_or_has_come_is_news_after_a_conflict_too(self) -> None:
+        there = answered(desired_nodeslo(NODE, None, AT_70), 5)
+        for before, after in ((there, None), (None, changed(there, 5, 99))):
+            keeper = Keeper()
+            keeper.conflicted(wanted(keeper, before, AT_60), "409", 0)
+            assert keeper.due_ns == 30 * NS_PER_S
+            wanted(keeper, after, AT_60, 1)
+            assert keeper.due_ns <= 0.2 * NS_PER_S
+
+    def test_a_watch_that_is_behind_the_last_write_is_no_news_after_a_conflict(self) -> None:
+        keeper, old = Keeper(), answered(desired_nodeslo(NODE, None, AT_70), 4)
+        sent = wanted(keeper, old, AT_60)
+        keeper.wrote(sent, answered(sent, 6), 0)
+        keeper.conflicted(wanted(keeper, old, AT_70, 1), "409", 1)
+        wanted(keeper, answered(old, 5), AT_70, 2)
+        assert keeper.due_ns == 1 + 30 * NS_PER_S
+        wanted(keeper, changed(sent, 7, 99), AT_70, 3)
+        assert keeper.due_ns <= NS_PER_S
+
+    def test_conflicts_wait_longer_each_time_and_a_failure_waits_for_no_news(self) -> None:
+        keeper, there = Keeper(), answered(desired_nodeslo(NODE, None, AT_70), 5)
+        sent = wanted(keeper, there, AT_60)
+        waits = []
+        for _ in range(12):
+            keeper.conflicted(sent, "409", 0)
+            waits.append(keeper.due_ns)
+        assert waits[0] == 30 * NS_PER_S
+        assert 150 * NS_PER_S <= waits[-1] <= 300 * NS_PER_S
+        keeper.wrote(sent, answered(sent, 6), 0)
+        keeper.conflicted(wanted(keeper, answered(sent, 6), AT_70), "409", 0)
+        keeper.failed("500", 0)
+        assert keeper.due_ns <= NS_PER_S
