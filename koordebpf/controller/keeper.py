@@ -19,6 +19,7 @@ _NEWS_NS: Final = _TRUST_NS  # Why: a conflict before the watch has shown what i
 _FIRST_S, _CAP_S = 0.2, 300.0
 
 _Looked = tuple[NodeMeta, NodeSLO | None, Settings]
+_Conflict = tuple[str, int]  # resourceVersion of what was not the newest, "": no object; not to be written before
 
 
 class Keeper:
@@ -34,8 +35,7 @@ class Keeper:
         self.problem = ""
         self.due_ns = 0
         self.overwritten = 0
-        self._looked: _Looked | None = None
-        self._wanted: NodeSLO | None = None
+        self._looked: tuple[_Looked, NodeSLO | None] | None = None  # at these, and this was wanted
         self._sent: NodeSLO | None = None
         self._answer: NodeSLO | None = None
         self._answered_ns = 0
@@ -43,8 +43,7 @@ class Keeper:
         self._failures = Backoff(_FIRST_S, _CAP_S)
         self._fights = Backoff(_FIRST_S, _CAP_S)
         self._fought = ""  # resourceVersion of the other's last writing
-        self._outdated: str | None = None  # resourceVersion that a conflict showed not to be the newest; "": no object
-        self._retry_ns = 0  # not to be written before that, either, once the watch has shown a newer one
+        self._conflict: _Conflict | None = None  # of the last write, until the watch shows what is newer
 
     def wanted(self, node: NodeMeta, seen: NodeSLO | None, settings: Settings, now_ns: int) -> NodeSLO | None:
         """Return the object that has to be written; None: it is there. `seen` is the watch's.
@@ -53,35 +52,35 @@ class Keeper:
         """
         current = self._newest(seen, now_ns)
         looked = (node, current, settings)
-        if self._looked is not None and all(a is b for a, b in zip(self._looked, looked, strict=True)):
-            return self._wanted
+        if self._looked is not None and all(a is b for a, b in zip(self._looked[0], looked, strict=True)):
+            return self._looked[1]
         wanted = desired_nodeslo(node, current, settings)
-        self._looked, self._wanted = looked, wanted
-        if self._outdated is not None and _version(current) != self._outdated:
-            self._outdated, self.due_ns = None, self._retry_ns
-        if wanted == current or self._is_all_the_server_keeps(wanted, current):
-            self._wanted, self.problem = None, ""
+        if self._conflict is not None and _version(current) != self._conflict[0]:
+            self.due_ns, self._conflict = self._conflict[1], None
+        is_there = wanted == current or self._is_all_the_server_keeps(wanted, current)
+        if is_there:
+            self.problem = ""
         elif current is not None:
             self._note_another(wanted, current, now_ns)
-        return self._wanted
+        self._looked = (looked, None if is_there else wanted)
+        return self._looked[1]
 
     def wrote(self, sent: NodeSLO, answer: NodeSLO, now_ns: int) -> bool:
         """Note a write that succeeded; False: the server keeps another spec than was sent."""
         self._sent, self._answer, self._answered_ns, self._is_seen = sent, answer, now_ns, False
-        self._looked, self._wanted, self.problem, self.due_ns = None, None, "", 0
-        self._outdated = None
+        self._looked, self._conflict, self.problem, self.due_ns = None, None, "", 0
         self._failures.reset()
         return bool(answer.spec == sent.spec)
 
     def failed(self, problem: str, now_ns: int) -> None:
         """Note a write that failed for this object alone; the next try comes later, and later each time."""
-        self.problem, self._outdated = problem, None
+        self.problem, self._conflict = problem, None
         self.due_ns = now_ns + int(self._failures.next_s() * NS_PER_S)
 
     def conflicted(self, sent: NodeSLO, problem: str, now_ns: int) -> None:
         """Note that another wrote first: the next try waits until the watch shows what, for 30 s at most."""
         self.failed(problem, now_ns)
-        self._outdated, self._retry_ns = sent.metadata.resourceVersion, self.due_ns
+        self._conflict = (sent.metadata.resourceVersion, self.due_ns)
         self.due_ns = max(self.due_ns, now_ns + _NEWS_NS)
 
     # A write's answer is newer than the watch for a moment.
