@@ -2,8 +2,8 @@
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
 need nothing run beside each other, one on each CPU; the others one after the other. Virtual machines run beside all of
-them, on one CPU that they leave to whoever else wants it (machines.py). `--kernels all` boots every machine, not only the
-first.
+them, on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only
+the first.
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
