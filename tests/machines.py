@@ -1,8 +1,8 @@
 """The virtual machines of the matrix beside the folders that run on this machine.
 
 They take minutes of CPU time and are in no hurry, where live tests need little of it, but at once. So while those run
-the machines share one CPU, one machine at a time, as processes of the lowest priority; what is left of them afterwards
-gets every CPU.
+the machines have one CPU, one machine at a time, as processes of the lowest priority. What is left of them afterwards
+has every CPU, and a machine runs on each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Machines:
         self._counts = reports / "vm.json"
         self._output = reports / "vm.txt"
         self._counts.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.vm", *which.split(), "--jobs", "1", "--counts", str(self._counts)]
+        command = [sys.executable, "-m", "tests.vm", *which.split(), "--counts", str(self._counts)]
         self._watched = Watched(reports / "vm.xml")
         environment = os.environ | self._watched.environment
         with self._output.open("wb") as output:

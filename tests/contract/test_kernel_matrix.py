@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.vm import kernels
-from tests.vm.__main__ import failures, unsteady
+from tests.vm.__main__ import Slots, failures, unsteady
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -205,3 +207,26 @@ def test_of_two_that_want_a_kernel_at_once_one_downloads_it(tmp_path: Path, monk
         had = list(clones.map(lambda _: kernels.obtain(kernels.SERIES["6.1"], lambda _: None), range(2)))
     assert had[0] == had[1]
     assert downloads == ["6.1"]
+
+
+def test_as_many_machines_run_as_cpus_may_be_used() -> None:
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        pytest.skip("not this kind of machine: it has one CPU")
+    slots, is_in = Slots(2), threading.Event()
+
+    def second() -> None:
+        with slots.one():
+            is_in.set()
+
+    thread = threading.Thread(target=second)
+    os.sched_setaffinity(0, {min(every)})
+    try:
+        with slots.one():
+            thread.start()
+            assert not is_in.wait(0.2)
+            os.sched_setaffinity(0, every)
+            assert is_in.wait(30)
+    finally:
+        os.sched_setaffinity(0, every)
+        thread.join()

@@ -5,12 +5,14 @@ The closing line is `N passed, N failed, N skipped`; the exit code is 0 only if 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from tests.vm.matrix import SERIES, Variant, chosen
 from tests.vm.verdict import STATES, Verdict, judge
 
 RESULTS = ROOT / ".make" / "vm"
+_LOOK_S = 1.0
 _LAST_LINES = 25
 _MOST_LINES = 400  # of stacks
 _OF_THE_DEAD = ("guest.txt", "pytest.txt", "monitor.txt", "console.txt", "dmesg.txt")
@@ -67,12 +70,45 @@ def measure(variants: Sequence[Variant], minutes: float, *, renew: bool) -> bool
     return all((RESULTS / variant.folder / "bench.json").exists() for variant in variants)
 
 
+class Slots:
+    """Lets as many machines run at a time as this process may use CPUs, at most `jobs`.
+
+    Another process may change that at any time: with the affinity of this one's main thread (sched_setaffinity(2)).
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._running = 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a slot, once there is one."""
+        with self._changed:
+            while self._running >= min(self._jobs, len(os.sched_getaffinity(os.getpid()))):
+                self._changed.wait(_LOOK_S)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify()
+
+
 def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) -> dict[str, Verdict]:
     """Boot every machine, return what each is found to be."""
     kernels = prepared(variants, renew=renew)
     is_over = threading.Event()
+    slots = Slots(jobs)
 
     def one(variant: Variant) -> Verdict:
+        with slots.one():
+            return booted(variant)
+
+    def booted(variant: Variant) -> Verdict:
+        if is_over.is_set():
+            raise CannotHave("interrupted")
         results = RESULTS / variant.folder
         say_of_it = partial(_say_of, variant)
         boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
@@ -157,7 +193,7 @@ def indent(text: str) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("which", nargs=-1)
-@click.option("--jobs", default=2, show_default=True, help="Machines at a time.")
+@click.option("--jobs", default=2, show_default=True, help="Machines at a time, at most one on each CPU.")
 @click.option("--minutes", default=25.0, show_default=True, help="A machine that takes longer is ended.")
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
