@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.api import Api, Object
+from tests.cluster.api import Api, Object, Refused
 from tests.cluster.binaries import IMAGE
+from tests.cluster.processes import wait_for
 
 BASE = Path(__file__).parents[2] / "deploy" / "base"
 NAMESPACE = "koordebpf-system"
@@ -17,6 +18,7 @@ AGENT = "koordebpf-agent"
 # Priorities come from classes: the API server lets no pod name a number. Koordinator's koord-batch is 5000 to 5999.
 PRIORITIES = {"koord-prod": 9500, "koord-batch-high": 5500, "koord-batch": 5000}
 GIB = 1 << 30
+_NOT_SERVED_YET = (404, 429)  # of a CRD that was accepted: its path, then its storage
 
 
 def deployed(name: str) -> list[Object]:
@@ -31,6 +33,17 @@ def install(api: Api) -> None:
     for name, value in PRIORITIES.items():
         priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
         api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
+    wait_for(lambda: _serves_nodeslos(api), "no NodeSLO is served", ())
+
+
+def _serves_nodeslos(api: Api) -> bool:
+    try:
+        api.items("slo.koordinator.sh/v1alpha1", "NodeSLO")
+    except Refused as error:
+        if error.status in _NOT_SERVED_YET:
+            return False
+        raise
+    return True
 
 
 def node(name: str, memory_bytes: int = 3 * GIB) -> Object:
