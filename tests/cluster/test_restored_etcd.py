@@ -58,7 +58,7 @@ def test_what_the_backup_has_is_believed_after_a_while(
             took_s = time.monotonic() - back
         assert any("etcd was restored from a backup" in record.getMessage() for record in caplog.records)
         until(lambda: "70" in percent(), "the NodeSLO of the backup")
-        until(lambda: source.state().problems == (), "health")
+        until(lambda: source.state().problems == (), lambda: f"health: {source.state().problems}")
         # And it sees what happens from now on, though the versions have all been there before.
         plane.api.create(pod("new", "n1"))
         until(lambda: names() == {"kept", "new"}, "a pod of the time after")
