@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from tests.vm import kernels
-from tests.vm.__main__ import Slots, failures, unsteady
+from tests.vm.__main__ import Slots, failures, main, unsteady
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -189,6 +191,20 @@ def file_of(test: str) -> str:
 def test_a_machine_that_is_none_is_refused(word):
     with pytest.raises(CannotHave, match="there are: first"):
         chosen([word])
+
+
+def test_a_word_that_means_nothing_is_said_in_a_fresh_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "none" / "yet"
+    monkeypatch.setattr("tests.vm.__main__.RESULTS", results)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        result = CliRunner().invoke(main, ["no-psi"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == 1
+    assert "no kernel or machine 'no-psi'; there are: first" in result.output
+    assert msgspec.json.decode((results / "counts.json").read_bytes())["failed"] == 1
 
 
 def test_of_two_that_want_a_kernel_at_once_one_downloads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

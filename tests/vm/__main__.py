@@ -213,6 +213,7 @@ def main(
     """Run the host tests in virtual machines: WHICH are kernels (6.1), machines (6.1-v1), first or rest."""
     # A signal to this process ends its machines.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     try:
         variants = chosen(list(which))
         if tests is not None:
@@ -220,7 +221,6 @@ def main(
         if only_list:
             print("\n".join(variant.folder for variant in variants))
             return
-        RESULTS.mkdir(parents=True, exist_ok=True)
         if bench is not None:
             variants = tuple(msgspec.structs.replace(variant, bench=tuple(shlex.split(bench))) for variant in variants)
             sys.exit(not measure(variants, minutes, renew=renew))
