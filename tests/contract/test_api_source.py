@@ -440,12 +440,20 @@ def test_denied_names_verb_and_resource_and_is_retried(
 
 def test_denied_is_no_hot_loop(open_source: Open, cluster: Cluster) -> None:
     cluster.pods.lists += [gives(403, status(403, "Forbidden", "no"))] * 1000
-    source = open_source(msgspec.structs.replace(PACE, slow_s=3600.0))
+    source = open_source(msgspec.structs.replace(PACE, first_s=3600.0))
     complaint(source, "list pods")
     until(lambda: cluster.nodeslos.seen_watches and cluster.nodes.seen_watches, "the other resources")
     let_it_spin()
     assert len(cluster.pods.seen_lists) == 1
     assert source.state().node is not None
+
+
+def test_a_server_that_has_not_read_its_roles_yet_is_asked_again_soon(open_source: Open, cluster: Cluster) -> None:
+    for each in (cluster.pods, cluster.nodes, cluster.nodeslos, cluster.topologies):
+        each.lists += [gives(403, status(403, "Forbidden", "no"))] * 3
+    source = open_source(msgspec.structs.replace(PACE, slow_s=3600.0))
+    until(lambda: source.state().synced_at_ns and source.state().problems == (), "all that is allowed")
+    assert names(source) == ["a", "b"]
 
 
 def test_denied_watch_keeps_what_was_listed(open_source: Open, cluster: Cluster) -> None:

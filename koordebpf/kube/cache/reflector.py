@@ -56,7 +56,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     first_s: float = 0.5  # back-off after the first failure …
     cap_s: float = 30.0  # … and at most
-    slow_s: float = 60.0  # after 401 and 403 of what never was allowed, and 404 of what may be absent; up to ten times
+    slow_s: float = 60.0  # after 404 of what may be absent; up to ten times, as after 401 and 403 of the never allowed
     watch_s: int = 1800  # up to twice as long, by chance: servers that restart are not asked by all nodes at once
     grace_s: float = 15.0
     silence_s: float = 75.0  # of what guards judge by. Why: bookmarks come 60 to 63 s apart
@@ -134,6 +134,7 @@ class Reflector(Generic[T]):
         self._pace = pace
         self._backoff = Backoff(pace.first_s, pace.cap_s)
         self._slow = Backoff(pace.slow_s, pace.slow_s * _SLOW_TIMES)
+        self._denied = Backoff(pace.first_s, pace.slow_s * _SLOW_TIMES)
         self._must_list = True
         self._was_gone = False  # 410 with no sign of health since
         self._restored = restored
@@ -182,7 +183,8 @@ class Reflector(Generic[T]):
             if self._recall.is_set():
                 self._recall.clear()
                 self._must_list = True
-                self._trusts_any, self._is_restored = self._trusts_any or self._is_restored, False
+                if self._is_restored:  # another thread sets it
+                    self._is_restored, self._trusts_any = False, True
             if self._must_list:
                 self._list()
                 self._trusts_any = False
@@ -215,11 +217,10 @@ class Reflector(Generic[T]):
                 is_news = self._table.clear() or not self.view.is_absent
                 self._show(is_news=is_news, is_alive=True, is_absent=True, problem=self._resource.absence)
                 return self._slow.next_s()
-            # What was allowed once: an API server that has just started says 403 until it has read its roles.
-            case KubeDenied() if self.view.synced_at_ns:
-                wait_s = self._backoff.next_s()
-            case KubeDenied():
-                wait_s = self._slow.next_s()
+            # An API server that has just started says 403 until it has read its roles: what was allowed once will be
+            # again, and what never was is asked for soon, and then ever more rarely.
+            case KubeDenied() if not self.view.synced_at_ns:
+                wait_s = self._denied.next_s()
             case KubeBusy():
                 wait_s = max(error.retry_after_s or 0.0, self._backoff.next_s())
             case _:
