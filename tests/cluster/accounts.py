@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from tests.cluster.api import Object
@@ -34,10 +35,17 @@ def account_that_lacks(cluster: ControlPlane, namespace: str, resource: str) -> 
 
 def refused_requests(cluster: ControlPlane, namespace: str, resource: str) -> int:
     """Count how often accounts of a namespace were answered 403 for a resource, as `pods/eviction`."""
-    return sum(
-        resource_of(request) == resource and request["responseStatus"]["code"] == 403
+    return len(refused_at(cluster, namespace, resource))
+
+
+def refused_at(cluster: ControlPlane, namespace: str, resource: str) -> list[datetime]:
+    """Return when requests that were answered 403 for a resource came, the first one first."""
+    return sorted(
+        datetime.fromisoformat(request["requestReceivedTimestamp"])
         for request in cluster.requests()
         if request["user"]["username"].startswith(f"system:serviceaccount:{namespace}:")
+        and resource_of(request) == resource
+        and request["responseStatus"]["code"] == 403
     )
 
 
