@@ -173,16 +173,22 @@ class Server:
             self.failures.append(e)
             raise
 
+    # None: the client went, before a request or in the middle of one.
     def _next(self, lines: Any, sock: socket.socket) -> Exchange | None:
         first = lines.readline().decode()
-        if not first:
+        if not first.endswith("\n"):
             return None
         method, target, _ = first.split()
         headers: dict[str, str] = {}
-        while (line := lines.readline().decode().strip()) != "":
+        while (line := lines.readline().decode()).strip():
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
-        body = lines.read(int(headers.get("content-length", "0")))
+        if not line.endswith("\n"):
+            return None
+        body_bytes = int(headers.get("content-length", "0"))
+        body = lines.read(body_bytes)
+        if len(body) < body_bytes:
+            return None
         url = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         request = Request(method, url.path, query, headers, body)
