@@ -23,7 +23,7 @@ def sent(server: Server, part: bytes) -> None:
         client.sendall(part)
 
 
-def test_a_client_that_goes_in_the_middle_of_its_request_has_asked_nothing(server: Server) -> None:
+def test_half_a_request_is_no_request(server: Server) -> None:
     for part in PARTS:
         sent(server, part)
     until(lambda: server.connections == len(PARTS), "every connection")
