@@ -21,6 +21,8 @@ FOLDERS = ("unit", "trees", "golden", "scenarios", "properties")
 _EXTRAS = ("cri", "record")
 # Of the extra `dev`: what pure tests import.
 _TOOLS = ("hypothesis", "jsonschema", "pytest", "pytest-rerunfailures", "pytest-timeout")
+# uv trusts certificates of its own otherwise, and pip those of the system. The second name is that of older releases.
+_SYSTEMS_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
 _TEST_S = 900
 
 Version = tuple[int, int]
@@ -86,7 +88,8 @@ def environment(python: Path, resolution: str, uv: list[str]) -> Path:
     if not (folder / "bin" / "python").exists():
         subprocess.run([*uv, "venv", "--quiet", "--python", str(python), str(folder)], check=True)
     command = [*uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python")]
-    subprocess.run([*command, "--resolution", resolution, *requirements()], check=True, cwd=HOME)
+    command += ["--resolution", resolution, *requirements()]
+    subprocess.run(command, check=True, cwd=HOME, env=_SYSTEMS_CERTIFICATES | os.environ)
     return folder / "bin" / "python"
 
 
