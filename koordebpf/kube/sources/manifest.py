@@ -40,7 +40,7 @@ _MAX_DEPTH = 1000  # as deep as JSON may be nested: Python's own limit of recurs
 
 class _Loader(yaml.CSafeLoader):
     # PyYAML composes a nested node by recursion in C, which ends the process where the stack ends. It calls these two
-    # before and after each node.
+    # before and after each node. libyaml 0.2.6 has the same limit, older ones none.
     _depth = 0
 
     def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
@@ -162,7 +162,8 @@ def parse_documents(path: str, text: bytes) -> list[Any]:
     except msgspec.DecodeError as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole JSON: {e}") from e
     except RecursionError as e:
-        raise ConfigError(path, text[:40].decode(errors="replace"), "must not be nested so deep") from e
+        rule = f"must keep to the maximum nesting depth, {_MAX_DEPTH}"
+        raise ConfigError(path, text[:40].decode(errors="replace"), rule) from e
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
 
