@@ -35,18 +35,18 @@ class Manifests(msgspec.Struct, frozen=True):
     namespaces: tuple[Namespace, ...] | None = None  # for their labels
 
 
-_MAX_DEPTH = 1000  # as deep as JSON may be nested: Python's own limit of recursion
+_MAX_DEPTH = 1000  # libyaml's own limit from 0.2.6 on
 
 
 class _Loader(yaml.CSafeLoader):
-    # PyYAML composes a nested node by recursion in C, which ends the process where the stack ends. It calls these two
-    # before and after each node. libyaml 0.2.6 has the same limit, older ones none.
+    # PyYAML composes a nested node by recursion in C, which ends the process where the stack ends; libyaml before 0.2.6
+    # sets no limit. PyYAML calls these two before and after each node.
     _depth = 0
 
     def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise RecursionError
+            raise yaml.YAMLError(f"exceeded maximum nesting depth of {_MAX_DEPTH}")
         super().descend_resolver(current_node, current_index)
 
     def ascend_resolver(self) -> None:
@@ -162,8 +162,7 @@ def parse_documents(path: str, text: bytes) -> list[Any]:
     except msgspec.DecodeError as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole JSON: {e}") from e
     except RecursionError as e:
-        rule = f"must keep to the maximum nesting depth, {_MAX_DEPTH}"
-        raise ConfigError(path, text[:40].decode(errors="replace"), rule) from e
+        raise ConfigError(path, text[:40].decode(errors="replace"), "must keep to the maximum nesting depth") from e
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
         raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
 
