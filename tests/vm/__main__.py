@@ -163,10 +163,13 @@ def explain(variant: Variant, verdict: Verdict, results: Path) -> None:
         if path.exists() and path.stat().st_size:
             print(f"\n-- {variant.title}: the last of {name}")
             print(indent(last(path.read_text(errors="replace"))))
-    console = results / "console.txt"
+    console, emulator = results / "console.txt", results / "qemu.txt"
     if not verdict.release and console.exists():
         print(f"\n-- {variant.title}: its stacks")
         print(indent("\n".join(stacks(console.read_text(errors="replace"))[:_MOST_LINES])))
+    if not verdict.release and emulator.exists():
+        print(f"\n-- {variant.title}: QEMU's threads")
+        print(indent("\n".join(emulator.read_text().splitlines()[:_MOST_LINES])))
     print(f"\n-- {variant.title}: all of it is in {results}")
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
+
+import psutil
 
 # The guest panics when it gets an NMI and prints the stacks of all tasks and CPUs (boot options in machine.py); an
 # emulated serial line takes 10 KiB a second.
 _ASK = "info status\ninfo registers -a\nnmi\n"  # it pauses a guest whose disk finds the host's full
 _QUIET_S = 5
 _AT_MOST_S = 90
+_EMULATOR = "qemu-system-"
+_GDB_S = 60
 
 
 class Monitor:
@@ -63,3 +69,21 @@ def _all_of(fd: int) -> bytes:
     except BlockingIOError:
         pass
     return b"".join(parts)
+
+
+def write_emulator_stacks(pid: int, path: Path) -> None:
+    """Write what each thread of the QEMU below a process does: its CPU time, and with gdb, where it is installed, its
+    stack. A guest that takes no NMI hangs in there."""
+    parts: list[str] = []
+    for child in psutil.Process(pid).children(recursive=True):
+        if not child.name().startswith(_EMULATOR):
+            continue
+        parts += [f"thread {thread.id}: {thread.user_time + thread.system_time:.1f} s" for thread in child.threads()]
+        if gdb := shutil.which("gdb"):
+            command = [gdb, "-p", str(child.pid), "-batch", "-ex", "thread apply all backtrace"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_GDB_S, check=False)
+                parts.append(done.stdout)
+            except subprocess.TimeoutExpired:
+                parts.append(f"gdb took longer than {_GDB_S} s")
+    path.write_text("\n".join(parts))
