@@ -116,7 +116,8 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
         # Emulated, on a machine that others use too; a kernel that crashed says so.
         if verdict.is_only_silent and not is_over.is_set():
             explain(variant, verdict, results)
-            say_of_it("once more")
+            say_of_it("once more, its CPUs emulated by one thread")
+            variant = msgspec.structs.replace(variant, has_one_thread=True)
             boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
             verdict = judge(results)
         (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))

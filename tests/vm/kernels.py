@@ -139,12 +139,7 @@ class _Apt:
         for name in ("lists/partial", "archives/partial"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
-        main, security = _debian_archives()
-        lines = [
-            f"deb [signed-by={_KEYRING}] {security if suite.endswith('-security') else main} {suite} main\n"
-            for suite in series.suites
-        ]
-        (folder / "sources.list").write_text("".join(lines))
+        (folder / "sources.list").write_text(sources_list(series.suites))
         self._options = [
             f"-oDir::Etc::sourcelist={folder}/sources.list",
             "-oDir::Etc::sourceparts=-",
@@ -193,6 +188,18 @@ class _Apt:
 
     def _call(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
         return _run([tool, *self._options, *arguments], f"{self._series.name}: {tool} {arguments[0]}", cwd)
+
+
+def sources_list(suites: Sequence[str]) -> str:
+    """Return a sources.list of Debian's suites, from where this machine's own sources have theirs.
+
+    Raises:  CannotHave: they name no Debian archive.
+    """
+    main, security = _debian_archives()
+    return "".join(
+        f"deb [signed-by={_KEYRING}] {security if suite.endswith('-security') else main} {suite} main\n"
+        for suite in suites
+    )
 
 
 def _debian_archives() -> tuple[str, str]:

@@ -46,10 +46,11 @@ _BOOT_OPTIONS = (
 )
 # What an emulated CPU is slow at: string instructions byte by byte, a fifth level of page tables, guards of user pages.
 # It halves the time of a test that fills the machine.
-_CPU = "max,-erms,-la57,-smap,-smep,-pku,-umip"
-# Why: with a thread for each CPU, QEMU 7.2 hangs now and then, one thread busy, and then delivers not even an NMI. One
-# thread for all CPUs takes 40 % more CPU time (6.12 writes, 2 CPUs: 542 s in place of 387).
-_ONE_THREAD = "-accel tcg,thread=single"
+EMULATED_CPU = "max,-erms,-la57,-smap,-smep,-pku,-umip"
+# Why: with a thread for each CPU QEMU 7.2 hangs now and then, one thread busy, and then delivers not even an NMI. One
+# thread for all CPUs waits for no other, and takes 40 % more CPU time (6.12 writes, 2 CPUs: 542 s in place of 387), far
+# more while the guest swaps. So it is for the machine that hung most, and for the second boot of one that was silent.
+ONE_THREAD = "-accel tcg,thread=single"
 _PYTEST = (
     "-v", "--tb=short", "-rs", "--durations=0", "--durations-min=1",
     "-p", "no:cacheprovider",  # it writes into the checkout
@@ -160,9 +161,9 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     # virtme-ng adds six of them, and QEMU looks at a file for each of a port's queues whenever it wakes: 384 in all.
     qemu += " -global virtio-serial-pci.max_ports=2"
     if not is_fast:
-        qemu += f" -cpu {_CPU}"
-        if variant.cpus > 1:
-            qemu += f" {_ONE_THREAD}"
+        qemu += f" -cpu {EMULATED_CPU}"
+        if variant.has_one_thread:
+            qemu += f" {ONE_THREAD}"
     if variant.numa_nodes > 1:
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
