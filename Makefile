@@ -1,11 +1,11 @@
 # Everything a person types. Each target sets up what it needs first (.ci/setup: quick when nothing is missing).
 
 PYTHON := .venv/bin/python
-SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
+SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard tests/node/files/usr/local/sbin/*) $(wildcard vagrant/provision/*.sh) \
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -30,6 +30,11 @@ test-all: setup ## Run every test this machine can run; KERNELS=all: on each ker
 test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
+
+test-node: ## Run tests on a Kubernetes node in a virtual machine (root).
+	@.ci/setup node
+	@$(PYTHON) -m tests.node.image
+	@$(PYTHON) -m pytest -q tests/node
 
 cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)

@@ -7,22 +7,29 @@ from pathlib import Path
 import trustme
 
 _SERVICE_NETWORK_FIRST = "10.96.0.1"
+_HOST_OF_GUESTS = "10.0.2.2"  # as the guest of QEMU's user network sees loopback
 
 
 class Authority:
-    """Signs for one cluster. `certificate` is who clients trust, `key` is what lets others sign in its name."""
+    """Signs for one cluster. `certificate` is who clients trust, `key` is what lets others sign in its name.
+
+    Where the folder has the two already, it continues with them.
+    """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self._folder = folder
-        self._ca = trustme.CA()
         self.certificate, self.key = folder / "ca.crt", folder / "ca.key"
+        if self.key.exists():
+            self._ca = trustme.CA.from_pem(self.certificate.read_bytes(), self.key.read_bytes())
+            return
+        self._ca = trustme.CA()
         self._ca.cert_pem.write_to_path(self.certificate)
         self._ca.private_key_pem.write_to_path(self.key)
 
     def server(self, name: str) -> tuple[Path, Path]:
         """Return certificate and key of a server on loopback."""
-        names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", _SERVICE_NETWORK_FIRST)
+        names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", _SERVICE_NETWORK_FIRST, _HOST_OF_GUESTS)
         return self._write(name, self._ca.issue_cert(*names, common_name=name))
 
     def client(self, name: str, user: str, group: str) -> tuple[Path, Path]:

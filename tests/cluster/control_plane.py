@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import urllib3
 
 from tests.cluster.api import Api, Object, Refused
@@ -40,32 +41,43 @@ _AUDIT = {
 }
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Where a control plane keeps its keys, tokens and etcd's data for the next one, and the port they are served at."""
+
+    folder: Path
+    port: int
+
+
 class ControlPlane:
     """A cluster without nodes, ready when made. `close()` ends its processes and removes its files.
 
     Shape:   `api` asks as administrator, and `admin_kubeconfig` lets others; `service_account()` makes credentials of
              less. `controllers` is which of kube-controller-manager's run: by default none that miss a kubelet. Pods of
-             `limited_priorities` need a quota that names them.
+             `limited_priorities` need a quota that names them. With `kept` it continues what is in that folder, which
+             stays, and asks nodes at their own addresses, in place of a RealNode's passage.
     Cost:    ready in 3 to 5 s; 0.5 GiB in three processes.
     """
 
     def __init__(
-        self, kubernetes: Path, controllers: str = _CONTROLLERS, limited_priorities: Sequence[str] = ()
+        self,
+        kubernetes: Path,
+        controllers: str = _CONTROLLERS,
+        limited_priorities: Sequence[str] = (),
+        kept: Kept | None = None,
     ) -> None:
         self._limited_priorities = limited_priorities
         self._kubernetes = kubernetes
         self._controllers = controllers
-        self.folder = Path(tempfile.mkdtemp(prefix="koordebpf-cluster-"))
+        self._kept = kept
+        self.folder = kept.folder if kept else Path(tempfile.mkdtemp(prefix="koordebpf-cluster-"))
         self.authority = Authority(self.folder / "pki")
         self.port, self._etcd_port, self._peer_port, self._controllers_port = free_ports(4)
+        if kept:
+            self.port = kept.port
         self.way_to_nodes = self.folder / "nodes.sock"  # RealNode opens it
         self.url = f"https://127.0.0.1:{self.port}"
         self._servers: dict[str, ServerProcess] = {}
-        tokens = {"admin": secrets.token_hex(16), "controllers": secrets.token_hex(16)}
-        (self.folder / "tokens.csv").write_text(
-            f'{tokens["admin"]},admin,admin,"system:masters"\n'
-            f"{tokens['controllers']},system:kube-controller-manager,controllers\n"
-        )
+        tokens = self._tokens()
         self.api = Api(self.url, self.authority.certificate, tokens["admin"])
         self.admin_kubeconfig = self.kubeconfig("admin", {"token": tokens["admin"]})
         try:
@@ -76,6 +88,16 @@ class ControlPlane:
         except BaseException:
             self.close()
             raise
+
+    def _tokens(self) -> dict[str, str]:
+        file = self.folder / "tokens.csv"
+        if not file.exists():
+            admin, controllers = secrets.token_hex(16), secrets.token_hex(16)
+            file.write_text(
+                f'{admin},admin,admin,"system:masters"\n{controllers},system:kube-controller-manager,controllers\n'
+            )
+        admin, controllers = (line.partition(",")[0] for line in file.read_text().splitlines())
+        return {"admin": admin, "controllers": controllers}
 
     def kubeconfig(self, name: str, user: Object) -> Path:
         """Write credentials for this cluster; return their file."""
@@ -196,11 +218,12 @@ class ControlPlane:
         return {name: server.resident_bytes() for name, server in self._servers.items()}
 
     def close(self) -> None:
-        """End every process, the last one first, and remove the files; twice is harmless."""
-        for server in reversed(self._servers.values()):
-            server.stop()
+        """End every process, the last one first, and remove the files that are not kept; twice is harmless."""
+        for name, server in reversed(self._servers.items()):
+            server.stop(signal.SIGTERM if self._kept and name == "etcd" else signal.SIGKILL)
         self._servers.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._kept is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _spawn(self, name: str, *flags: str) -> ServerProcess:
         return ServerProcess(name, [self._kubernetes, name, *flags], self.folder / f"{name}.log", environment=_MEMORY)
@@ -228,11 +251,15 @@ class ControlPlane:
         self._audit = self.folder / "audit.log"
         self._audit.touch()
         (self.folder / "audit.json").write_text(json.dumps(_AUDIT))
-        # A node has a network of its own.
-        (self.folder / "egress.json").write_text(json.dumps(_egress(self.way_to_nodes)))
+        egress = []
+        if self._kept is None:  # a RealNode has a network of its own
+            (self.folder / "egress.json").write_text(json.dumps(_egress(self.way_to_nodes)))
+            egress = [f"--egress-selector-config-file={self.folder}/egress.json"]
         (self.folder / "admission.json").write_text(json.dumps(_admission(self._limited_priorities)))
-        # Any pair of keys signs tokens.
-        _, tokens_key = authority.client("service-accounts", "service-accounts", "none")
+        # Any pair of keys signs tokens; those that pods have are to stay good.
+        tokens_key = pki / "service-accounts.key"
+        if not tokens_key.exists():
+            authority.client("service-accounts", "service-accounts", "none")
         self._api_server_flags = (
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             "--bind-address=127.0.0.1",
@@ -253,7 +280,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={tokens_key}",
             f"--kubelet-client-certificate={kubelet_certificate}",
             f"--kubelet-client-key={kubelet_key}",
-            f"--egress-selector-config-file={self.folder}/egress.json",
+            *egress,
             "--kubelet-preferred-address-types=InternalIP",
             f"--cert-dir={pki}",
             f"--audit-policy-file={self.folder}/audit.json",

@@ -1,0 +1,108 @@
+"""The checkout's agent in a guest, as a service of systemd, seen by its journal and its audit file."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.node.guest import Guest, GuestFailed
+from tests.support.patience import patience
+
+_ROOT = Path(__file__).parents[2]
+_SOURCE = "/opt/koordebpf/source"
+_PYTHONPATH = f"{_SOURCE}:/opt/koordebpf/site"
+_CONFIG = "/etc/koordebpf/agent.kubeconfig"
+_AUDIT = "/var/log/koordebpf.audit"
+_UNIT = "koordebpf"
+_START_S = 120
+_LAST_LINES = 40
+
+
+class GuestAgent:
+    """`koordebpf run` on the guest, from its first round on; `stop()` ends it by SIGTERM.
+
+    Args:
+        guest: where.
+        node_name: its Node.
+        kubeconfig: what it asks the API server with.
+        arguments: of `koordebpf run`, as `--enforce`.
+    """
+
+    def __init__(self, guest: Guest, node_name: str, kubeconfig: bytes, arguments: Sequence[str]) -> None:
+        self._guest = guest
+        bring_source(guest)
+        guest.write(_CONFIG, kubeconfig)
+        command = ["python3", "-m", "koordebpf", "run", "--source", "api", "--kubeconfig", _CONFIG]
+        command += ["--node-name", node_name, "--audit", _AUDIT, *arguments]
+        service = ["systemd-run", f"--unit={_UNIT}", "--collect", f"--setenv=PYTHONPATH={_PYTHONPATH}"]
+        guest.check(shlex.join([*service, *command]))
+        self.wait_for_log(" watching ", _START_S)
+
+    def wait_for_log(self, text: str, timeout_s: float = 30) -> None:
+        """Wait until the agent has logged these words.
+
+        Raises:  GuestFailed: it has not, and its last lines.
+        """
+        deadline = time.monotonic() + patience(timeout_s)
+        while text not in self.log():
+            if time.monotonic() > deadline or not self.is_active():
+                raise GuestFailed(f"the agent did not log {text!r}:\n{self.last_lines()}")
+            time.sleep(0.5)
+
+    def log(self) -> str:
+        """Return what the agent has logged."""
+        return self._guest.check(f"journalctl -u {_UNIT} -o cat --no-pager")
+
+    def last_lines(self) -> str:
+        """Return the end of its log."""
+        return "\n".join(self.log().splitlines()[-_LAST_LINES:])
+
+    def is_active(self) -> bool:
+        """Tell whether the service runs."""
+        return self._guest.run(f"systemctl is-active --quiet {_UNIT}").code == 0
+
+    def evictions(self) -> list[dict[str, Any]]:
+        """Return the audit lines of rounds that had victims."""
+        *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
+        return [line for line in map(json.loads, whole) if line.get("outcomes")]
+
+    def wait_for_eviction(self, number: int = 1, timeout_s: float = 60) -> dict[str, Any]:
+        """Wait for an audit line with victims, counted from 1; return it.
+
+        Raises:  GuestFailed: there is none, and the agent's last lines.
+        """
+        deadline = time.monotonic() + patience(timeout_s)
+        while len(lines := self.evictions()) < number:
+            if time.monotonic() > deadline or not self.is_active():
+                raise GuestFailed(f"no eviction {number}:\n{self.last_lines()}")
+            time.sleep(0.5)
+        return lines[number - 1]
+
+    def stop(self, timeout_s: float = 30) -> str:
+        """End it by SIGTERM; return what it has logged."""
+        self._guest.check(f"systemctl stop {_UNIT}", timeout_s)
+        return self.log()
+
+
+def bring_source(guest: Guest) -> None:
+    """Copy the package and its built BPF objects into the guest, over what was there."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as archive:
+        for path in (_ROOT / "koordebpf", _ROOT / "bpf" / "build"):
+            archive.add(path, path.relative_to(_ROOT), filter=_without_bytecode)
+    guest.check(f"rm -rf {_SOURCE} && mkdir -p {_SOURCE} && tar -xzf - -C {_SOURCE}", given=buffer.getvalue())
+
+
+def koordebpf(*arguments: str) -> str:
+    """Return the shell command that runs a command of the checkout's package in the guest."""
+    return f"PYTHONPATH={_PYTHONPATH} {shlex.join(['python3', '-m', 'koordebpf', *arguments])}"
+
+
+def _without_bytecode(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in info.name else info

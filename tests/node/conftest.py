@@ -1,0 +1,62 @@
+"""The node in a guest: one saved state for all tests, a restored node for each file, or for one test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.binaries import obtain as obtain_binaries
+from tests.cluster.binaries import say_line
+from tests.node import image, state
+from tests.node.guest import Machine
+from tests.node.image import SUITES, Image
+from tests.node.network import enter_own_network
+from tests.node.node import GuestNode
+from tests.node.state import Saved
+
+
+@pytest.fixture(scope="session")
+def node_image() -> Image:
+    return image.obtain(SUITES["trixie"], say_line)
+
+
+@pytest.fixture(scope="session")
+def own_network(node_image: Image) -> None:
+    """The image is there, and from now on nothing leaves this machine."""
+    enter_own_network()
+
+
+@pytest.fixture(scope="session")
+def saved_node(node_image: Image, own_network: None) -> Iterator[Saved]:
+    """A saved node with its pods: `web` is LS, `batch` and the idle `hog` are BE."""
+    work = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
+    try:
+        yield state.obtain(node_image, obtain_binaries(say_line), Machine(), work, say_line)
+    finally:
+        shutil.rmtree(work)
+
+
+def _restored(saved: Saved) -> Iterator[GuestNode]:
+    folder = Path(tempfile.mkdtemp(dir=saved.folder, prefix="run-"))
+    node = GuestNode(saved, folder)
+    try:
+        yield node
+    finally:
+        node.close()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def shared_node(saved_node: Saved) -> Iterator[GuestNode]:
+    """A node for the tests of one file, which leave it as it was."""
+    yield from _restored(saved_node)
+
+
+@pytest.fixture
+def node(saved_node: Saved) -> Iterator[GuestNode]:
+    """A node of the test's own."""
+    yield from _restored(saved_node)

@@ -1,0 +1,131 @@
+"""A node in a guest and its control plane: restored from a saved state, with its pods running."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster.api import Object
+from tests.cluster.control_plane import ControlPlane, Kept
+from tests.cluster.objects import AGENT, NAMESPACE, nodeslo
+from tests.cluster.processes import wait_for
+from tests.node.agent import GuestAgent
+from tests.node.guest import Guest
+from tests.node.joining import guest_kubeconfig
+from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved
+
+_RENEWED_S = 30
+_CGROUPS = "/sys/fs/cgroup"
+
+
+class GuestNode:
+    """A restored node, which has renewed its lease. `close()` ends it; the saved state keeps as it is.
+
+    Shape:   `cluster` is its control plane, `guest` runs commands in it, `name` is its Node's.
+    Cost:    about 8 s.
+    """
+
+    def __init__(self, saved: Saved, folder: Path) -> None:
+        self.name = saved.image.suite.name
+        self.kubernetes = saved.kubernetes
+        self.object: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        shutil.copytree(saved.folder / PLANE, folder / PLANE)
+        started = datetime.datetime.now(datetime.UTC)
+        self.cluster = ControlPlane(saved.kubernetes, CONTROLLERS, kept=Kept(folder / PLANE, API_PORT))
+        self.api = self.cluster.api
+        try:
+            self.guest = Guest.restore(saved.image.kernel, saved.image.initrd, saved.folder, folder)
+            try:
+                wait_for(lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), _RENEWED_S)
+            except BaseException:
+                self.guest.close()
+                raise
+        except BaseException:
+            self.cluster.close()
+            raise
+
+    def lease_renewed(self) -> datetime.datetime:
+        """Return when the kubelet renewed the node's lease last."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{self.name}"
+        return datetime.datetime.fromisoformat(self.api.call("GET", path)["spec"]["renewTime"])
+
+    def node(self) -> Object:
+        """Return the Node as the API server has it."""
+        found = self.api.get(self.object)
+        assert found is not None, self.name
+        return found
+
+    def until(self, condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+        """Wait until a condition is true.
+
+        Raises:  TimeoutError: it is not in time, and what it was.
+        """
+        wait_for(condition, what, (), timeout_s)
+
+    def condition(self, kind: str) -> Object:
+        """Return one of the Node's conditions."""
+        (found,) = (each for each in self.node()["status"]["conditions"] if each["type"] == kind)
+        return dict(found)
+
+    def pod(self, name: str, namespace: str = "default") -> Object | None:
+        """Return a pod as the API server has it; None: there is none."""
+        return self.api.get({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}})
+
+    def add(self, pod: Object, timeout_s: float = 60) -> Object:
+        """Create a pod; return it once it runs."""
+        self.api.create(pod)
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        wait_for(lambda: is_running(self.pod(name, namespace)), f"{name} does not run", (), timeout_s)
+        made = self.pod(name, namespace)
+        assert made is not None
+        return made
+
+    def cgroup(self, pod: Object) -> str:
+        """Return the pod's slice in the guest, as systemd's driver names it."""
+        kind = {"BestEffort": "besteffort", "Burstable": "burstable"}.get(pod["status"]["qosClass"])
+        above = f"kubepods-{kind}" if kind else "kubepods"
+        name = f"{above}-pod{pod['metadata']['uid'].replace('-', '_')}.slice"
+        return "/".join(filter(None, (_CGROUPS, "kubepods.slice", f"{above}.slice" if kind else "", name)))
+
+    def first_pid(self, pod: Object) -> int:
+        """Return the pid in the guest of the container's own process."""
+        (container,) = pod["status"]["containerStatuses"]
+        scope = f"cri-containerd-{container['containerID'].rpartition('/')[2]}.scope"
+        return int(self.guest.check(f"head -n 1 {self.cgroup(pod)}/{scope}/cgroup.procs"))
+
+    def let_hog_eat(self, name: str, mib: int, rate_mib_s: int = 0) -> None:
+        """Let an idle hog of the saved state allocate."""
+        pod = self.pod(name)
+        assert pod is not None, name
+        pid = self.first_pid(pod)
+        arguments = f"--mib {mib} --rate-mib-s {rate_mib_s} --hold 600"
+        self.guest.check(f"echo '{arguments}' >/proc/{pid}/root/tmp/hog && kill -USR1 {pid}")
+
+    def set_thresholds(self, **thresholds: object) -> None:
+        """Create this node's NodeSLO, or change it."""
+        wanted = nodeslo(self.name, **thresholds)
+        if self.api.get(wanted) is None:
+            self.api.create(wanted)
+        else:
+            self.api.patch(wanted, {"spec": wanted["spec"]})
+
+    def agent(self, *arguments: str) -> GuestAgent:
+        """Start the checkout's agent in the guest as a service, under its ServiceAccount; return it when it watches."""
+        account = json.loads(self.cluster.service_account(NAMESPACE, AGENT).read_text())
+        token = account["users"][0]["user"]["token"]
+        config = guest_kubeconfig(self.cluster, {"token": token})
+        return GuestAgent(self.guest, self.name, config, arguments)
+
+    def close(self) -> None:
+        """End the guest and the control plane."""
+        self.guest.close()
+        self.cluster.close()
+
+
+def is_running(pod: Object | None) -> bool:
+    """Tell whether every container of a pod runs."""
+    containers = pod["status"].get("containerStatuses", ()) if pod else ()
+    return bool(containers) and all("running" in each["state"] for each in containers)

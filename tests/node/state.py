@@ -1,0 +1,111 @@
+"""A node saved while it runs: the guest's memory, disk and devices, and beside them its control plane's keys and data.
+
+It is made once for an image, QEMU and this code, by a boot; restoring it takes a second, any number of times.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+from tests.cluster.api import Object
+from tests.cluster.binaries import Binaries, alone, digest_of, run
+from tests.cluster.control_plane import ControlPlane, Kept
+from tests.cluster.objects import BASE, install, pod
+from tests.cluster.processes import wait_for
+from tests.node.guest import SAVED, Guest, Machine
+from tests.node.image import Image, pack, unpack
+from tests.node.joining import join, pods_run
+from tests.vm.kernels import Say
+
+API_PORT = 6443  # of loopback in a network of its own
+CONTROLLERS = "*"
+PLANE = "plane"
+_PLANE_TAR = "plane.tar"
+_READY_S = 240
+_PODS_S = 180
+# `wait` is what a signal interrupts; busybox's sleep would be waited for to its end.
+_IDLE_HOG = "trap 'read a </tmp/hog; exec /bin/hog $a' USR1; while :; do sleep 100000 & wait; done"
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A saved node, unpacked."""
+
+    image: Image
+    kubernetes: Path
+    folder: Path
+
+
+def warm_pods(node_name: str) -> list[Object]:
+    """Return the pods of the saved state: one LS, one BE, and a BE one that allocates when it gets SIGUSR1."""
+    web = pod(
+        "web", node_name, qos="LS", priority="koord-prod", requests={"cpu": "200m", "memory": "64Mi"},
+        limits={"memory": "256Mi"},
+    )  # fmt: skip
+    web["spec"]["automountServiceAccountToken"] = True
+    return [web, pod("batch", node_name), pod("hog", node_name, "/bin/sh", "-c", _IDLE_HOG)]
+
+
+def obtain(image: Image, binaries: Binaries, machine: Machine, work: Path, say: Say) -> Saved:
+    """Return the saved node, unpacked in `work`; boot and save one first where the cache has none.
+
+    Cost:    3 s; 2 minutes where it has to be booted.
+    """
+    home = image.folder / f"saved-{_key(machine)}"
+    image.unpack(work)
+    saved = Saved(image, binaries.kubernetes, work)
+    with alone(image.folder / "saved.lock", say):
+        if home.exists():
+            for packed in home.glob("*.zst"):
+                unpack(packed, work / packed.stem)
+            run(["tar", "-xf", str(work / _PLANE_TAR), "-C", str(work)])
+            return saved
+        for older in image.folder.glob("saved-*"):
+            shutil.rmtree(older)
+        _make(saved, machine, say)
+        unfinished = image.folder / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        run(["tar", "-cSf", str(work / _PLANE_TAR), "-C", str(work), PLANE])
+        for name in (*SAVED, _PLANE_TAR):
+            pack(work / name, unfinished / f"{name}.zst")
+        unfinished.rename(home)
+        megabytes = sum(path.stat().st_size for path in home.iterdir()) / 1e6
+        say(f"{image.suite.name}: saved, {megabytes:.0f} MB: {home}")
+    return saved
+
+
+# A saved machine is of one QEMU and its very arguments.
+def _key(machine: Machine) -> str:
+    version = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, check=True).stdout
+    here = [Path(__file__).with_name(f"{name}.py") for name in ("state", "guest", "joining")]
+    sources = [*here, *sorted(BASE.glob("*.yaml"))]
+    return digest_of([version, msgspec.json.encode(machine), *(path.read_bytes() for path in sources)])
+
+
+def _make(saved: Saved, machine: Machine, say: Say) -> None:
+    started_s = time.monotonic()
+    image = saved.image
+    (saved.folder / PLANE).mkdir()
+    plane = ControlPlane(saved.kubernetes, CONTROLLERS, kept=Kept(saved.folder / PLANE, API_PORT))
+    try:
+        install(plane.api)
+        say(f"{image.suite.name}: booting {image.kernel.release}, emulated")
+        disk = saved.folder / image.packed_disk.stem
+        guest = Guest.power_on(image.kernel, image.initrd, disk, saved.folder, machine)
+        try:
+            say(f"{image.suite.name}: up after {time.monotonic() - started_s:.0f} s")
+            join(guest, plane, image.suite.name, _READY_S)
+            say(f"{image.suite.name}: node Ready after {time.monotonic() - started_s:.0f} s")
+            plane.api.create(*warm_pods(image.suite.name))
+            wait_for(lambda: pods_run(plane), "the pods do not run", (), _PODS_S)
+            say(f"{image.suite.name}: pods run after {time.monotonic() - started_s:.0f} s")
+            guest.save()
+        finally:
+            guest.close()
+    finally:
+        plane.close()
