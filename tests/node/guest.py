@@ -153,7 +153,7 @@ class Guest:
         raise GuestFailed(f"the guest's clock is {offset_s:+.3f} s from this machine's")
 
     def clock_offset_s(self) -> float:
-        """Return how far the guest's clock is ahead of this machine's, of a few samples the one that took least time."""
+        """Return how far the guest's clock is ahead of this machine's, by the fastest of a few samples."""
         samples = []
         for _ in range(_CLOCK_TRIES):
             before_s = time.time()
