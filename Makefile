@@ -1,7 +1,8 @@
 # Everything a person types. Each target sets up what it needs first (.ci/setup: quick when nothing is missing).
 
 PYTHON := .venv/bin/python
-SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard tests/node/files/usr/local/sbin/*) $(wildcard vagrant/provision/*.sh) \
+SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
+	$(wildcard tests/node/files/usr/local/sbin/*) \
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trustme
 
-_SERVICE_NETWORK_FIRST = "10.96.0.1"
-_HOST_OF_GUESTS = "10.0.2.2"  # as the guest of QEMU's user network sees loopback
+# The first of the Service network, and loopback as the guest of QEMU's user network sees it.
+_ADDRESSES = ("10.96.0.1", "10.0.2.2")
 
 
 class Authority:
@@ -29,7 +29,7 @@ class Authority:
 
     def server(self, name: str) -> tuple[Path, Path]:
         """Return certificate and key of a server on loopback."""
-        names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", _SERVICE_NETWORK_FIRST, _HOST_OF_GUESTS)
+        names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", *_ADDRESSES)
         return self._write(name, self._ca.issue_cert(*names, common_name=name))
 
     def client(self, name: str, user: str, group: str) -> tuple[Path, Path]:

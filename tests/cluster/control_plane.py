@@ -42,7 +42,7 @@ _AUDIT = {
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Where a control plane keeps its keys, tokens and etcd's data for the next one, and the port they are served at."""
+    """Where a control plane keeps keys, tokens and etcd's data for the next one, and its port."""
 
     folder: Path
     port: int
