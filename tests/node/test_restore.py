@@ -1,4 +1,4 @@
-"""A node that was saved and goes on: clock, lease, pods, tokens."""
+"""A node that is restored: clock, lease, pods, tokens."""
 
 from __future__ import annotations
 
