@@ -117,8 +117,9 @@ class Guest:
         """
         self._number += 1
         request = {"id": self._number, "command": command, "input": base64.b64encode(given).decode()}
-        self._way().sendall(json.dumps(request).encode() + b"\n")
         deadline = time.monotonic() + patience(timeout_s)
+        self._way().settimeout(patience(timeout_s))
+        self._way().sendall(json.dumps(request).encode() + b"\n")
         while True:
             answer = self._next_answer(deadline, command)
             if answer["id"] == self._number:  # an older one came too late
