@@ -57,13 +57,13 @@ import pytest
 class TestOf:
     @pytest.mark.parametrize("word", ["a.b", "c"])
     def test_unmarked(self, word):
-        time.sleep(0.2)
+        time.sleep(0.6)
 @pytest.mark.slow
 def test_marked():
-    time.sleep(0.2)
+    time.sleep(0.6)
 @pytest.mark.story
 def test_story():
-    time.sleep(0.2)
+    time.sleep(0.6)
 def test_short():
     pass
 """
@@ -179,6 +179,7 @@ def short_limit(folders: Path) -> None:
     (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers =\n slow\n story\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_limit")
 def test_what_takes_long_says_so(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS)
@@ -195,7 +196,7 @@ def test_what_takes_long_once_only_is_no_failure(folders):
     seen = folders / "seen"
     (folders / "unit" / "test_long.py").write_text(
         f"import pathlib, time\ndef test_it(seen=pathlib.Path({str(seen)!r})):\n"
-        "    seen.exists() or time.sleep(0.2)\n    seen.touch()\n"
+        "    seen.exists() or time.sleep(0.6)\n    seen.touch()\n"
     )
     done = run(folders, "", "unit")
     assert done.returncode == 0, done.stdout
@@ -204,7 +205,7 @@ def test_what_takes_long_once_only_is_no_failure(folders):
 
 @pytest.mark.usefixtures("short_limit")
 def test_a_quick_run_leaves_out_what_is_slow(folders):
-    (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.2", "0"))
+    (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
     done = run(folders, "", "--quick", "unit")
     assert "4 passed, 0 failed, 0 skipped" in done.stdout
 
