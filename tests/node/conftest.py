@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,17 @@ from tests.node.image import SUITES, Image
 from tests.node.network import enter_own_network
 from tests.node.node import GuestNode
 from tests.node.state import Saved
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what the node says; afterwards it is gone."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for node in getattr(item, "funcargs", {}).values():
+            if isinstance(node, GuestNode):
+                report.sections.append((f"node {node.name}", node.diagnostics()))
+    return report
 
 
 @pytest.fixture(scope="session")

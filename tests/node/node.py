@@ -8,16 +8,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.api import Object
+from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane, Kept
 from tests.cluster.objects import AGENT, NAMESPACE, nodeslo
 from tests.cluster.processes import wait_for
 from tests.node.agent import GuestAgent
-from tests.node.guest import Guest
+from tests.node.guest import Guest, GuestFailed
 from tests.node.joining import guest_kubeconfig
 from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved
 
 _RENEWED_S = 30
+_JOURNAL_LINES = 150
+_EVENTS = 30
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -118,6 +120,19 @@ class GuestNode:
         token = account["users"][0]["user"]["token"]
         config = guest_kubeconfig(self.cluster, {"token": token})
         return GuestAgent(self.guest, self.name, config, arguments)
+
+    def diagnostics(self) -> str:
+        """Return pods, Events and the end of the guest's journal, to find out why a test failed."""
+        try:
+            pods = [f"{one['metadata']['name']}: {json.dumps(one['status'])}" for one in self.api.items("v1", "Pod")]
+            events = [
+                f"{one['lastTimestamp']} {one['involvedObject']['name']} {one['reason']}: {one['message']}"
+                for one in self.api.items("v1", "Event")
+            ]
+            journal = self.guest.run(f"journalctl --no-pager -n {_JOURNAL_LINES} | cut -c 1-500").text
+        except (GuestFailed, OSError, Refused) as error:
+            return f"it does not answer: {error}"
+        return "\n".join([*pods, "", *events[-_EVENTS:], "", journal])
 
     def close(self) -> None:
         """End the guest and the control plane."""
