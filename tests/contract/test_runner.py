@@ -145,6 +145,7 @@ def one_test(body: str) -> str:
     return f"import os, pytest\ndef test_it():\n    {body}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("require", "reason", "total"),
     [
@@ -160,6 +161,7 @@ def test_a_required_skip_fails_unless_it_is_for_another_machine(folders, require
     assert done.returncode == 1, "nothing passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     ["os._exit(0)", "os.abort()", "assert False", "raise KeyboardInterrupt"],
@@ -203,6 +205,7 @@ def test_what_takes_long_once_only_is_no_failure(folders):
     assert "run once more: 1" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_limit")
 def test_a_quick_run_leaves_out_what_is_slow(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
