@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from urllib3.exceptions import HTTPError
+
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane, Kept
 from tests.cluster.objects import AGENT, NAMESPACE, nodeslo
@@ -125,12 +127,12 @@ class GuestNode:
         """Return pods, Events and the end of the guest's journal, to find out why a test failed."""
         try:
             pods = [f"{one['metadata']['name']}: {json.dumps(one['status'])}" for one in self.api.items("v1", "Pod")]
-            events = [
+            events = sorted(
                 f"{one['lastTimestamp']} {one['involvedObject']['name']} {one['reason']}: {one['message']}"
                 for one in self.api.items("v1", "Event")
-            ]
+            )
             journal = self.guest.run(f"journalctl --no-pager -n {_JOURNAL_LINES} | cut -c 1-500").text
-        except (GuestFailed, OSError, Refused) as error:
+        except (GuestFailed, OSError, Refused, HTTPError) as error:
             return f"it does not answer: {error}"
         return "\n".join([*pods, "", *events[-_EVENTS:], "", journal])
 
