@@ -194,7 +194,7 @@ def test_what_takes_long_says_so(folders):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_limit")
-def test_what_takes_long_once_only_is_no_failure(folders):
+def test_what_takes_long_not_each_time_is_no_failure(folders):
     seen = folders / "seen"
     (folders / "unit" / "test_long.py").write_text(
         f"import pathlib, time\ndef test_it(seen=pathlib.Path({str(seen)!r})):\n"
