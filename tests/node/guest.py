@@ -85,7 +85,7 @@ class Guest:
         with (folder / _MEMORY).open("wb") as memory:
             memory.truncate(machine.memory_mib << 20)
         _make_overlay(folder / _DISK, disk, "raw")
-        command = _command(folder, machine, folder / _MEMORY, is_shared=True)
+        command = _command(folder, machine, folder / _MEMORY, is_saved=False)
         guest = cls(folder, machine, [*command, *_boot(kernel, initrd, machine)])
         guest.wait_until_up()
         return guest
@@ -95,11 +95,16 @@ class Guest:
         """Continue a guest that was saved; any number of times, the saved one keeps as it is. Its clock is set."""
         machine = msgspec.json.decode((saved / _SETTINGS).read_bytes(), type=Machine)
         _make_overlay(folder / _DISK, saved / _DISK, "qcow2")
-        command = _command(folder, machine, saved / _MEMORY, is_shared=False)
+        command = _command(folder, machine, saved / _MEMORY, is_saved=True)
         guest = cls(folder, machine, [*command, *_boot(kernel, initrd, machine), "-incoming", "defer", "-S"])
         guest._load(saved / _DEVICES)
         guest.set_clock()
         return guest
+
+    @staticmethod
+    def saved_memory(saved: Path) -> Path:
+        """Return the file of a saved guest's memory, which no restored one may change."""
+        return saved / _MEMORY
 
     @property
     def pid(self) -> int:
@@ -174,9 +179,12 @@ class Guest:
     def save(self) -> None:
         """Pause the guest, write its devices beside its memory and disk, end QEMU: `restore` continues it from there.
 
+        What is free by then takes no room. A restored guest does not report free pages any more: QEMU would make holes
+        of them in the saved file, even where it maps that one privately (QEMU 7.2, ram_block_discard_range).
+
         Raises:  GuestFailed: QEMU could not write them.
         """
-        self.check("sync && fstrim /")
+        self.check("sync && fstrim / && modprobe -r virtio_balloon")
         self._monitor.cmd("stop")
         self._migrate(f"exec:cat >'{self.folder / _DEVICES}'")
         self._monitor.cmd("quit")
@@ -267,9 +275,9 @@ def _boot(kernel: Kernel, initrd: Path, machine: Machine) -> list[str]:
     return ["-kernel", str(kernel.image), "-initrd", str(initrd), "-append", options]
 
 
-def _command(folder: Path, machine: Machine, memory: Path, *, is_shared: bool) -> list[str]:
+def _command(folder: Path, machine: Machine, memory: Path, *, is_saved: bool) -> list[str]:
     size = f"{machine.memory_mib}M"
-    backend = f"memory-backend-file,id=ram,size={size},mem-path={memory},share={'on' if is_shared else 'off'}"
+    backend = f"memory-backend-file,id=ram,size={size},mem-path={memory},share={'off' if is_saved else 'on'}"
     return [
         "qemu-system-x86_64", *ONE_THREAD.split(), "-cpu", EMULATED_CPU,
         "-machine", "pc,memory-backend=ram,usb=off,vmport=off,smm=off", "-smp", str(machine.cpus), "-m", size,
@@ -283,6 +291,6 @@ def _command(folder: Path, machine: Machine, memory: Path, *, is_shared: bool) -
         "-device", "virtio-serial-pci",
         "-chardev", f"socket,id=commands,path={folder}/commands,server=on,wait=off",
         "-device", "virtserialport,chardev=commands,name=koordebpf.commands",
-        "-device", "virtio-rng-pci", "-device", "virtio-balloon-pci,free-page-reporting=on",
+        "-device", "virtio-rng-pci", "-device", f"virtio-balloon-pci,free-page-reporting={'off' if is_saved else 'on'}",
         "-qmp", f"unix:{folder}/monitor,server=on,wait=off",
     ]  # fmt: skip

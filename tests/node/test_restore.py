@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 
+from tests.node.guest import Guest
 from tests.node.node import GuestNode, is_running
-from tests.node.state import warm_pods
+from tests.node.state import Saved, warm_pods
 
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 _ROTATED_S = 180  # the kubelet looks at a pod's volumes once in 60 to 90 s
@@ -51,3 +52,12 @@ def test_a_pods_token_is_good_however_old_the_state_is(shared_node: GuestNode) -
         return bool(answer["status"].get("authenticated"))
 
     shared_node.until(is_good, "the pod's token is accepted", _ROTATED_S)
+
+
+def test_what_it_frees_stays_in_the_saved_memory(saved_node: Saved, shared_node: GuestNode) -> None:
+    memory = Guest.saved_memory(saved_node.folder)
+    before = memory.stat()
+    # What the page cache held when it was saved is free then; the kernel reports free pages within two seconds.
+    shared_node.guest.check("echo 3 >/proc/sys/vm/drop_caches && sleep 5")
+    after = memory.stat()
+    assert (after.st_mtime_ns, after.st_blocks) == (before.st_mtime_ns, before.st_blocks)
