@@ -8,7 +8,8 @@ A test of real servers or the live kernel that fails is tried once more, and nam
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
 machines, the tests that are marked `slow`, and the manifests where what renders them is not compiled yet.
-A test that is not marked and takes longer than 3 s is run up to three times more; if it takes as long each time, it fails.
+A test that is not marked and takes longer than 3 s is run up to three times more; if it takes as long each time, it
+fails.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
@@ -28,6 +29,7 @@ class AgentParts:
         executor: evicts.
         outcomes: what its worker threads answer.
         sinks: everything that records or reports.
+        writer: of cgroup files.
         own_pod_uid: of the agent's pod; None: it runs in none.
         kept: the budget, where the next agent finds it.
         emergency: an API server that is lost.
@@ -45,6 +47,7 @@ class AgentParts:
     executor: Actuator
     outcomes: OutcomeQueue
     sinks: Sink
+    writer: CgroupWriter | None = None
     own_pod_uid: str | None = None
     kept: KeptBudget = field(default_factory=lambda: KeptBudget(None))
     emergency: Emergency | None = None

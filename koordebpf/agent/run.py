@@ -166,10 +166,9 @@ def _open_agent(
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
-    kept = _open_budget(acting, stack)
     metrics = _open_metrics(config)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
-    writer = open_node_writer(config.writer, folder, sinks.publish_change, stack)
+    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
     suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
     stack.callback(suppression.close)
     ladder = open_ladder(
@@ -184,12 +183,13 @@ def _open_agent(
     )
     parts = AgentParts(
         watch=watch,
+        writer=writer,
         collector=collector,
         executor=executor,
         outcomes=outcomes,
         sinks=sinks,
         own_pod_uid=_own_pod_uid(),
-        kept=kept,
+        kept=_open_budget(acting, stack),
         emergency=emergency,
         suppression=suppression,
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),

@@ -62,6 +62,8 @@ class Agent:
         now_ns = self._parts.clock.now_ns()
         if self._parts.ladder:
             self._parts.ladder.thaw_overdue(now_ns)
+        if self._parts.writer:
+            self._parts.writer.correct(now_ns)
         self._take_in()
         self._take_wakes(now_ns)
         measured = self._measure(now_ns) if self._pace.is_full_due(now_ns) else None

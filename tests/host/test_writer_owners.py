@@ -15,6 +15,7 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.agent.strategies.node_writer import open_node_writer
+from koordebpf.kernel.io.loop import Loop
 from tests.host.writer_cgroups import QUOTA, SHARES, Cgroups, desired
 
 POD, BE = "be/pod", "be"
@@ -129,7 +130,7 @@ def test_the_next_agent_ends_the_brake_and_continues_with_suppression(pod: Cgrou
     assert "left 1 files of its ladder" in ladder
     assert "as suppression wrote them" in suppression
     with contextlib.ExitStack() as stack:
-        writer = open_node_writer(WriterSettings(), tmp_path, killed.audited.append, stack)
+        writer = open_node_writer(WriterSettings(), tmp_path, killed.audited.append, stack.enter_context(Loop()), stack)
         assert killed.audited[-1].owner == LADDER
         assert killed.quota(POD) == (HELD_US if pod.version == 1 else OWN_US)
         assert killed.quota(BE) == HELD_US
@@ -155,7 +156,7 @@ def test_a_ladder_journal_of_an_earlier_release_is_restored(pod: Cgroups, tmp_pa
     assert f"--journal {old}" in sentence
     audited: list[FileChange] = []
     with contextlib.ExitStack() as stack:
-        open_node_writer(WriterSettings(), tmp_path, audited.append, stack)
+        open_node_writer(WriterSettings(), tmp_path, audited.append, stack.enter_context(Loop()), stack)
     assert [change.result for change in audited] == [WriteResult.WRITTEN]
     assert pod.text(POD, QUOTA).split()[0] == str(OWN_US)
     assert not old.exists()

@@ -46,7 +46,7 @@ class GuestFailed(RuntimeError):
 class Machine(msgspec.Struct, frozen=True):
     """What is different about a guest. What was saved is restored with the same."""
 
-    cpus: int = 2
+    cpus: int = 4  # best-effort pods keep two of them
     memory_mib: int = 2048
     boot_options: tuple[str, ...] = ()  # numa=fake=2
 

@@ -6,15 +6,18 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.overwritten import is_slice
 from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.units import NS_PER_S
 
 # At one call. Why 48: they are 0.5 ms; all of 440 files at once are 4. Why 60: of any number all are due in a minute.
 _LOOKS, _CALLS = 48, 60
+_DROP_NS = 60 * NS_PER_S
 
 
 class Originals:
@@ -25,6 +28,7 @@ class Originals:
         self._journal = journal
         self.seen = Seen()
         self._due: list[FileKey] = []  # to be looked at whether they are gone
+        self._dropped_ns: int | None = None
 
     def look(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
         """Return what a file holds now; `before` is what it held when it was last looked at.
@@ -41,6 +45,11 @@ class Originals:
                     self.adopt(key, last, held)
         self.seen.note(key, held.value)
         return held
+
+    def is_reset(self, key: FileKey, held: Held) -> bool:
+        """Tell whether a slice's file holds what it held at first: then systemd has put that back."""
+        known = None if self._journal is None else self._journal.originals.get(key)
+        return is_slice(key) and known is not None and self._places.is_as_before(key, held, known)
 
     def adopt(self, key: FileKey, last: Value, held: Held) -> None:
         """Record what another process wrote to a file that held `last`: the file is restored to that value.
@@ -85,13 +94,15 @@ class Originals:
         )
         self.seen.begin(first)
 
-    def drop_gone(self, wanted: Collection[FileKey], now_ns: int, *, begins: bool) -> list[FileKey]:
+    def drop_gone(self, wanted: Collection[FileKey], now_ns: int) -> list[FileKey]:
         """Take those of cgroups that are gone off the record, a part of all at each call; return them.
 
-        With `begins` all are due again, and what was seen of files that are neither wanted nor journalled is forgotten.
+        Cgroups are made and removed by the thousand. Each minute all are due again, and what was seen of files that are
+        neither wanted nor journalled is forgotten.
         """
         originals = {} if self._journal is None else self._journal.originals
-        if begins:
+        if self._dropped_ns is None or now_ns - self._dropped_ns >= _DROP_NS:
+            self._dropped_ns = now_ns
             self._due = list(originals)
             self.seen.keep(originals, wanted)
         if self._journal is None or not self._due:

@@ -14,6 +14,7 @@ from koordebpf.act.writer.change_log import ChangeLog
 from koordebpf.act.writer.foreign import Corrections
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals
+from koordebpf.act.writer.overwritten import Overwritten
 from koordebpf.act.writer.owners import withdrawal
 from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
 from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
@@ -24,11 +25,8 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrite
-from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
-
-_DROP_NS = 60 * NS_PER_S
 
 
 # What one call of `apply` is about and has found.
@@ -51,7 +49,8 @@ class CgroupWriter:
     """Makes files hold what is desired. Dry run is the default: nothing is written without `enforce`.
 
     `journal` has the originals; each is on disk before its file is written for the first time. `audit` gets each change
-    as it happens. `seen` has what files held. `precedence` are owners, the first wins where only one can.
+    as it happens. `seen` has what files held. `precedence` are owners, the first wins where only one can. `overwritten`
+    reports slices that systemd resets; without it these are seen when they are looked at again.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class CgroupWriter:
         self._corrections = Corrections(self._settings.foreign)
         is_nested = places.versions.get("cpu") == 1  # no quota may be more than its parent's
         self._cut = CutQuotas(places, journal) if enforce and journal is not None and is_nested else None
-        self._dropped_ns: int | None = None
         self._wanted = Wanted(precedence)
+        self.overwritten: Overwritten | None = None
 
     @property
     def is_dry_run(self) -> bool:
@@ -116,17 +115,18 @@ class CgroupWriter:
         Raises:  ConfigError: a value that its file cannot hold.
         """
         self._take(desired, owner)
-        self._drop_gone(now_ns)
-        call = _Call(owner, now_ns, self._wanted.values)
-        due = self._due(now_ns, owner)
-        for key in due:
-            self._look(call, key)
-        if due:
-            self._carry_out(call)
-        if call.quota_refused:
-            call.looks_below = True
-            self._carry_out(call)
-        return WriteReport(tuple(call.changes))
+        gone = self._originals.drop_gone(self._wanted.values, now_ns)
+        if gone and self._cut is not None:
+            self._cut.forget(gone)
+        changes = self._set_right(self._due(now_ns, owner), now_ns, owner)
+        if changes:
+            changes += self._set_right_overwritten(now_ns)
+        return WriteReport(tuple(changes))
+
+    def correct(self, now_ns: int) -> WriteReport:
+        """Make slices that another process wrote since hold what is desired, as `apply` says of other files."""
+        is_due = self.overwritten is not None and self.overwritten.is_due
+        return WriteReport(tuple(self._set_right_overwritten(now_ns)) if is_due else ())
 
     def restore(
         self, now_ns: int, files: Files = None, owner: str | None = None, *, unwanted: bool = False
@@ -167,6 +167,22 @@ class CgroupWriter:
         self._journal.record(ended.shared | capped.originals)
         return report
 
+    def _set_right_overwritten(self, now_ns: int) -> list[FileChange]:
+        found = self.overwritten.take(self._held) if self.overwritten is not None else []
+        keys = [key for key in found if not self._is_left_alone(key, self._wanted.values[key], now_ns)]
+        return self._set_right(keys, now_ns, self._wanted.winner(keys[0], "")) if keys else []
+
+    def _set_right(self, keys: Collection[FileKey], now_ns: int, owner: str) -> list[FileChange]:
+        call = _Call(owner, now_ns, self._wanted.values)
+        for key in keys:
+            self._look(call, key)
+        if keys:
+            self._carry_out(call)
+        if call.quota_refused:
+            call.looks_below = True
+            self._carry_out(call)
+        return call.changes
+
     def _take(self, desired: DesiredState, owner: str) -> None:
         if not self._wanted.take(desired, owner):
             return
@@ -174,15 +190,6 @@ class CgroupWriter:
             for key in [key for key in known if key not in self._wanted.values]:
                 del known[key]
         self._places.keep_open(self._held)
-
-    # Cgroups are made and removed by the thousand; journal entries of removed ones are of no use.
-    def _drop_gone(self, now_ns: int) -> None:
-        begins = self._dropped_ns is None or now_ns - self._dropped_ns >= _DROP_NS
-        if begins:
-            self._dropped_ns = now_ns
-        gone = self._originals.drop_gone(self._wanted.values, now_ns, begins=begins)
-        if gone and self._cut is not None:
-            self._cut.forget(gone)
 
     # What differs, and of what was all right the part that has waited longest, so that no call takes long.
     def _due(self, now_ns: int, owner: str) -> list[FileKey]:
@@ -228,10 +235,12 @@ class CgroupWriter:
             with contextlib.suppress(OSError):  # the original stays in the journal then
                 self._originals.adopt(key, ours, held)
             return True
-        if self._corrections.may_correct(key, call.now_ns):
+        is_reset = self._originals.is_reset(key, held)
+        if self._corrections.may_correct(key, call.now_ns, is_reset=is_reset):
             call.corrected.add(key)
             try:
-                self._originals.adopt(key, ours, held)
+                if not is_reset:
+                    self._originals.adopt(key, ours, held)
             except OSError as error:
                 self._hold_back(call, key, error)
                 return False

@@ -10,22 +10,31 @@ from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
+from koordebpf.act.writer.overwritten import Overwritten
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategies import STRATEGIES
+from koordebpf.units import NS_PER_MS
 
 log = logging.getLogger(__name__)
+
+_RESETS_REST_NS = 100 * NS_PER_MS  # Why: several resets come with a pod that starts
 
 # Who has a file that can have one value only: an emergency measure first, then strategies in their order.
 PRECEDENCE = (LADDER, *(each.name for each in STRATEGIES))
 
 
 def open_node_writer(
-    settings: WriterSettings, folder: Path | None, tell: Callable[[FileChange], None], stack: contextlib.ExitStack
+    settings: WriterSettings,
+    folder: Path | None,
+    tell: Callable[[FileChange], None],
+    loop: Loop,
+    stack: contextlib.ExitStack,
 ) -> CgroupWriter:
     """Return the writer, after what an agent that was killed has left in force is restored.
 
@@ -35,6 +44,7 @@ def open_node_writer(
         settings: how it writes.
         folder: of the one agent that acts on the node, for the journal. None: dry run.
         tell: gets each change of a file, done or not.
+        loop: is woken when systemd has reset a slice.
         stack: closes the journal.
     Raises:  SupportError: there is no cgroup hierarchy. ActuationError: another process has the journal, or it is none.
     """
@@ -46,6 +56,7 @@ def open_node_writer(
         tell(change)
     journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name))
     writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell, precedence=PRECEDENCE)
+    writer.overwritten = _watch_resets(loop, stack)
     owners = {owner for original in journal.originals.values() for owner in original.owners}
     try:
         for owner in sorted(owners - {SUPPRESS}):
@@ -53,3 +64,14 @@ def open_node_writer(
     except OSError as error:
         log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)
     return writer
+
+
+def _watch_resets(loop: Loop, stack: contextlib.ExitStack) -> Overwritten | None:
+    try:
+        overwritten = stack.enter_context(Overwritten())
+    except OSError as error:
+        log.warning("what systemd resets is seen late: inotify: %s", error.strerror)
+        return None
+    loop.watch(overwritten.fileno(), overwritten.see, rest_ns=_RESETS_REST_NS)
+    stack.callback(loop.unwatch, overwritten.fileno())
+    return overwritten
