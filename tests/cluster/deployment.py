@@ -1,11 +1,10 @@
-"""deploy/ as an operator has it: a copy to edit, kubectl to apply it with, a cluster whose node runs its image."""
+"""deploy/ as an operator has it: a copy to edit, kubectl to apply it with, a cluster that schedules its pods."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -13,26 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.documented import commands, is_like, transcripts
-from tests.cluster.node import RealNode
-from tests.cluster.objects import AGENT, BASE, NAMESPACE, PRIORITIES
+from tests.cluster.objects import AGENT, BASE, NAMESPACE
 from tests.cluster.processes import ServerProcess
 from tests.contract.apiserver import until
-from tests.deploy.programs import promtool
 from tests.support.patience import patience
 
-NODE = "worker-1"
-NODE_BYTES = 3 << 30
 COMPONENTS = ("own-node-only", "cri")
 _POOL = {"pool": "batch"}
-_CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 _TIMEOUT_S = 120
-_PROMETHEUS = 9090
 _AGENTS = "app.kubernetes.io/component=agent"
 # What changes nothing may be typed again until it shows what it should.
 _LOOKS = {"get", "logs", "exec", "status"}
@@ -40,14 +31,15 @@ _MODES = {"observe": AGENT, "enforce": f"{AGENT}-enforce"}
 
 
 class Deployment:
-    """A cluster with every controller, the scheduler and one node, into which deploy/ is applied as its README says.
+    """A cluster with every controller and the scheduler, into which deploy/ is applied as its README says.
 
-    `folder` is the copy of deploy/. What is edited in it, `edit()` aside, is what this node differs in from others.
+    `folder` is the copy of deploy/, `node_name` the one node's. The components that a cluster may take are taken.
     """
 
-    def __init__(self, cluster: ControlPlane, binaries: Binaries, image: Path, folder: Path) -> None:
+    def __init__(self, cluster: ControlPlane, binaries: Binaries, node_name: str, folder: Path) -> None:
         self.cluster = cluster
         self.api = cluster.api
+        self.node_name = node_name
         self.folder = shutil.copytree(BASE.parent, folder / "deploy")
         self._kubectl = [str(binaries.kubernetes), "kubectl", f"--kubeconfig={cluster.admin_kubeconfig}"]
         self._programs = folder / "bin"
@@ -55,25 +47,15 @@ class Deployment:
         program = self._programs / "kubectl"
         program.write_text(f'#!/bin/sh\nexec {shlex.join(self._kubectl)} "$@"\n')
         program.chmod(0o755)
-        # The node is a cgroup: all of its pods are below this one, whose limit is what the node can give them.
-        self.edit("base/agent/config.yaml", "\n  cgroup: null\n", "\n  cgroup: /kubepods\n")
-        # containerd before 1.7 keeps bpf(2) to CAP_SYS_ADMIN.
-        self.edit("base/agent/daemonset.yaml", "type: RuntimeDefault", "type: Unconfined")
         for overlay in ("observe", "enforce"):
             for line in ("components:", *(f"  - ../../components/{name}" for name in COMPONENTS)):
                 self.edit(f"overlays/{overlay}/kustomization.yaml", f"# {line}\n", f"{line}\n")
-        if not _has(_CAP_SYS_RESOURCE):
-            self.edit("base/agent/daemonset.yaml", "                - SYS_RESOURCE", "                #")
         self._scheduler = _scheduler(cluster, binaries)
-        try:
-            for name, value in PRIORITIES.items():
-                priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-                self.api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
-            self.node = RealNode(cluster, binaries, NODE, NODE_BYTES, image)
-            self.api.patch(self.node.object, {"metadata": {"labels": _POOL}})
-        except BaseException:
-            self._scheduler.stop()
-            raise
+
+    def add_to_pool(self) -> None:
+        """Give the node the label of those on which agents act."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name}}
+        self.api.patch(node, {"metadata": {"labels": _POOL}})
 
     def edit(self, name: str, old: str, new: str) -> None:
         """Change a file of the copy: the one place that says `old`."""
@@ -98,7 +80,7 @@ class Deployment:
         shown = transcripts(section)
         for command in commands(section):
             if not command.startswith("docker "):
-                self._type(command.replace("NODE", self.node.name).replace("POD", pod), shown.get(command))
+                self._type(command.replace("NODE", self.node_name).replace("POD", pod), shown.get(command))
 
     def _type(self, line: str, shown: Sequence[str] | None) -> None:
         environment = os.environ | {"PATH": f"{self._programs}:{os.environ['PATH']}", "COLUMNS": "80"}
@@ -170,48 +152,6 @@ class Deployment:
         """Return what an agent's /metrics says, by HTTP through the API server."""
         return self.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9320/proxy/metrics")
 
-    def prometheus(self) -> ServerProcess:
-        """Start Prometheus in the node's network, with deploy/monitoring; its minutes are seconds.
-
-        Debian's knows no kubernetes_sd_configs: it gets the present pods as targets, as these would find them.
-        """
-        folder = self.folder / "monitoring"
-        settings = yaml.safe_load((folder / "prometheus.yaml").read_text())
-        (job,) = settings["scrape_configs"]
-        (found,) = job.pop("kubernetes_sd_configs")
-        (selector,) = found["selectors"]
-        (namespace,) = found["namespaces"]["names"]
-        self._discovery = (namespace, selector["label"])
-        self.discover()
-        job |= {"file_sd_configs": [{"files": ["pods.json"]}], "scrape_interval": "1s"}
-        settings["global"] = {"evaluation_interval": "1s"}
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
-        rules = folder / "rules.yaml"
-        rules.write_text(re.sub(r"\bfor: (\d+)m$", r"for: \1s", rules.read_text(), flags=re.MULTILINE))
-        flags = [f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
-        flags.append(f"--web.listen-address=0.0.0.0:{_PROMETHEUS}")
-        network = ["nsenter", f"--net=/proc/{self.node.first_pid}/ns/net", "--"]
-        command = [*network, promtool().with_name("prometheus"), *flags]
-        return ServerProcess("prometheus", command, self.folder / "prometheus.log")
-
-    def discover(self) -> None:
-        """Tell Prometheus of the pods that there are now; it looks at the file itself."""
-        namespace, label = self._discovery
-        pods = self.api.items("v1", "Pod", namespace, labelSelector=label)
-        alive = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
-        found = [
-            _discovered(each, port) for each in alive for one in each["spec"]["containers"] for port in one["ports"]
-        ]
-        path = self.folder / "monitoring/pods.json"
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(found))
-        unfinished.rename(path)
-
-    def ask_prometheus(self, path: str) -> Any:
-        """Return what Prometheus answers, through the API server as everything in the node's network."""
-        path = f"/api/v1/nodes/http:{self.node.name}:{_PROMETHEUS}/proxy/api/v1/{path}"
-        return json.loads(self.kubectl("get", "--raw", path))["data"]
-
     def diagnostics(self) -> str:
         """Return the agents' logs and the cluster's events, to find out why a test failed."""
         asked = (
@@ -226,8 +166,7 @@ class Deployment:
         return "\n" + "\n".join(texts)
 
     def close(self) -> None:
-        """End the node and the scheduler."""
-        self.node.close()
+        """End the scheduler."""
         self._scheduler.stop()
 
     def _agent(self, mode: str) -> str | None:
@@ -237,30 +176,9 @@ class Deployment:
         return alive[0]["metadata"]["name"] if len(alive) == len(pods) == 1 and _is_ready(alive[0]) else None
 
 
-# The labels that Prometheus' discovery of pods gives each port: those that deploy/monitoring reads.
-def _discovered(one: Object, port: Object) -> Object:
-    component = one["metadata"]["labels"]["app.kubernetes.io/component"]
-    meta = {
-        "namespace": one["metadata"]["namespace"],
-        "pod_name": one["metadata"]["name"],
-        "pod_node_name": one["spec"]["nodeName"],
-        "pod_phase": one["status"]["phase"],
-        "pod_container_port_name": port["name"],
-        "pod_label_app_kubernetes_io_component": component,
-    }
-    labels = {f"__meta_kubernetes_{name}": value for name, value in meta.items()}
-    return {"targets": [f"{one['status']['podIP']}:{port['containerPort']}"], "labels": labels}
-
-
 def _is_ready(pod: Object) -> bool:
     conditions = pod["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def _has(capability: int) -> bool:
-    status = Path("/proc/self/status").read_text()
-    bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd:"))
-    return bool(int(bounding, 16) >> capability & 1)
 
 
 def _scheduler(cluster: ControlPlane, binaries: Binaries) -> ServerProcess:

@@ -17,7 +17,7 @@ from tests.cluster.agent_image import IMAGE, ROOT, obtain_image
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.control_plane import control_plane
-from tests.cluster.deployment import Deployment
+from tests.cluster.host_deployment import HostDeployment
 from tests.cluster.node import hierarchies
 from tests.cluster.objects import NAMESPACE, pod, reasons
 from tests.cluster.processes import ServerProcess, wait_for
@@ -44,20 +44,20 @@ HOLD_S = 600
 
 
 @pytest.fixture(scope="module")
-def untouched(deployment: Deployment) -> dict[Path, bytes]:
+def untouched(deployment: HostDeployment) -> dict[Path, bytes]:
     """What the files held before there was an agent."""
     return files_of(deployment)
 
 
 @pytest.fixture(scope="module")
-def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostDeployment]:
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups, namespaces and an image")
     if not hierarchies():
         pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
     image = obtain_image(say_line)
     with control_plane(binaries.kubernetes, controllers="*") as cluster:
-        deployment = Deployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
+        deployment = HostDeployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
         try:
             users = cluster.add_namespace(USERS)
             cluster.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
@@ -68,7 +68,7 @@ def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
             deployment.close()
 
 
-def user_pod(deployment: Deployment, name: str, mib: int, **more: object) -> Object:
+def user_pod(deployment: HostDeployment, name: str, mib: int, **more: object) -> Object:
     """Create a pod that holds so much memory; return it once it does."""
     command = ("/bin/hog", "--mib", mib, "--hold", HOLD_S)
     made = deployment.api.create(pod(name, deployment.node.name, *command, namespace=USERS, **more))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def user_pod(deployment: Deployment, name: str, mib: int, **more: object) -> Obj
     return made
 
 
-def files_of(deployment: Deployment) -> dict[Path, bytes]:
+def files_of(deployment: HostDeployment) -> dict[Path, bytes]:
     """Return what every file holds that an agent may write: of best-effort pods, and of all that live through it."""
     level = deployment.node.directory("cpu") / "kubepods/besteffort"
     assert level.is_dir()
@@ -95,29 +95,29 @@ def files_of(deployment: Deployment) -> dict[Path, bytes]:
     return found
 
 
-def uid_of(deployment: Deployment, name: str) -> str:
+def uid_of(deployment: HostDeployment, name: str) -> str:
     found = deployment.api.get(named(name))
     assert found is not None
     return str(found["metadata"]["uid"])
 
 
-def quota_of(deployment: Deployment) -> Path:
+def quota_of(deployment: HostDeployment) -> Path:
     """Return the file by which all best-effort pods of the node are held."""
     return deployment.node.directory("cpu") / "kubepods/besteffort/cpu.cfs_quota_us"
 
 
-def is_there(deployment: Deployment, one: Object) -> bool:
+def is_there(deployment: HostDeployment, one: Object) -> bool:
     found = deployment.api.get(one)
     return found is not None and found["metadata"]["uid"] == one["metadata"]["uid"]
 
 
-def decided(deployment: Deployment, agent: str) -> list[Object]:
+def decided(deployment: HostDeployment, agent: str) -> list[Object]:
     """Return the plans of an agent's audit that have victims."""
     return [line for line in deployment.logs(agent) if line.get("outcomes")]
 
 
 def test_the_overlay_is_applied_and_the_agent_becomes_ready(
-    deployment: Deployment, untouched: dict[Path, bytes]
+    deployment: HostDeployment, untouched: dict[Path, bytes]
 ) -> None:
     assert len(untouched) > 20
     deployment.follow("Watch")
@@ -125,7 +125,7 @@ def test_the_overlay_is_applied_and_the_agent_becomes_ready(
     deployment.said(agent, "dry run: nothing is evicted")
 
 
-def test_a_second_apply_changes_nothing(deployment: Deployment) -> None:
+def test_a_second_apply_changes_nothing(deployment: HostDeployment) -> None:
     before = deployment.kubectl("-n", NAMESPACE, "get", "daemonset,deployment,configmap", "-o", "json")
     deployment.apply("observe")
     after = deployment.kubectl("-n", NAMESPACE, "get", "daemonset,deployment,configmap", "-o", "json")
@@ -136,7 +136,7 @@ def test_a_second_apply_changes_nothing(deployment: Deployment) -> None:
     assert generations[0] == generations[1]
 
 
-def test_its_capabilities_and_mounts_are_enough(deployment: Deployment) -> None:
+def test_its_capabilities_and_mounts_are_enough(deployment: HostDeployment) -> None:
     """In the pod works what works for root on the host, each in the same way."""
     agent = deployment.rolled_out("observe")
     doctor = ["koordebpf", "doctor", "--json"]
@@ -151,7 +151,7 @@ def test_its_capabilities_and_mounts_are_enough(deployment: Deployment) -> None:
     assert json.loads(inside)["backends"][0] == json.loads(outside)["backends"][0]
 
 
-def test_the_sockets_that_it_mounts_answer(deployment: Deployment) -> None:
+def test_the_sockets_that_it_mounts_answer(deployment: HostDeployment) -> None:
     agent = deployment.rolled_out("observe")
 
     def run(*command: str) -> str:
@@ -170,21 +170,21 @@ def sources(text: str) -> list[Object]:
     return listed
 
 
-def test_it_is_scraped_over_http(deployment: Deployment) -> None:
+def test_it_is_scraped_over_http(deployment: HostDeployment) -> None:
     metrics = deployment.metrics(deployment.rolled_out("observe"))
     assert "koordebpf_dry_run 1.0" in metrics
     assert 'koordebpf_signals_info{backend="co-re"' in metrics
 
 
 @pytest.fixture(scope="module")
-def prometheus(deployment: Deployment) -> Iterator[ServerProcess]:
+def prometheus(deployment: HostDeployment) -> Iterator[ServerProcess]:
     server = deployment.prometheus()
     wait_for(lambda: targets(deployment), "Prometheus has no target", [server])
     yield server
     server.stop()
 
 
-def targets(deployment: Deployment) -> list[Object]:
+def targets(deployment: HostDeployment) -> list[Object]:
     """Return what Prometheus scrapes; none: it is not there yet."""
     try:
         found: list[Object] = deployment.ask_prometheus("targets")["activeTargets"]
@@ -193,13 +193,13 @@ def targets(deployment: Deployment) -> list[Object]:
     return found
 
 
-def firing(deployment: Deployment) -> dict[str, Object]:
+def firing(deployment: HostDeployment) -> dict[str, Object]:
     """Return the labels of the alerts that fire, by name."""
     alerts = deployment.ask_prometheus("alerts")["alerts"]
     return {each["labels"]["alertname"]: each["labels"] for each in alerts if each["state"] == "firing"}
 
 
-def test_prometheus_finds_the_agent_and_both_controllers(deployment: Deployment, prometheus: ServerProcess) -> None:
+def test_prometheus_finds_the_agent_and_both_controllers(deployment: HostDeployment, prometheus: ServerProcess) -> None:
     def scraped() -> list[str]:
         return sorted(each["labels"]["component"] for each in targets(deployment) if each["health"] == "up")
 
@@ -207,7 +207,7 @@ def test_prometheus_finds_the_agent_and_both_controllers(deployment: Deployment,
     assert firing(deployment) == {}
 
 
-def test_an_observer_reports_and_evicts_no_pod(deployment: Deployment, prometheus: ServerProcess) -> None:
+def test_an_observer_reports_and_evicts_no_pod(deployment: HostDeployment, prometheus: ServerProcess) -> None:
     agent = deployment.rolled_out("observe")
     low = user_pod(deployment, "low", 500)
     deployment.follow("Read what it would have done", agent)
@@ -221,7 +221,7 @@ def test_an_observer_reports_and_evicts_no_pod(deployment: Deployment, prometheu
     wait_for(lambda: firing(deployment) == {}, "an alert keeps firing", [prometheus])
 
 
-def test_who_is_gone_and_what_is_unusable_is_reported(deployment: Deployment, prometheus: ServerProcess) -> None:
+def test_who_is_gone_and_what_is_unusable_is_reported(deployment: HostDeployment, prometheus: ServerProcess) -> None:
     deployment.follow("Act, on one pool of nodes")
     deployment.rolled_out("enforce")
     deployment.edit_config_map("{")
@@ -233,7 +233,7 @@ def test_who_is_gone_and_what_is_unusable_is_reported(deployment: Deployment, pr
     wait_for(lambda: firing(deployment) == {}, "an alert keeps firing", [prometheus])
 
 
-def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
+def test_on_a_node_with_the_label_it_acts(deployment: HostDeployment) -> None:
     agent = deployment.rolled_out("enforce")
     low, web = (deployment.api.get(named(name)) for name in ("low", "web"))
     assert low is not None and web is not None
@@ -249,7 +249,7 @@ def test_on_a_node_with_the_label_it_acts(deployment: Deployment) -> None:
     deployment.follow("Read what it has done", agent)
 
 
-def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
+def replace_while_held(deployment: HostDeployment, old: str, new: str) -> None:
     """Apply another image while best-effort pods are limited; no limit may be lifted meanwhile."""
     before = deployment.rolled_out("enforce")
     with Followed(quota_of(deployment)) as quota:
@@ -262,34 +262,34 @@ def replace_while_held(deployment: Deployment, old: str, new: str) -> None:
     assert NO_QUOTA not in quota.values
 
 
-def test_an_upgrade_releases_no_pod(deployment: Deployment) -> None:
+def test_an_upgrade_releases_no_pod(deployment: HostDeployment) -> None:
     deployment.configure(**HELD)
     held_by_quota(deployment)
     deployment.node.tag_image(IMAGE, IMAGE + ".next")
     replace_while_held(deployment, "0.1.0", "0.1.0.next")
 
 
-def give(deployment: Deployment, old: str, new: str) -> None:
+def give(deployment: HostDeployment, old: str, new: str) -> None:
     """Apply the same with another image."""
     deployment.edit("overlays/enforce/kustomization.yaml", f"newTag: {old}\n", f"newTag: {new}\n")
     deployment.apply("enforce")
 
 
-def held_by_quota(deployment: Deployment) -> None:
+def held_by_quota(deployment: HostDeployment) -> None:
     until(lambda: quota_of(deployment).read_text().strip() != NO_QUOTA, "best-effort pods are held", 60)
 
 
-def test_and_neither_does_its_roll_back(deployment: Deployment) -> None:
+def test_and_neither_does_its_roll_back(deployment: HostDeployment) -> None:
     replace_while_held(deployment, "0.1.0.next", "0.1.0")
 
 
-def test_without_the_label_everything_is_restored(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
+def test_without_the_label_everything_is_restored(deployment: HostDeployment, untouched: dict[Path, bytes]) -> None:
     deployment.follow("Back")
     deployment.rolled_out("observe")
     assert files_of(deployment) == untouched
 
 
-def test_after_its_removal_every_cgroup_is_as_before(deployment: Deployment, untouched: dict[Path, bytes]) -> None:
+def test_after_its_removal_every_cgroup_is_as_before(deployment: HostDeployment, untouched: dict[Path, bytes]) -> None:
     deployment.follow("Act, on one pool of nodes")
     deployment.rolled_out("enforce")
     deployment.configure(**HELD)
