@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.node.guest import Guest, GuestFailed
+from tests.node.image import SOURCE
 from tests.support.patience import patience
 
 _ROOT = Path(__file__).parents[2]
-_SOURCE = "/opt/koordebpf/source"
+_SOURCE = f"/{SOURCE}"
 _PYTHONPATH = f"{_SOURCE}:/opt/koordebpf/site"
 _CONFIG = "/etc/koordebpf/agent.kubeconfig"
 _AUDIT = "/var/log/koordebpf.audit"
 _UNIT = "koordebpf"
-_START_S = 120
+_START_S = 240
 _LAST_LINES = 40
 
 
@@ -44,7 +45,7 @@ class GuestAgent:
         guest.check(shlex.join([*service, *command]))
         self.wait_for_log(" watching ", _START_S)
 
-    def wait_for_log(self, text: str, timeout_s: float = 30) -> None:
+    def wait_for_log(self, text: str, timeout_s: float = 120) -> None:
         """Wait until the agent has logged these words.
 
         Raises:  GuestFailed: it has not, and its last lines.
@@ -72,7 +73,7 @@ class GuestAgent:
         *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
         return [line for line in map(json.loads, whole) if line.get("outcomes")]
 
-    def wait_for_eviction(self, number: int = 1, timeout_s: float = 60) -> dict[str, Any]:
+    def wait_for_eviction(self, number: int = 1, timeout_s: float = 240) -> dict[str, Any]:
         """Wait for an audit line with victims, counted from 1; return it.
 
         Raises:  GuestFailed: there is none, and the agent's last lines.
@@ -91,12 +92,20 @@ class GuestAgent:
 
 
 def bring_source(guest: Guest) -> None:
-    """Copy the package and its built BPF objects into the guest, over what was there."""
+    """Copy the package and its built BPF objects into the guest, in place of what was there.
+
+    Bytecode stays: it is checked by its source's hash, and to compile everything takes an emulated CPU half a minute.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as archive:
         for path in (_ROOT / "koordebpf", _ROOT / "bpf" / "build"):
             archive.add(path, path.relative_to(_ROOT), filter=_without_bytecode)
-    guest.check(f"rm -rf {_SOURCE} && mkdir -p {_SOURCE} && tar -xzf - -C {_SOURCE}", given=buffer.getvalue())
+    new = f"{_SOURCE}.new"
+    guest.check(f"mkdir -p {new} && tar -xzf - -C {new}", given=buffer.getvalue())
+    guest.check(
+        f"cd {_SOURCE} && find . -name __pycache__ -print0 | tar --null -T - -c | tar -x -C {new}"
+        f" && cd / && rm -rf {_SOURCE} && mv {new} {_SOURCE}"
+    )
 
 
 def koordebpf(*arguments: str) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.agent_image import obtain_image
+from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
-from tests.cluster.binaries import say_line
 from tests.node import image, state
 from tests.node.guest import Machine
 from tests.node.image import SUITES, Image
@@ -36,17 +37,28 @@ def node_image() -> Image:
 
 
 @pytest.fixture(scope="session")
-def own_network(node_image: Image) -> None:
-    """The image is there, and from now on nothing leaves this machine."""
+def binaries() -> Binaries:
+    return obtain_binaries(say_line)
+
+
+@pytest.fixture(scope="session")
+def agent_image() -> Path:
+    """The agent's image, as an archive, of this checkout."""
+    return obtain_image(say_line)
+
+
+@pytest.fixture(scope="session")
+def own_network(node_image: Image, binaries: Binaries, agent_image: Path) -> None:
+    """Whatever is downloaded is there, and from now on nothing leaves this machine."""
     enter_own_network()
 
 
 @pytest.fixture(scope="session")
-def saved_node(node_image: Image, own_network: None) -> Iterator[Saved]:
+def saved_node(node_image: Image, binaries: Binaries, own_network: None) -> Iterator[Saved]:
     """A saved node with its pods: `web` is LS, `batch` and the idle `hog` are BE."""
     work = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
     try:
-        yield state.obtain(node_image, obtain_binaries(say_line), Machine(), work, say_line)
+        yield state.obtain(node_image, binaries, Machine(), work, say_line)
     finally:
         shutil.rmtree(work)
 

@@ -27,8 +27,8 @@ from tests.vm.kernels import Kernel, Say
 _ROOT = Path(__file__).parents[2]
 FILES = Path(__file__).with_name("files")
 _PACKAGES = (
-    *("systemd", "systemd-sysv", "udev", "dbus", "kmod", "procps", "mount", "util-linux", "e2fsprogs", "zstd"),
-    *("containerd", "runc", "containernetworking-plugins", "nftables", "iptables", "iproute2"),
+    *("systemd", "systemd-sysv", "systemd-oomd", "udev", "dbus", "kmod", "procps", "mount", "util-linux"),
+    *("e2fsprogs", "zstd", "containerd", "runc", "containernetworking-plugins", "nftables", "iptables", "iproute2"),
     *("python3", "libbpf1", "busybox-static", "ca-certificates"),
 )
 # Drivers of devices that no such guest has.
@@ -52,6 +52,7 @@ _MASKED = (
 _ENABLED = ("containerd", "kubelet", "node-network", "node-images", "node-commands")
 _DISK_MIB = 4096  # of a file with holes
 _DISK_NAME = "node.img"
+SOURCE = "opt/koordebpf/source"  # where agents are in the guest
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -188,6 +189,11 @@ def _add_python_packages(suite: Suite, root: Path) -> None:
         "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64", *_requirements(),
     ])  # fmt: skip
     run(["chroot", str(root), "python3", "-m", "compileall", "-q", "/opt/koordebpf/site"])
+    # The package is brought anew for each test; what has not changed by then is compiled already.
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(_ROOT / "koordebpf", root / SOURCE / "koordebpf", ignore=without)
+    by_hash = ["compileall", "-q", "--invalidation-mode", "checked-hash", f"/{SOURCE}"]
+    run(["chroot", str(root), "python3", "-m", *by_hash])
 
 
 def _add_kernel_modules(kernel: Kernel, root: Path) -> None:
@@ -230,6 +236,7 @@ def _configure(suite: Suite, root: Path) -> None:
         (units / name).unlink(missing_ok=True)
         (units / name).symlink_to("/dev/null")
     run(["systemctl", f"--root={root}", "enable", *_ENABLED])
+    run(["systemctl", f"--root={root}", "disable", "systemd-oomd"])  # a test starts it
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

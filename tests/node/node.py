@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import shutil
+import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from urllib3.exceptions import HTTPError
@@ -17,12 +20,20 @@ from tests.cluster.processes import wait_for
 from tests.node.agent import GuestAgent
 from tests.node.guest import Guest, GuestFailed
 from tests.node.joining import guest_kubeconfig
+from tests.node.network import HOST_ADDRESS
 from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved
 
 _RENEWED_S = 30
+_SLOWER = 4  # an emulated node than a real one, where the machine does other work, too
+_IMPORT_S = 180
 _JOURNAL_LINES = 150
 _EVENTS = 30
 _CGROUPS = "/sys/fs/cgroup"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 class GuestNode:
@@ -43,7 +54,9 @@ class GuestNode:
         try:
             self.guest = Guest.restore(saved.image.kernel, saved.image.initrd, saved.folder, folder)
             try:
-                wait_for(lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), _RENEWED_S)
+                wait_for(
+                    lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), _SLOWER * _RENEWED_S
+                )
             except BaseException:
                 self.guest.close()
                 raise
@@ -63,11 +76,11 @@ class GuestNode:
         return found
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
-        """Wait until a condition is true.
+        """Wait until a condition is true, which takes a real node `timeout_s` at most.
 
         Raises:  TimeoutError: it is not in time, and what it was.
         """
-        wait_for(condition, what, (), timeout_s)
+        wait_for(condition, what, (), _SLOWER * timeout_s)
 
     def condition(self, kind: str) -> Object:
         """Return one of the Node's conditions."""
@@ -82,7 +95,7 @@ class GuestNode:
         """Create a pod; return it once it runs."""
         self.api.create(pod)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        wait_for(lambda: is_running(self.pod(name, namespace)), f"{name} does not run", (), timeout_s)
+        wait_for(lambda: is_running(self.pod(name, namespace)), f"{name} does not run", (), _SLOWER * timeout_s)
         made = self.pod(name, namespace)
         assert made is not None
         return made
@@ -99,6 +112,12 @@ class GuestNode:
         (container,) = pod["status"]["containerStatuses"]
         scope = f"cri-containerd-{container['containerID'].rpartition('/')[2]}.scope"
         return int(self.guest.check(f"head -n 1 {self.cgroup(pod)}/{scope}/cgroup.procs"))
+
+    def used_percent(self) -> int:
+        """Return how much of the guest's memory is in use."""
+        lines = self.guest.check("cat /proc/meminfo").splitlines()
+        kib = {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in lines)}
+        return 100 - 100 * kib["MemAvailable"] // kib["MemTotal"]
 
     def let_hog_eat(self, name: str, mib: int, rate_mib_s: int = 0) -> None:
         """Let an idle hog of the saved state allocate."""
@@ -123,6 +142,23 @@ class GuestNode:
         config = guest_kubeconfig(self.cluster, {"token": token})
         return GuestAgent(self.guest, self.name, config, arguments)
 
+    def import_image(self, archive: Path) -> None:
+        """Give the guest's runtime an archive of an image, by HTTP on this network's loopback."""
+        handler = functools.partial(_Quiet, directory=str(archive.parent))
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                url = f"http://{HOST_ADDRESS}:{server.server_port}/{archive.name}"
+                here = "/var/tmp/image.tar"
+                self.guest.check(f"busybox wget -q -O {here} {url}", _IMPORT_S)
+                self.guest.check(f"ctr -n k8s.io images import --local {here} && rm {here}", _IMPORT_S)
+            finally:
+                server.shutdown()
+
+    def tag_image(self, name: str, other: str) -> None:
+        """Give an image of the guest's runtime another name."""
+        self.guest.check(f"ctr -n k8s.io images tag {name} {other}")
+
     def diagnostics(self) -> str:
         """Return pods, Events and the end of the guest's journal, to find out why a test failed."""
         try:
@@ -146,3 +182,8 @@ def is_running(pod: Object | None) -> bool:
     """Tell whether every container of a pod runs."""
     containers = pod["status"].get("containerStatuses", ()) if pod else ()
     return bool(containers) and all("running" in each["state"] for each in containers)
+
+
+def was_never_restarted(pod: Object) -> bool:
+    """Tell whether the kubelet has started no container of a pod again."""
+    return all(each["restartCount"] == 0 for each in pod["status"]["containerStatuses"])

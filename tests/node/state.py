@@ -29,7 +29,10 @@ _PLANE_TAR = "plane.tar"
 _READY_S = 240
 _PODS_S = 180
 # `wait` is what a signal interrupts; busybox's sleep would be waited for to its end.
-_IDLE_HOG = "trap 'read a </tmp/hog; exec /bin/hog $a' USR1; while :; do sleep 100000 & wait; done"
+_IDLE = "while :; do sleep 100000 & wait; done"
+_IDLE_HOG = f"trap 'read a </tmp/hog; exec /bin/hog $a' USR1; {_IDLE}"
+# SIGTERM is the first process's alone.
+_STUBBORN_HOG = f"trap '' TERM; trap 'read a </tmp/hog; /bin/hog $a &' USR1; {_IDLE}"
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -47,7 +50,17 @@ def warm_pods(node_name: str) -> list[Object]:
         limits={"memory": "256Mi"},
     )  # fmt: skip
     web["spec"]["automountServiceAccountToken"] = True
-    return [web, pod("batch", node_name), pod("hog", node_name, "/bin/sh", "-c", _IDLE_HOG)]
+    return [web, pod("batch", node_name), idle_hog("hog", node_name)]
+
+
+def idle_hog(name: str, node_name: str, *, stubborn_s: int | None = None) -> Object:
+    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.let_hog_eat`).
+
+    A stubborn one ignores SIGTERM and has that grace period.
+    """
+    if stubborn_s is not None:
+        return pod(name, node_name, "/bin/sh", "-c", _STUBBORN_HOG, grace_s=stubborn_s)
+    return pod(name, node_name, "/bin/sh", "-c", _IDLE_HOG)
 
 
 def obtain(image: Image, binaries: Binaries, machine: Machine, work: Path, say: Say) -> Saved:

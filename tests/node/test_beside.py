@@ -1,0 +1,86 @@
+"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. Nobody acts twice."""
+
+from __future__ import annotations
+
+import re
+
+from tests.cluster.objects import pod
+from tests.node.node import GuestNode
+from tests.node.state import idle_hog
+from tests.node.stories import expect_gone, expect_others_alive, fill
+
+FAR = {"memoryEvictThresholdPercent": 98, "memoryEvictLowerPercent": 95}
+KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
+HOG_MIB = 1000
+LIMITED = "/bin/hog --mib 20 --hold 600 & /bin/hog --mib 300 --hold 600; wait"
+THRASHING = (
+    "busybox dd if=/dev/zero of=/tmp/f bs=1M count=120 2>/dev/null; while :; do busybox cat /tmp/f >/dev/null; done"
+)
+OOMD = """
+mkdir -p /run/systemd/oomd.conf.d
+printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/run/systemd/oomd.conf.d/fast.conf
+systemctl start systemd-oomd
+systemctl set-property --runtime kubepods-burstable.slice \\
+    ManagedOOMMemoryPressure=kill ManagedOOMMemoryPressureLimit=5%
+"""
+
+
+def phase(node: GuestNode, name: str) -> str:
+    found = node.pod(name)
+    return found["status"].get("phase", "") if found else "gone"
+
+
+def test_a_pod_that_the_kernel_kills_whole_at_its_limit_is_no_eviction(node: GuestNode) -> None:
+    # GIVEN a pod of two processes, whose kubelet lets the kernel kill them together
+    node.set_thresholds(**FAR)
+    agent = node.agent("--enforce")
+    one = pod("limited", node.name, "/bin/sh", "-c", LIMITED, limits={"memory": "100Mi"}, requests={"memory": "10Mi"})
+    node.api.create(one)
+    # THEN it is the kernel that ended it, it is reported as that, once, and nobody is evicted
+    node.until(lambda: phase(node, "limited") == "Failed", "the kernel kills it")
+    found = node.pod("limited")
+    assert found is not None
+    (container,) = found["status"]["containerStatuses"]
+    assert container["state"]["terminated"]["reason"] == "OOMKilled"
+    agent.wait_for_log("the kernel's OOM killer took ")
+    log = agent.stop()
+    assert len(re.findall(r"OOM killer took \S+ \(\d+\) of default/limited for its own limit", log)) == 1, log
+    assert agent.evictions() == []
+    expect_others_alive(node)
+
+
+def test_who_the_kubelet_evicts_is_not_evicted_again(node: GuestNode) -> None:
+    # GIVEN a kubelet whose own threshold the hog crosses, together with the agent's
+    node.add(idle_hog("second", node.name))
+    available = int(node.guest.check("awk '/MemAvailable/ {print int($2 / 1024)}' /proc/meminfo")) - HOG_MIB // 2
+    node.guest.check(f"sed -i 's/memory.available: .*/memory.available: {available}Mi/' {KUBELET_CONFIG}")
+    node.guest.check("systemctl restart kubelet")
+    node.set_thresholds(**FAR)
+    agent = node.agent("--enforce")
+    # WHEN the kubelet alone sees it
+    node.let_hog_eat("hog", HOG_MIB)
+    node.until(lambda: phase(node, "hog") in ("Failed", "gone"), "the kubelet evicts the hog")
+    expect_gone(node)
+    assert agent.evictions() == []
+    # AND when both do
+    fill(node, "second")
+    expect_gone(node, "second")
+    victims = [outcome["name"] for line in agent.evictions() for outcome in line["outcomes"]]
+    assert victims in ([], ["second"])
+    expect_others_alive(node)
+    agent.stop()
+
+
+def test_who_systemd_oomd_kills_is_not_evicted_again(node: GuestNode) -> None:
+    node.set_thresholds(**FAR)
+    agent = node.agent("--enforce")
+    node.guest.check(OOMD)
+    # WHEN a pod reclaims at its own limit all the time
+    thrashing = pod("thrashing", node.name, "/bin/sh", "-c", THRASHING, limits={"memory": "24Mi"})
+    node.api.create(thrashing)
+    # THEN systemd-oomd kills it, and the agent, which sees the node's memory free, evicts nobody
+    node.until(lambda: "Killed" in node.guest.check("journalctl -u systemd-oomd -o cat --no-pager"), "oomd kills", 120)
+    node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "the pod has ended")
+    expect_others_alive(node)
+    agent.stop()
+    assert agent.evictions() == []

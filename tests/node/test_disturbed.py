@@ -1,0 +1,113 @@
+"""What else happens to a node while best-effort pods are held: restarts, a reboot, a full disk, clocks, a pause."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.node.agent import GuestAgent
+from tests.node.followed import GuestFollowed
+from tests.node.node import GuestNode
+from tests.node.state import idle_hog
+from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill
+
+QUOTA = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cpu.max"
+NO_QUOTA = "max 100000"
+LIFTED_S = 1.0  # ten times as long as the agent lets a reset by systemd stand
+PAUSED_S = 60  # longer than the cluster waits for a lease
+SETTLED_S = 10
+
+
+def quota(node: GuestNode) -> str:
+    return node.guest.check(f"cat {QUOTA}").strip()
+
+
+def hold(node: GuestNode) -> GuestAgent:
+    """Return an agent that holds best-effort pods by a quota."""
+    node.set_thresholds(cpuSuppressThresholdPercent=90, cpuSuppressPolicy="cfsQuota")
+    agent = node.agent("--enforce")
+    node.until(lambda: quota(node) != NO_QUOTA, "best-effort pods are held")
+    return agent
+
+
+def step_clock(node: GuestNode) -> None:
+    node.guest.check("date --set='1 hour' >/dev/null")
+    time.sleep(SETTLED_S)
+    node.guest.set_clock()
+
+
+def pause(node: GuestNode) -> None:
+    node.guest.pause()
+    time.sleep(PAUSED_S)
+    node.guest.resume()
+    node.guest.set_clock()
+
+
+DISTURBANCES = {
+    "kubelet restarted": lambda node: node.guest.check("systemctl restart kubelet"),
+    "containerd restarted": lambda node: node.guest.check("systemctl restart containerd"),
+    "clock set": step_clock,
+    "paused": pause,
+}
+
+
+def test_nothing_is_evicted_or_lifted_for_it(node: GuestNode) -> None:
+    agent = hold(node)
+    for what, disturb in DISTURBANCES.items():
+        with GuestFollowed(node.guest, QUOTA) as followed:
+            disturb(node)
+            renewed = node.lease_renewed()
+            node.until(lambda renewed=renewed: node.lease_renewed() > renewed, "the lease is renewed")
+            time.sleep(SETTLED_S)
+            lifted = [span for span in followed.spans() if span.value == NO_QUOTA and span.seconds >= LIFTED_S]
+        assert lifted == [], what
+        assert agent.is_active(), what
+        assert agent.evictions() == [], what
+        expect_others_alive(node)
+    # AND afterwards it acts as ever
+    fill(node)
+    expect_only(agent)
+    expect_gone(node)
+    expect_others_alive(node)
+    agent.stop()
+    assert quota(node) == NO_QUOTA
+
+
+def test_a_full_disk_keeps_no_hog_alive(node: GuestNode) -> None:
+    agent = hold(node)
+    node.add(idle_hog("later", node.name))
+    node.guest.run("cat /dev/zero >/var/full", 240)
+    assert node.guest.run("echo a line >/var/line").code
+    fill(node)
+    expect_gone(node)
+    assert quota(node) != NO_QUOTA
+    # AND once there is room the audit goes on
+    node.guest.check("rm /var/full /var/line")
+    fill(node, "later")
+    agent.wait_for_log("evicting default/later")
+    node.until(lambda: any(line["outcomes"][0]["name"] == "later" for line in agent.evictions()), "the audit's line")
+    expect_others_alive(node)
+    agent.stop()
+    assert quota(node) == NO_QUOTA
+
+
+@pytest.mark.parametrize("command", ["systemctl reboot", "echo b >/proc/sysrq-trigger"], ids=["reboot", "reset"])
+def test_after_a_reboot_amid_an_eviction_nobody_else_is_evicted(node: GuestNode, command: str) -> None:
+    # GIVEN a node that holds best-effort pods, and a pod that is evicted and does not end
+    agent = hold(node)
+    node.add(idle_hog("stubborn", node.name, stubborn_s=600))
+    fill(node, "stubborn")
+    expect_only(agent, "stubborn")
+    # WHEN the node boots again
+    node.guest.reboot(command)
+    # THEN nothing of it holds anybody, an agent starts as on a fresh node, and evicts no other pod
+    node.until(lambda: not node.guest.run(f"test -e {QUOTA}").code, "the kubelet has made its slices")
+    assert quota(node) == NO_QUOTA
+    after = hold(node)
+    time.sleep(SETTLED_S)
+    assert [line["outcomes"][0]["name"] for line in after.evictions()] == ["stubborn"]
+    assert "Traceback" not in after.log()
+    node.until(lambda: node.pod("stubborn") is None, "the evicted pod is gone")
+    after.stop()
+    assert quota(node) == NO_QUOTA
