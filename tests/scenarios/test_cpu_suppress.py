@@ -345,6 +345,10 @@ class TestOff:
     def test_sets_that_were_not_held_are_not_written(self, strategy):
         assert wanted(plan_suppress(node(strategy=strategy)), CPUS) == {}
 
+    def test_directories_without_a_cpuset_controller_are_not_written(self):
+        tree = (*be_tree(range(8), pods=0), *be_tree(None)[1:])
+        assert wanted(plan_suppress(node(strategy=BY_QUOTA, be_cgroups=tree)), CPUS) == {}
+
     def test_what_belongs_to_others_is_not_given(self):
         view = node(
             strategy={"enable": False}, pods=[lsr("db", "0-1", "LSE")], annotations={RESERVATION: {"reservedCPUs": "7"}}

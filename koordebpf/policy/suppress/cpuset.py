@@ -85,15 +85,15 @@ def recovered_cpuset(cpu: CpuView, pools: CpuPools, use: Use, keep: Iterable[str
     """Yield the whole pool for every best-effort directory, except for containers of the pods in `keep`.
 
     Unless suppression is `using` their sets, only for those that have other CPUs: where they were never set, on v2
-    every cpuset.cpus is empty and has to stay so. Nothing where the pool has fewer than two CPUs: then what there is
-    stays, and the quota holds.
+    every cpuset.cpus is empty and has to stay so, and a directory that was given no cpuset controller has no such file.
+    Nothing where the pool has fewer than two CPUs: then what there is stays, and the quota holds.
     """
     kept, cpus = set(keep), pools.cpus
     whole = tuple(sorted(cpus))
     if len(cpus) < MIN_CPUS:
         return
     for each in cpu.measured.be_cgroups:
-        if (use == "using" or each.cpus != whole) and (each.level != "container" or each.uid not in kept):
+        if (use == "using" or each.cpus not in (None, whole)) and (each.level != "container" or each.uid not in kept):
             yield _write(each, cpus)
 
 
