@@ -159,6 +159,7 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
     """Return what is written so that the file holds `value`.
 
     cpu.max takes the quota alone and keeps its period. Nothing is written by an empty text: no CPUs are a newline.
+    Of bytes, whole pages: the kernel keeps no others.
     """
     match value:
         case Table():
@@ -171,6 +172,8 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
             return str(weight_of_shares(value))
         case _ if file is CgroupFile.FREEZE and version == 1:
             return "FROZEN" if value else "THAWED"
+        case _ if _FORMS[file].is_in_pages:
+            return str(value - value % PAGE_BYTES)
         case _:
             return str(value)
 

@@ -56,6 +56,7 @@ def test_names(file, v1, v2):
         (SHARES, 2, 2, "1"),
         (SHARES, 2, 262_144, "10000"),
         (HIGH, 2, None, "max"),
+        (HIGH, 2, 3 * PAGE_BYTES + 5, str(3 * PAGE_BYTES)),
         (LIMIT, 1, None, "-1"),
     ],
 )
