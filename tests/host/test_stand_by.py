@@ -16,6 +16,7 @@ from tests.contract.apiserver import until
 from tests.host.held_node import HeldNode
 from tests.host.live_agent import LiveAgent, left_in
 from tests.support.followed import Followed
+from tests.support.patience import patience
 
 ENFORCE = ("--enforce", "--stand-by")
 ACTS = "this one acts now"
@@ -64,7 +65,7 @@ def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Pa
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
         with LiveAgent(tmp_path, *held.arguments(tmp_path), *ENFORCE) as third:
-            assert third.process.wait(30) == 2
+            assert third.process.wait(patience(30)) == 2
             assert f"process {second.process.pid} of " in third.log
             assert third.log.rstrip().endswith("stands by on this node already: end it, or let this agent only watch")
         assert second.stop() == 0
@@ -87,7 +88,7 @@ def test_where_both_are_ended_at_once_everything_is_restored(held: HeldNode, tmp
         agents[0].process.send_signal(signal.SIGTERM)
         time.sleep(abs(pause_s))
         agents[1].process.send_signal(signal.SIGTERM)
-        assert [each.process.wait(20) for each in agents] == [0, 0], first.log + second.log
+        assert [each.process.wait(patience(20)) for each in agents] == [0, 0], first.log + second.log
         assert held.quota_file.read_bytes() == before, first.log + second.log
     assert left_in(tmp_path) == []
 
@@ -102,7 +103,7 @@ def test_what_was_left_for_a_successor_that_ends_is_restored(held: HeldNode, tmp
         assert held.quota_file.read_bytes() != before
         second.process.send_signal(signal.SIGTERM)
         second.process.send_signal(signal.SIGCONT)
-        assert second.process.wait(20) == 0
+        assert second.process.wait(patience(20)) == 0
     assert held.quota_file.read_bytes() == before
     assert left_in(tmp_path) == []
 
