@@ -173,7 +173,9 @@ def test_what_was_not_enough_leads_to_the_end_and_no_pod_stays_frozen(
     ladder: Ladder, tmp_path: Path, last: Rung
 ) -> None:
     brake, freezer = ladder.brake.read_text(), ladder.freezer.read_text()
-    with start(ladder, tmp_path, Rung.BRAKE, Rung.RECLAIM, Rung.FREEZE, last, settle="300ms") as agent:
+    # cgroup v2: a pod at memory.high hardly grows, and where no victim grows a freeze is left out.
+    milder = [Rung.RECLAIM, Rung.FREEZE] if ladder.version == 2 else [Rung.BRAKE, Rung.RECLAIM, Rung.FREEZE]
+    with start(ladder, tmp_path, *milder, last, settle="300ms") as agent:
         agent.started()
         hog = ladder.hog()
         assert hog.process.wait(patience(60)) == -signal.SIGKILL
@@ -181,7 +183,7 @@ def test_what_was_not_enough_leads_to_the_end_and_no_pod_stays_frozen(
             lambda: [each for each in agent.plans() if each["outcomes"][0]["result"] == "done"], f"it: {agent.log}"
         )[0]
         assert [outcome["name"] for outcome in line["outcomes"]] == ["be"]
-        assert [result for *_, result in changes(agent, ladder.freezer)] == ["written", "written"]
+        assert [result for *_, result in changes(agent, ladder.freezer)] == ["written", "written"], agent.log
         reclaimed = [result for *_, result in changes(agent, ladder.pod / "memory.reclaim")]
         assert reclaimed == (["unsupported"] if not (ladder.pod / "memory.reclaim").exists() else ["written"])
         until(lambda: ladder.brake.read_text() == brake, lambda: f"the brake off, but: {agent.log}")
