@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from tests.support.patience import patience
+
 
 class Followed:
     """Reads a file again and again, and keeps what it held, each value once in a row."""
@@ -17,7 +19,7 @@ class Followed:
         self._thread = threading.Thread(target=self._follow)
 
     def _follow(self) -> None:
-        while not self._is_over.wait(0.002):
+        while not self._is_over.wait(patience(0.002)):
             value = self._path.read_text().strip()
             if self.values[-1:] != [value]:
                 self.values.append(value)
