@@ -39,6 +39,8 @@ class Frozen(Ladder):
 
     def kill_agent(self, moment: str) -> None:
         """Have an agent die in the middle of killing the pod."""
+        if moment == "signalled" and self.version == 2:
+            pytest.skip(f"{OTHER_MACHINE}on cgroup v2 the kill thaws as soon as it has signalled")
         command = [sys.executable, "-m", "tests.host.dying_agent", moment, *self.common(40), "--enforce"]
         command += ["--listen", "", "--run-dir", self.folder / "run"]
         dying = subprocess.Popen([*map(str, command)], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -124,14 +126,17 @@ def test_an_agent_that_only_watches_thaws_it_and_no_pod_dies(frozen: Frozen) -> 
 
 
 @pytest.mark.slow
-def test_the_command_thaws_it_where_no_agent_follows(frozen: Frozen) -> None:
+@pytest.mark.parametrize("moment", ["frozen", "signalled"])
+def test_the_command_thaws_it_where_no_agent_follows(frozen: Frozen, moment: str) -> None:
     hog = frozen.hog(700)
-    frozen.kill_agent("signalled")
+    frozen.kill_agent(moment)
     (file,) = (frozen.folder / "run").glob("*/in-flight.jsonl")
     journal = frozen.folder / "none.journal"
     command = [sys.executable, "-m", "koordebpf", "restore", "--journal", str(journal), "--in-flight", str(file)]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert f"{frozen.freezer.parent}: thawed: default/be was being killed" in said
     assert not frozen.is_frozen
-    # It had its signal.
-    assert hog.process.wait(patience(30)) == -signal.SIGKILL
+    if moment == "signalled":
+        assert hog.process.wait(patience(30)) == -signal.SIGKILL
+    else:
+        assert hog.process.poll() is None
