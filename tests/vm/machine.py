@@ -20,7 +20,6 @@ from tests.vm.matrix import Variant
 from tests.vm.monitor import Monitor, write_emulator_stacks
 
 ROOT = Path(__file__).parents[2]
-_MEMORY_MIB = 1536  # a test fills it
 _SCRATCH_MIB = 2048
 _SAY_EACH_S = 60
 # A test that waits for ever fails after the first; a guest that says nothing at all for the second is ended.
@@ -169,7 +168,7 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
     each = variant.cpus // variant.numa_nodes
     numa = [
-        f"--numa={_MEMORY_MIB // variant.numa_nodes}M,cpus={node * each}-{(node + 1) * each - 1}"
+        f"--numa={variant.memory_mib // variant.numa_nodes}M,cpus={node * each}-{(node + 1) * each - 1}"
         for node in range(variant.numa_nodes)
     ]
     settings = [f"HEADERS={kernel.headers}"] if variant.needs_headers else []
@@ -178,7 +177,7 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     return [
         "nice", "-n", "10", str(vng), "-v", "--force-9p", *(() if is_fast else ("--disable-kvm",)),
         "-r", str(kernel.image), "--rwdir", str(results),
-        "--cpus", str(variant.cpus), "--memory", f"{_MEMORY_MIB}M", *(numa if variant.numa_nodes > 1 else ()),
+        "--cpus", str(variant.cpus), "--memory", f"{variant.memory_mib}M", *(numa if variant.numa_nodes > 1 else ()),
         *(f"--append={option}" for option in (*_BOOT_OPTIONS, *variant.boot_options)),
         f"--qemu-opts={qemu}", "--exec", shlex.join(map(str, inside)),
     ]  # fmt: skip
