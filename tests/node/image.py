@@ -189,7 +189,7 @@ def _add_python_packages(suite: Suite, root: Path) -> None:
         "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64", *_requirements(),
     ])  # fmt: skip
     run(["chroot", str(root), "python3", "-m", "compileall", "-q", "/opt/koordebpf/site"])
-    # The package is brought anew for each test; what has not changed by then is compiled already.
+    # Each test brings the package again; what has not changed by then is compiled already.
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(_ROOT / "koordebpf", root / SOURCE / "koordebpf", ignore=without)
     by_hash = ["compileall", "-q", "--invalidation-mode", "checked-hash", f"/{SOURCE}"]

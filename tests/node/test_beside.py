@@ -1,4 +1,4 @@
-"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. Nobody acts twice."""
+"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. None acts twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_pod_that_the_kernel_kills_whole_at_its_limit_is_no_eviction(node: Gue
     agent = node.agent("--enforce")
     one = pod("limited", node.name, "/bin/sh", "-c", LIMITED, limits={"memory": "100Mi"}, requests={"memory": "10Mi"})
     node.api.create(one)
-    # THEN it is the kernel that ended it, it is reported as that, once, and nobody is evicted
+    # THEN it is the kernel that ended it, it is reported as that, once, and no pod is evicted
     node.until(lambda: phase(node, "limited") == "Failed", "the kernel kills it")
     found = node.pod("limited")
     assert found is not None
@@ -78,7 +78,7 @@ def test_who_systemd_oomd_kills_is_not_evicted_again(node: GuestNode) -> None:
     # WHEN a pod reclaims at its own limit all the time
     thrashing = pod("thrashing", node.name, "/bin/sh", "-c", THRASHING, limits={"memory": "24Mi"})
     node.api.create(thrashing)
-    # THEN systemd-oomd kills it, and the agent, which sees the node's memory free, evicts nobody
+    # THEN systemd-oomd kills it, and the agent, which sees the memory of the node free, evicts none
     node.until(lambda: "Killed" in node.guest.check("journalctl -u systemd-oomd -o cat --no-pager"), "oomd kills", 120)
     node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "the pod has ended")
     expect_others_alive(node)

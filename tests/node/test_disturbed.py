@@ -82,7 +82,7 @@ def test_a_full_disk_keeps_no_hog_alive(node: GuestNode) -> None:
     fill(node)
     expect_gone(node)
     assert quota(node) != NO_QUOTA
-    # AND once there is room the audit goes on
+    # AND once there is room the audit has its lines again
     node.guest.check("rm /var/full /var/line")
     fill(node, "later")
     agent.wait_for_log("evicting default/later")
@@ -93,7 +93,7 @@ def test_a_full_disk_keeps_no_hog_alive(node: GuestNode) -> None:
 
 
 @pytest.mark.parametrize("command", ["systemctl reboot", "echo b >/proc/sysrq-trigger"], ids=["reboot", "reset"])
-def test_after_a_reboot_amid_an_eviction_nobody_else_is_evicted(node: GuestNode, command: str) -> None:
+def test_after_a_reboot_during_an_eviction_no_other_pod_is_evicted(node: GuestNode, command: str) -> None:
     # GIVEN a node that holds best-effort pods, and a pod that is evicted and does not end
     agent = hold(node)
     node.add(idle_hog("stubborn", node.name, stubborn_s=600))
@@ -101,7 +101,7 @@ def test_after_a_reboot_amid_an_eviction_nobody_else_is_evicted(node: GuestNode,
     expect_only(agent, "stubborn")
     # WHEN the node boots again
     node.guest.reboot(command)
-    # THEN nothing of it holds anybody, an agent starts as on a fresh node, and evicts no other pod
+    # THEN nothing holds a pod any more, an agent starts as on a fresh node, and evicts no other pod
     node.until(lambda: not node.guest.run(f"test -e {QUOTA}").code, "the kubelet has made its slices")
     assert quota(node) == NO_QUOTA
     after = hold(node)
