@@ -32,10 +32,8 @@ test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
 
-test-node: ## Run tests on a Kubernetes node in a virtual machine (root).
-	@.ci/setup node
-	@$(PYTHON) -m tests.node.image
-	@$(PYTHON) -m pytest -q tests/node
+test-node: setup ## Run tests on a Kubernetes node in a virtual machine (root).
+	@$(PYTHON) tests/run.py node
 
 cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)

@@ -46,17 +46,19 @@ FOLDERS = {
     "deploy": "Debian's packages and Go's modules: helm, kustomize and promtool",
     "host": "root and a memory hierarchy: real BPF on this kernel",
     "cluster": "root, Debian's packages and Go's modules: a real API server, and a real node",
+    "node": "root, Debian's packages, Go's modules and QEMU: a node in a virtual machine, with cgroup v2 and systemd",
     "vm": "Debian's apt and QEMU: the host tests in virtual machines, on other kernels",
 }
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
-_LIVE = {"contract", "host", "cluster"}
+_LIVE = {"contract", "host", "cluster", "node"}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
 # Modules of tests/cluster that download or compile; only slow tests need the agent's image.
-_QUICK_CLUSTER_PROGRAMS = ("binaries",)
-_CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "agent_image")
+_QUICK_CLUSTER_PROGRAMS = ("cluster.binaries",)
+_CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "cluster.agent_image")
+_NODE_PROGRAMS = ("node.image", "cluster.agent_image")
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
@@ -125,10 +127,17 @@ def what_vm_lacks() -> str | None:
     return None
 
 
-def bring_cluster(programs: Sequence[str] = _CLUSTER_PROGRAMS) -> str | None:
-    """Download or compile what the cluster is made of, which may take minutes; return what failed."""
-    for name in programs:
-        command = [sys.executable, "-m", f"tests.cluster.{name}"]
+def what_node_lacks() -> str | None:
+    """Return why no node can be booted here and what to do, or None."""
+    if platform.machine() != "x86_64":
+        return "needs x86-64: its image is Debian's for amd64"
+    return what_cluster_lacks()
+
+
+def bring(modules: Sequence[str]) -> str | None:
+    """Download, compile or build by these modules of the tests, which may take minutes; return what failed."""
+    for name in modules:
+        command = [sys.executable, "-m", f"tests.{name}"]
         if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
             return f"{command[-1]} ended with {code}"
     return None
@@ -137,9 +146,16 @@ def bring_cluster(programs: Sequence[str] = _CLUSTER_PROGRAMS) -> str | None:
 def run_cluster(arguments: list[str]) -> Counted:
     """Download or compile what the chosen tests need, then run them as any folder's."""
     is_quick = f"not {slow.MARK}" in arguments
-    if failed := bring_cluster(_QUICK_CLUSTER_PROGRAMS if is_quick else _CLUSTER_PROGRAMS):
+    if failed := bring(_QUICK_CLUSTER_PROGRAMS if is_quick else _CLUSTER_PROGRAMS):
         return died(f"cluster: {failed}")
     return run_folder("cluster", arguments)
+
+
+def run_node(arguments: list[str]) -> Counted:
+    """Build the node's image and the agent's where they are not there, then run the tests as any folder's."""
+    if failed := bring(_NODE_PROGRAMS):
+        return died(f"node: {failed}")
+    return run_folder("node", arguments)
 
 
 def run_deploy(arguments: list[str]) -> Counted:
@@ -246,6 +262,8 @@ def run(folder: str, arguments: list[str]) -> Counted:
             return run_deploy(arguments)
         case "cluster":
             return run_cluster(arguments)
+        case "node":
+            return run_node(arguments)
         case _:
             return run_folder(folder, arguments)
 
@@ -263,7 +281,7 @@ def judge_second_tries(total: Counted, folders: list[str]) -> None:
 
 def judge_slow(total: Counted, folders: Sequence[str]) -> None:
     """Add what takes long without the mark `slow`; in a virtual machine everything takes long."""
-    found = slow.unmarked([folder for folder in folders if folder != "vm"], REPORTS, TESTS)
+    found = slow.unmarked([folder for folder in folders if folder not in ("node", "vm")], REPORTS, TESTS)
     names = [f"takes longer than {slow.LIMIT_S:g} s and is not marked {slow.MARK}: {name}" for name in found]
     total.add(Counted(failed=len(names), names=names))
 
@@ -289,18 +307,28 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    lacks = {"deploy": what_deploy_lacks, "host": what_host_lacks, "cluster": what_cluster_lacks, "vm": what_vm_lacks}
+    lacks = {
+        "deploy": what_deploy_lacks,
+        "host": what_host_lacks,
+        "cluster": what_cluster_lacks,
+        "node": what_node_lacks,
+        "vm": what_vm_lacks,
+    }
     if is_quick:
-        lacks |= {"deploy": what_quick_deploy_lacks, "vm": lambda: "other kernels are part of make test-all"}
+        lacks |= {
+            "deploy": what_quick_deploy_lacks,
+            "node": lambda: "a node in a virtual machine is part of make test-all",
+            "vm": lambda: "other kernels are part of make test-all",
+        }
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
-        os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster")
+        os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster,node")
     total = Counted()
     started_s = time.monotonic()
     lacking = {folder: lack() for folder, lack in lacks.items()}
     chosen = [folder for folder in folders or FOLDERS if lacking.get(folder) is None]
     left_out = [f"left out: {folder}: {lacking[folder]}" for folder in folders or FOLDERS if folder not in chosen]
-    for extra in ("vm", "cluster"):
+    for extra in ("vm", "cluster", "node"):
         if extra in chosen:  # before anything runs: what it misses goes into the same .venv
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
     machines = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.node.guest import Guest, GuestFailed
 from tests.node.image import SOURCE
+from tests.node.left import left_since, there
 from tests.support.patience import patience
 
 _ROOT = Path(__file__).parents[2]
@@ -37,6 +38,7 @@ class GuestAgent:
 
     def __init__(self, guest: Guest, node_name: str, kubeconfig: bytes, arguments: Sequence[str]) -> None:
         self._guest = guest
+        self._before = there(guest)
         bring_source(guest)
         guest.write(_CONFIG, kubeconfig)
         command = ["python3", "-m", "koordebpf", "run", "--source", "api", "--kubeconfig", _CONFIG]
@@ -55,6 +57,10 @@ class GuestAgent:
             if time.monotonic() > deadline or not self.is_active():
                 raise GuestFailed(f"the agent did not log {text!r}:\n{self.last_lines()}")
             time.sleep(0.5)
+
+    def holds(self) -> set[str]:
+        """Return the BPF programs, cgroups and mounts that are there since it started."""
+        return there(self._guest) - self._before
 
     def log(self) -> str:
         """Return what the agent has logged."""
@@ -86,8 +92,13 @@ class GuestAgent:
         return lines[number - 1]
 
     def stop(self, timeout_s: float = 30) -> str:
-        """End it by SIGTERM; return what it has logged."""
+        """End it by SIGTERM; return what it has logged.
+
+        Raises:  GuestFailed: it left BPF programs, cgroups or mounts.
+        """
         self._guest.check(f"systemctl stop {_UNIT}", timeout_s)
+        if left := left_since(self._guest, self._before):
+            raise GuestFailed(f"the agent left {', '.join(sorted(left))}")
         return self.log()
 
 

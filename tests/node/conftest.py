@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import slow
 from tests.cluster.agent_image import obtain_image
 from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
@@ -17,6 +18,7 @@ from tests.node.guest import Machine
 from tests.node.image import SUITES, Image
 from tests.node.network import enter_own_network
 from tests.node.node import GuestNode
+from tests.node.proved import gathered, table
 from tests.node.state import Saved
 
 
@@ -29,6 +31,23 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if isinstance(node, GuestNode):
                 report.sections.append((f"node {node.name}", node.diagnostics()))
     return report
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are marked are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each takes long: an emulated CPU is five to ten times slower."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(slow.MARK)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was proved, as docs/node.md has it."""
+    reports = [each for each in terminalreporter.getreports("passed") if each.nodeid.startswith("tests/node/")]
+    if reports:
+        passed = [(each.nodeid, dict(each.user_properties)) for each in reports if each.when == "call"]
+        terminalreporter.write_line(table(gathered(passed)))
 
 
 @pytest.fixture(scope="session")

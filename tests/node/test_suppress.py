@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.cluster.objects import pod
@@ -53,7 +55,9 @@ def held(request: pytest.FixtureRequest, node: GuestNode) -> Suppressed:
     return Suppressed(node, *request.param)
 
 
-def test_systemd_undoes_nothing_and_is_not_fought(held: Suppressed) -> None:
+def test_systemd_undoes_nothing_and_is_not_fought(
+    held: Suppressed, record_property: Callable[[str, str], None]
+) -> None:
     node = held.node
     with GuestFollowed(node.guest, held.file) as followed:
         # WHEN systemd runs commands, a pod starts and ends, and the kubelet has its minute
@@ -66,7 +70,9 @@ def test_systemd_undoes_nothing_and_is_not_fought(held: Suppressed) -> None:
         spans = held.lifted_spans(followed)
         everything = followed.spans()
     # THEN no limit was lifted for long, and the file is not given up
-    print(f"{held.file}: lifted {len(spans)} times, {max((each.seconds for each in spans), default=0):.3f} s at most")
+    longest_s = max((each.seconds for each in spans), default=0)
+    file = held.file.rpartition("/")[2]
+    record_property("figure", f"{file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
     assert [each for each in spans if each.seconds >= LIFTED_S] == []
     assert everything[-1].value not in held.restored
     assert "left to it for an hour" not in held.agent.log()
