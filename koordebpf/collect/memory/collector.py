@@ -19,6 +19,7 @@ from koordebpf.collect.memory.stats import MemoryStats
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, ConfigError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
+from koordebpf.kernel.cgroup.subtree import has_process
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.signals.interface import Backend
 from koordebpf.state.series.growth import GrowthTable
@@ -152,6 +153,18 @@ class MemoryCollector:
             if path is not None and (count := task_count(self._scope.hierarchy.mount_point / path)) is not None:
                 counts[cgroup_id] = count
         return counts
+
+    def populated(self, cgroup_ids: Collection[int]) -> set[int]:
+        """Return those of these cgroups in which, or below which, there are processes.
+
+        Cost:    as `has_process` each.
+        """
+        hierarchy, paths = self._scope.hierarchy, {each: self._index.path(each) for each in cgroup_ids}
+        return {
+            cgroup_id
+            for cgroup_id, path in paths.items()
+            if path is not None and has_process(hierarchy.mount_point / path, hierarchy.version)
+        }
 
     def outside(self) -> dict[int, int]:
         """Return what the cgroups outside all pods held at the last full measurement, `ScanSums.outside`.

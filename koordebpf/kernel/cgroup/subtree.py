@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _EMPTY_NLINK = 2  # of a directory: its name and its own dot
@@ -104,6 +105,26 @@ def may_hold(root: Path, pid: int) -> bool:
         os.close(top_fd)
 
 
+def has_process(root: Path, version: Literal[1, 2]) -> bool:
+    """Tell whether a process is in a cgroup or below it, or may be, where v1 has too many; not where it is gone.
+
+    Source:  v2 cgroup.events, populated; v1 cgroup.procs of each directory.
+    Cost:    20 µs, on v1 for each directory down to the first that has one.
+    """
+    top_fd = _opened(os.fspath(root), None)
+    if top_fd is None:
+        return False
+    try:
+        if version == 2:
+            return b"populated 1" in _content(top_fd, "cgroup.events")
+        return any(
+            number == _MOST_LOOKED_INTO or _content(fd, "cgroup.procs")
+            for number, fd in enumerate(directories(top_fd, _MOST_LOOKED_INTO), 1)
+        )
+    finally:
+        os.close(top_fd)
+
+
 def read_file(directory_fd: int, name: str) -> bytes:
     """Return what a file of an open directory holds; nothing where it is a threaded cgroup's that lists no process."""
     fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory_fd)
@@ -118,6 +139,16 @@ def read_file(directory_fd: int, name: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
+
+
+# Nothing where the directory was removed meanwhile.
+def _content(directory_fd: int, name: str) -> bytes:
+    try:
+        return read_file(directory_fd, name)
+    except OSError as error:
+        if error.errno in _GONE:
+            return b""
+        raise
 
 
 def _children(fd: int) -> list[str]:
