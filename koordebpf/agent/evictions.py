@@ -63,7 +63,8 @@ class Evictions:
         """Return the view without the evicted pods that have released their memory: the decision counts on the rest."""
         max_ns, sinks = self._config.eviction.pending_max_ns, self._parts.sinks
         keeps_released = self._config.executor == "api"
-        news = settled(self.memory, NodeMeasured(view, max_ns, keeps_released=keeps_released))
+        event = NodeMeasured(view, max_ns, keeps_released=keeps_released, populated=self._populated(view))
+        news = settled(self.memory, event)
         self._keep(news.memory)
         for entry in news.released:
             sinks.publish(MemoryReleased(entry, view.now_ns))
@@ -118,6 +119,13 @@ class Evictions:
             self._pace.want_round()
             self._pace.want_full(0)
         self._parts.sinks.publish(event)
+
+    # Of the killed pods, those whose containers were started again.
+    def _populated(self, view: NodeView) -> frozenset[str]:
+        killed = {
+            pod.cgroup_id: pod.uid for pod in view.pods if pod.uid in self.memory.killed and pod.cgroup_id is not None
+        }
+        return frozenset(killed[each] for each in self._parts.collector.populated(killed))
 
     def _executor_of(self, carried: CarriedOut) -> Actuator:
         found = {

@@ -63,4 +63,5 @@ def remembering(frame: Frame, memory: DecisionMemory) -> Frame:
         lastEvictNs=memory.last.last_ns(for_cpu=False),
         evictions=memory.budget.recent(frame.measured.now_ns),
         lastCpuEvictNs=memory.last.last_ns(for_cpu=True),
+        killed=tuple(sorted(memory.killed)),
     )

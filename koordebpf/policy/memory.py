@@ -60,11 +60,13 @@ class NodeMeasured(msgspec.Struct, frozen=True):
     """The node was measured.
 
     `keeps_released`: the evicted pod's object is deleted too (executor api), so that it is not waited for again.
+    `populated`: those of the killed pods that have processes again, as after a restart of their containers.
     """
 
     view: NodeView
     pending_max_ns: int
     keeps_released: bool
+    populated: frozenset[str] = frozenset()
 
 
 Event = EvictionSent | EvictionFailed | OutcomeArrived | PodsListed | NodeMeasured
@@ -102,8 +104,8 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
     be counted on again.
     """
     view, now_ns = event.view, event.view.now_ns
-    listed = {entry.uid for entry in memory.pending}
-    kept = (memory.released - listed) & {pod.uid for pod in view.pods}
+    listed, uids = {entry.uid for entry in memory.pending}, {pod.uid for pod in view.pods}
+    kept = (memory.released - listed) & uids
     entries = memory.pending
     for pod in view.pods:
         if pod.is_terminating and pod.uid not in listed and pod.uid not in kept and pod.memory:
@@ -131,6 +133,7 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
         late=frozenset(each.uid for each in late),
         released=kept | {each.uid for each in released} if event.keeps_released else kept,
         effectiveness=effectiveness,
+        killed=(memory.killed & uids) - event.populated,
     )
     return Settled(memory, released, late_now)
 
@@ -186,6 +189,8 @@ def _sent(memory: DecisionMemory, event: EvictionSent) -> DecisionMemory:
 def _answered(memory: DecisionMemory, outcome: Outcome, now_ns: int) -> DecisionMemory:
     uid = outcome.uid
     memory = replace(memory, pending=_after_answer(memory.pending, outcome, now_ns))
+    if _left_no_process(outcome):
+        memory = replace(memory, killed=memory.killed | {uid})
     is_pending = any(entry.uid == uid for entry in memory.pending)
     if not is_pending:
         memory = replace(memory, late=memory.late - {uid})
@@ -201,6 +206,15 @@ def _answered(memory: DecisionMemory, outcome: Outcome, now_ns: int) -> Decision
         refused = RefusedEviction(uid, outcome.retry_at_ns, outcome.detail)
         memory = replace(memory, refused=(*others, refused))
     return memory
+
+
+# The container runtime leaves the sandbox's process, and the API server answers before anything ends.
+def _left_no_process(outcome: Outcome) -> bool:
+    if outcome.executor != "cgroup":
+        return False
+    if outcome.result is Result.FAILED:
+        return outcome.killed_tasks == 0 and not outcome.was_sent
+    return outcome.result in (Result.DONE, Result.GONE)
 
 
 def _is_refusal(outcome: Outcome) -> bool:

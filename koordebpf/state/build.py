@@ -102,7 +102,7 @@ def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFact
 
     Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
     """
-    return build_view(
+    view = build_view(
         pods=facts_of_pods(frame.pods) if facts is None else facts,
         node=frame.node,
         strategy=strategy_of_frame(frame),
@@ -123,6 +123,7 @@ def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFact
         namespaces=frame.namespaces,
         strict=strict,
     )
+    return msgspec.structs.replace(view, killed=frozenset(frame.killed)) if frame.killed else view
 
 
 def with_memory(view: NodeView, memory: DecisionMemory) -> NodeView:
@@ -134,6 +135,7 @@ def with_memory(view: NodeView, memory: DecisionMemory) -> NodeView:
         last_evict_ns=memory.last.last_ns(for_cpu=False),
         evictions=memory.budget.recent(view.now_ns),
         last_cpu_evict_ns=memory.last.last_ns(for_cpu=True),
+        killed=memory.killed,
     )
 
 

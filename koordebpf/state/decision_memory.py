@@ -125,6 +125,7 @@ class DecisionMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     `late`           of these, those that were reported as late.
     `released`       pods whose memory is back and whose object may still be there.
     `refused`        pods that may not be asked for again before their time.
+    `killed`         pods that this agent killed and that have had no process since; their objects may stay for long.
     """
 
     pending: tuple[PendingRelease, ...] = ()
@@ -134,3 +135,4 @@ class DecisionMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     budget: Budget = Budget()
     last: LastEvictions = LastEvictions()
     effectiveness: Effectiveness = Effectiveness()
+    killed: frozenset[str] = frozenset()

@@ -310,6 +310,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     suppression: SuppressState | None = None  # what it remembered of suppression; None: as one that has just started
     namespaces: tuple[Namespace, ...] = ()
     strategyInForce: ResourceThresholdStrategy | msgspec.UnsetType | None = msgspec.UNSET
+    killed: tuple[str, ...] = ()  # uids of pods that an agent killed and that have had no process since
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left
@@ -375,6 +376,7 @@ class NodeView(msgspec.Struct, frozen=True):
     namespace_labels: Mapping[str, Labels] = {}  # of each namespace of which they are known
     stall_window: tuple[StallSample, ...] = ()  # as Measured has it
     woken_by: str | None = None  # in words, where a burst has started this round before its time
+    killed: frozenset[str] = frozenset()  # as Frame has it
 
     @property
     def known_used_bytes(self) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,40 @@ def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp
         assert burning["low"].wait() != 0
         assert burning["high"].poll() is None
         assert agent.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_killed_pod_whose_object_stays_is_killed_again_only_once_it_has_processes(
+    busy: BusyNode, tmp_path: Path
+) -> None:
+    # GIVEN pods that ask for 8 CPUs of batch-cpu where 2 are allocatable, one of which is killed
+    busy.add("low", asks=6500, priority=5000)
+    busy.add("high", asks=1500)
+    or_skipped(lambda: busy.files)
+    burning = {name: busy.burn(name) for name in ("low", "high")}
+    strategy = {
+        "cpuEvictPolicy": "evictByAllocatable",
+        "cpuEvictBESatisfactionLowerPercent": 50,
+        "cpuEvictBESatisfactionUpperPercent": 60,
+        "cpuEvictBEUsageThresholdPercent": 5,
+    }
+    pause_s = patience(1)
+    gates = f"BECPUEvict=true,{GATES}"
+    with LiveAgent(tmp_path, *busy.arguments(gates, strategy, cpuCoolTime=f"{pause_s:g}s")) as agent:
+        assert victims(agent.has_plan()) == [("low", "done")]
+        assert burning["low"].wait() != 0
+        # WHEN its object and its request stay for several pauses THEN neither it nor the other pod is evicted
+        time.sleep(5 * pause_s)
+        assert burning["high"].poll() is None
+        assert [victims(each) for each in agent.plans()] == [[("low", "done")]], agent.log
+        # WHEN a process is started in it THEN it is evicted again
+        again = busy.burn("low")
+        assert victims(agent.has_plan(2)) == [("low", "done")]
+        assert again.wait() != 0
+        time.sleep(3 * pause_s)
+        assert burning["high"].poll() is None
+        assert agent.stop() == 0
+    assert [victims(each) for each in agent.plans()] == [[("low", "done")]] * 2, agent.log
 
 
 @pytest.mark.slow

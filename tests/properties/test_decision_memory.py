@@ -49,10 +49,10 @@ outcomes = st.builds(
 answered = st.builds(OutcomeArrived, outcomes, TIMES)
 listed = st.frozensets(st.sampled_from(UIDS)).map(PodsListed)
 measured = st.builds(
-    lambda sizes, at_ns, used, keeps: NodeMeasured(
-        msgspec.structs.replace(node(sizes, used), now_ns=at_ns), SETTINGS.pending_max_ns, keeps
+    lambda sizes, at_ns, used, keeps, populated: NodeMeasured(
+        msgspec.structs.replace(node(sizes, used), now_ns=at_ns), SETTINGS.pending_max_ns, keeps, populated
     ),
-    SIZES, TIMES, st.sampled_from([300, 850]), st.booleans(),
+    SIZES, TIMES, st.sampled_from([300, 850]), st.booleans(), st.frozensets(st.sampled_from(UIDS)),
 )  # fmt: skip
 EVENTS = st.lists(st.one_of(sent, failed, answered, listed, measured), max_size=12)
 

@@ -34,7 +34,7 @@ def _judge_by_usage(view: NodeView, settings: EvictSettings) -> Verdict:
 
 
 def _rank_be(current: Round) -> Ranking:
-    pods, excluded = candidates_of(current, be_cpu_evict.FEATURE, needs_memory=False)
+    pods, excluded = candidates_of(current, be_cpu_evict.FEATURE, for_cpu=True)
     order = preferred(be_cpu_order(pods), be_key, _used_permille, {}, current.settings, current.victims)
     return as_candidates(order, current.reliefs), excluded
 
@@ -42,7 +42,9 @@ def _rank_be(current: Round) -> Ranking:
 def _rank_allocatable(current: Round) -> Ranking:
     strategy = current.view.strategy
     highest = allocatable_priority(strategy) if strategy else 0
-    pods, excluded = candidates_by_priority(current, cpu_allocatable_evict.FEATURE, highest, needs_usage=False)
+    pods, excluded = candidates_by_priority(
+        current, cpu_allocatable_evict.FEATURE, highest, needs_usage=False, for_cpu=True
+    )
     # Koordinator asks for a measured usage here too.
     measured, unmeasured = _measured(pods) if current.settings.strict_compat else (pods, [])
     return _by_priority(current, measured, _requested), (*excluded, *unmeasured)
@@ -51,7 +53,7 @@ def _rank_allocatable(current: Round) -> Ranking:
 def _rank_by_usage(current: Round) -> Ranking:
     strategy = current.view.strategy
     highest = (strategy.evictEnabledPriorityThreshold if strategy else None) or 0
-    pods, excluded = candidates_by_priority(current, cpu_evict.FEATURE, highest, needs_usage=False)
+    pods, excluded = candidates_by_priority(current, cpu_evict.FEATURE, highest, needs_usage=False, for_cpu=True)
     measured, unmeasured = _measured(pods)
     return _by_priority(current, measured, _used), (*excluded, *unmeasured)
 

@@ -41,7 +41,10 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     if not verdict.fires:
         return FeaturePlan(verdict, balance, reason=verdict.reason)
     needs = verdict.amounts
-    pending, leaving = pending_credit(view, settings, current.leaving, needs, relief.credit, relief.stray_credit)
+    going, victims = current.leaving, current.victims
+    if relief.counts_killed and view.killed:
+        going, victims = current.leaving_or_killed, [each for each in victims if each.uid not in view.killed]
+    pending, leaving = pending_credit(view, settings, going, needs, relief.credit, relief.stray_credit)
     balance = replace(balance, need=sum(needs.values()), pending=sum(pending.values()))
     held = FeaturePlan(verdict, balance)
     if (why := relief.why_waiting(view, settings)) is not None:
@@ -50,7 +53,7 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     if not _is_short(still_open):
         names = ", ".join(leaving[:_NAMES]) + (", …" if len(leaving) > _NAMES else "")
         return replace(held, reason=f"{balance.text(balance.pending)} is already coming back from {names}")
-    shared = {each: credit_of(current.victims, each) for each in still_open}
+    shared = {each: credit_of(victims, each) for each in still_open}
     balance = replace(balance, shared=sum(shared.values()))
     held = replace(held, balance=balance)
     still_open = {each: need - shared[each] for each, need in still_open.items()}
@@ -64,14 +67,14 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
 
     candidates, excluded = demand.rank(current)
     selection = select(current, candidates, still_open)
-    victims = selection.victims
-    current.take(victims)
-    credit = {each: credit_of(victims, each) for each, need in still_open.items() if need > 0}
+    chosen = selection.victims
+    current.take(chosen)
+    credit = {each: credit_of(chosen, each) for each, need in still_open.items() if need > 0}
     missing = {each: max(still_open[each] - given, 0) for each, given in credit.items()}
     return replace(
         held,
         balance=replace(balance, credit=sum(credit.values()), missing=sum(missing.values())),
-        victims=tuple([_victim(current, demand, each, is_for_use=USED in needs) for each in victims]),
+        victims=tuple([_victim(current, demand, each, is_for_use=USED in needs) for each in chosen]),
         candidates=selection.ranking,
         excluded=(*excluded, *selection.passed_over),
         reason=_why_no_more(demand, selection, missing, verdict),

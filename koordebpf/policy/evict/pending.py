@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.settings import EvictSettings
@@ -44,10 +44,14 @@ def stray_bytes(stray: StrayMeasure) -> int:
     return stray.memory.held_bytes if stray.memory is not None else 0
 
 
-def leaving_pods(view: NodeView) -> tuple[PodView, ...]:
-    """Return the pods that the API marks as deleted, and those that were evicted and are still there."""
-    pending = {entry.uid for entry in view.pending}
-    return tuple([pod for pod in view.pods if pod.is_terminating or pod.uid in pending])
+def leaving_pods(view: NodeView, settings: EvictSettings, killed: Collection[str] = ()) -> tuple[PodView, ...]:
+    """Return the pods that are counted on: the API marks them as deleted, or they were evicted and are still there.
+
+    A pod that was evicted longer ago than `pending_max_ns`, or whose eviction brought nothing, is not; one of the
+    `killed` is for as long as its object is there.
+    """
+    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
+    return tuple([pod for pod in view.pods if pod.uid in killed or is_awaited.get(pod.uid, pod.is_terminating)])
 
 
 def pending_credit(
@@ -62,15 +66,11 @@ def pending_credit(
 
     With the `leaving` count those that were evicted and hold memory though their object is gone.
     Of what is used counts what they hold now: that is what the node's usage holds of them, whatever the credit was at
-    their eviction; of a requested resource their request, for as long as their object is there. A pod that was evicted
-    longer ago than `pending_max_ns`, or whose eviction brought nothing, counts no more.
+    their eviction; of a requested resource their request, for as long as their object is there.
     """
-    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
     sums = dict.fromkeys(dimensions, 0)
     names: list[str] = []
     for pod in leaving:
-        if not is_awaited.get(pod.uid, True):
-            continue
         is_finished = pod.phase in FINISHED_PHASES  # and asks for nothing
         credit = {each: credit_of(pod, each) for each in sums if each.is_use or not is_finished}
         if any(credit.values()):
@@ -80,8 +80,9 @@ def pending_credit(
     used = next((each for each in sums if each.is_use), None)
     if used is None or stray_credit is None:
         return sums, tuple(names)
+    awaited = pending_uids(view, settings)
     for stray in view.strays:
-        if stray.uid is not None and is_awaited.get(stray.uid, False) and (amount := stray_credit(stray)):
+        if stray.uid is not None and stray.uid in awaited and (amount := stray_credit(stray)):
             names.append(f"pod {stray.uid}")
             sums[used] += amount
     return sums, tuple(names)

@@ -34,6 +34,7 @@ class Relief(msgspec.Struct, frozen=True):
     `why_waiting`   why nothing more is evicted for it yet; None: it may be.
     `stray_credit`  what a cgroup without a pod will release; None: it is not known of such cgroups.
     `gives`         what a victim releases, for people.
+    `counts_killed` a pod without processes takes nothing of it, so that one that was killed counts as evicted.
     """
 
     resource: Resource
@@ -43,6 +44,7 @@ class Relief(msgspec.Struct, frozen=True):
     why_waiting: Callable[[NodeView, EvictSettings], str | None] = _never
     stray_credit: Callable[[StrayMeasure], int] | None = None
     gives: Callable[[Candidate, Iterable[Dimension]], str] = credit_text
+    counts_killed: bool = False
 
 
 def _memory_of(pod: PodView, as_koordinator: bool) -> Holding:
@@ -108,5 +110,10 @@ MEMORY_RELIEF = Relief(
     gives=_memory_text,
 )
 CPU_RELIEF = Relief(
-    CPU, _cpu_of, _cpu_credit, is_measured=lambda view: view.cpu is not None, why_waiting=_why_cpu_waits
+    CPU,
+    _cpu_of,
+    _cpu_credit,
+    is_measured=lambda view: view.cpu is not None,
+    why_waiting=_why_cpu_waits,
+    counts_killed=True,
 )

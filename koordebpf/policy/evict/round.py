@@ -61,7 +61,12 @@ class Round:
     @cached_property
     def leaving(self) -> tuple[PodView, ...]:
         """The pods that leave already."""
-        return leaving_pods(self.view)
+        return leaving_pods(self.view, self.settings)
+
+    @cached_property
+    def leaving_or_killed(self) -> tuple[PodView, ...]:
+        """The same with those that were killed, without whose processes only their requests are left."""
+        return leaving_pods(self.view, self.settings, self.view.killed)
 
     @cached_property
     def refused(self) -> Mapping[str, RefusedEviction]:

@@ -193,6 +193,39 @@ def test_an_executor_that_fails_at_once_is_not_asked_again_and_again() -> None:
     assert made.memory.budget.evictions == ()
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_killed"),
+    [
+        (outcome("cgroup", Result.DONE, sent_ns=SENT_NS, killed_tasks=3), True),
+        (outcome("cgroup", Result.DONE, sent_ns=SENT_NS, killed_tasks=0), True),
+        (outcome("cgroup", Result.FAILED, killed_tasks=0), True),  # no process was found, and it holds memory
+        (outcome("cgroup", Result.GONE), True),
+        (outcome("cgroup", Result.FAILED, sent_ns=SENT_NS, killed_tasks=0), False),  # processes are left
+        (outcome("cgroup", Result.FAILED), False),
+        (outcome("cgroup", Result.HELD), False),
+        (outcome("cri", Result.DONE, sent_ns=SENT_NS, killed_tasks=3), False),
+        (outcome("api", Result.GONE), False),
+    ],
+)
+def test_a_pod_counts_as_killed_that_has_no_process_any_more(answer: Outcome, is_killed: bool) -> None:
+    made = Remembered()
+    made.answered(answer)
+    assert (HOG in made.memory.killed) is is_killed
+
+
+def test_a_killed_pod_counts_as_such_until_it_has_processes_or_is_gone() -> None:
+    made = Remembered()
+    made.answered(outcome("cgroup", Result.DONE, sent_ns=SENT_NS, killed_tasks=3))
+    made.measured(node(hog_mib=0))
+    assert made.memory.killed == {HOG}
+    killed = made.memory
+    made.take(NodeMeasured(node(), SETTINGS.pending_max_ns, keeps_released=False, populated=frozenset({HOG, OTHER})))
+    assert made.memory.killed == frozenset()
+    made.memory = killed
+    made.measured(replace(node(), pods=node().pods[1:]))
+    assert made.memory.killed == frozenset()
+
+
 def test_what_is_not_set_is_not_in_a_frame() -> None:
     (entry,) = Remembered().memory.pending
     assert entry == PendingRelease(HOG, SENT_NS, 200 * MIB)

@@ -14,17 +14,19 @@ from koordebpf.state.view import PodView
 
 
 def candidates_of(
-    current: Round, feature: str, *, needs_memory: bool = True
+    current: Round, feature: str, *, needs_memory: bool = True, for_cpu: bool = False
 ) -> tuple[tuple[PodView, ...], tuple[Excluded, ...]]:
     """Split the node's best-effort pods into candidates and excluded ones; other pods are in neither.
 
     A candidate carries the label koordinator.sh/qosClass=BE exactly, or stands for one that does
     (`exemptions.judged`), lets the feature evict it, is neither finished nor already leaving, has memory that was
     measured if it is evicted for CPU, and its eviction would free it.
+    For CPU a pod that was killed is none while no process is in it.
     Koordinator takes finished and unmeasured pods too; they can only waste a round. With `strict_compat` the unmeasured
     ones are candidates.
     """
-    why_not = excluding_now(current, feature, needs_usage=needs_memory and not current.settings.strict_compat)
+    needs_usage = needs_memory and not for_cpu and not current.settings.strict_compat
+    why_not = excluding_now(current, feature, needs_usage=needs_usage, for_cpu=for_cpu)
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in current.view.pods:
@@ -51,15 +53,20 @@ def _excluded_by_label(pod: PodView) -> Reason:
     return "label_unknown", f"its label {QOS_LABEL} is {pod.koord_qos_label!r}; only exactly 'BE' counts"
 
 
-def excluding_now(current: Round, feature: str, *, needs_usage: bool) -> Callable[[PodView], Reason | None]:
+def excluding_now(
+    current: Round, feature: str, *, needs_usage: bool, for_cpu: bool = False
+) -> Callable[[PodView], Reason | None]:
     """Return a function for code and reason why this feature cannot evict a pod now, None where it may."""
     barred, refused, view, now_ns = current.barred, current.refused, current.view, current.view.now_ns
     policies = current.settings.exemptions.policies
+    killed = view.killed if for_cpu else frozenset[str]()
     is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"
 
     def why(pod: PodView) -> Reason | None:
         if (found := barred.get(pod.uid)) is not None:
             return found
+        if pod.uid in killed:
+            return "killed", "it was killed and has had no process since: it uses no CPU"
         policy = pod.eviction_policy
         is_kept = policy is not None and not allows_eviction(policy, feature)
         if is_kept and is_honoured(policies, pod.namespace, view):

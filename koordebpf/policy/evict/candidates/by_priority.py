@@ -14,7 +14,7 @@ from koordebpf.state.view import PodView
 
 
 def candidates_by_priority(
-    current: Round, feature: str, highest: int, *, needs_usage: bool
+    current: Round, feature: str, highest: int, *, needs_usage: bool, for_cpu: bool = False
 ) -> tuple[tuple[PodView, ...], tuple[Excluded, ...]]:
     """Split the pods into candidates and excluded ones; a pod above `highest` that asks for no eviction is in neither.
 
@@ -22,7 +22,7 @@ def candidates_by_priority(
     carries the label koordinator.sh/eviction-enabled=true. Koordinator asks for a measured usage in both features; here
     only the one that counts usage does, unless with `strict_compat`.
     """
-    why_not = excluding_now(current, feature, needs_usage=needs_usage)
+    why_not = excluding_now(current, feature, needs_usage=needs_usage, for_cpu=for_cpu)
     candidates: list[PodView] = []
     excluded: list[Excluded] = []
     for pod in current.view.pods:
