@@ -7,7 +7,7 @@ import json
 import shlex
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,17 @@ class GuestAgent:
 
         Raises:  GuestFailed: it has not, and its last lines.
         """
+        self.wait_until(lambda: text in self.log(), f"the agent did not log {text!r}", timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], what_not: str, timeout_s: float = 240) -> None:
+        """Wait until a condition is true while the agent runs.
+
+        Raises:  GuestFailed: it is not, and the agent's last lines.
+        """
         deadline = time.monotonic() + patience(timeout_s)
-        while text not in self.log():
+        while not condition():
             if time.monotonic() > deadline or not self.is_active():
-                raise GuestFailed(f"the agent did not log {text!r}:\n{self.last_lines()}")
+                raise GuestFailed(f"{what_not}:\n{self.last_lines()}")
             time.sleep(0.5)
 
     def holds(self) -> set[str]:
@@ -78,18 +85,6 @@ class GuestAgent:
         """Return the audit lines of rounds that had victims."""
         *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
         return [line for line in map(json.loads, whole) if line.get("outcomes")]
-
-    def wait_for_eviction(self, number: int = 1, timeout_s: float = 240) -> dict[str, Any]:
-        """Wait for an audit line with victims, counted from 1; return it.
-
-        Raises:  GuestFailed: there is none, and the agent's last lines.
-        """
-        deadline = time.monotonic() + patience(timeout_s)
-        while len(lines := self.evictions()) < number:
-            if time.monotonic() > deadline or not self.is_active():
-                raise GuestFailed(f"no eviction {number}:\n{self.last_lines()}")
-            time.sleep(0.5)
-        return lines[number - 1]
 
     def stop(self, timeout_s: float = 30) -> str:
         """End it by SIGTERM; return what it has logged.

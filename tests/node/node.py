@@ -119,13 +119,19 @@ class GuestNode:
         kib = {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in lines)}
         return 100 - 100 * kib["MemAvailable"] // kib["MemTotal"]
 
-    def let_hog_eat(self, name: str, mib: int, rate_mib_s: int = 0) -> None:
-        """Let an idle hog of the saved state allocate."""
+    def prepare_hog(self, name: str, mib: int, rate_mib_s: int = 0) -> None:
+        """Say what an idle hog of the saved state is to allocate once it is woken."""
+        arguments = f"--mib {mib} --rate-mib-s {rate_mib_s} --hold 600"
+        self.guest.check(f"echo '{arguments}' >/proc/{self._pid_of(name)}/root/tmp/hog")
+
+    def wake_hog(self, name: str) -> None:
+        """Let a hog that was prepared allocate."""
+        self.guest.check(f"kill -USR1 {self._pid_of(name)}")
+
+    def _pid_of(self, name: str) -> int:
         pod = self.pod(name)
         assert pod is not None, name
-        pid = self.first_pid(pod)
-        arguments = f"--mib {mib} --rate-mib-s {rate_mib_s} --hold 600"
-        self.guest.check(f"echo '{arguments}' >/proc/{pid}/root/tmp/hog && kill -USR1 {pid}")
+        return self.first_pid(pod)
 
     def set_thresholds(self, **thresholds: object) -> None:
         """Create this node's NodeSLO, or change it."""

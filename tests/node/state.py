@@ -54,7 +54,7 @@ def warm_pods(node_name: str) -> list[Object]:
 
 
 def idle_hog(name: str, node_name: str, *, stubborn_s: int | None = None) -> Object:
-    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.let_hog_eat`).
+    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.wake_hog`).
 
     A stubborn one ignores SIGTERM and has that grace period.
     """

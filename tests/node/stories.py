@@ -12,18 +12,36 @@ _HOG_MIB, _RATE_MIB_S = 1200, 60
 OTHERS = ("web", "batch")
 
 
-def fill(node: GuestNode, hog: str = "hog") -> None:
-    """Set a threshold that an idle hog will cross, and let it allocate."""
+def prepare(node: GuestNode, hog: str = "hog") -> None:
+    """Say what an idle hog is to allocate: enough to cross the threshold that `cross` sets, alone."""
+    node.prepare_hog(hog, _HOG_MIB, _RATE_MIB_S)
+
+
+def cross(node: GuestNode, hog: str = "hog") -> None:
+    """Set a threshold, and let the hog that was prepared cross it."""
     threshold = node.used_percent() + _ABOVE_PERCENT
     node.set_thresholds(memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=threshold - 2)
-    node.let_hog_eat(hog, _HOG_MIB, rate_mib_s=_RATE_MIB_S)
+    node.wake_hog(hog)
 
 
-def expect_only(agent: GuestAgent, hog: str = "hog") -> dict[str, Any]:
-    """Wait for the agent's first eviction, which has to be the hog's and done; return its line of the audit."""
-    line = agent.wait_for_eviction()
-    assert [(outcome["name"], outcome["result"]) for outcome in line["outcomes"]] == [(hog, "done")]
-    return line
+def fill(node: GuestNode, hog: str = "hog") -> None:
+    """Let an idle hog cross a threshold."""
+    prepare(node, hog)
+    cross(node, hog)
+
+
+def expect_only(agent: GuestAgent, hog: str = "hog") -> None:
+    """Wait until the agent has evicted the hog, and expect that it has tried to evict no other pod.
+
+    Raises:  GuestFailed: it has not, and the agent's last lines.
+    """
+    agent.wait_until(lambda: any(each["result"] == "done" for each in outcomes(agent)), f"{hog} is not evicted")
+    assert {outcome["name"] for outcome in outcomes(agent)} == {hog}
+
+
+def outcomes(agent: GuestAgent) -> list[dict[str, Any]]:
+    """Return what came of each victim, of all rounds."""
+    return [outcome for line in agent.evictions() for outcome in line["outcomes"]]
 
 
 def expect_gone(node: GuestNode, name: str = "hog") -> None:

@@ -19,7 +19,7 @@ from tests.node.node import GuestNode, is_running, was_never_restarted
 from tests.node.state import idle_hog
 
 ABOVE_PERCENT = 15  # of the node's memory above what it uses at rest
-HOG_MIB = 1000
+HOG_MIB, RATE_MIB_S = 1000, 60
 BE = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
 QUOTA = f"{BE}/cpu.max"
 NO_QUOTA = "max 100000"
@@ -50,7 +50,8 @@ class Story:
         self.deployment.configure(memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=threshold - 2)
         pod = self.node.pod(name)
         assert pod is not None
-        self.node.let_hog_eat(name, HOG_MIB, rate_mib_s=60)
+        self.node.prepare_hog(name, HOG_MIB, RATE_MIB_S)
+        self.node.wake_hog(name)
         return pod
 
     def outcomes(self, agent: str, result: str) -> list[Mapping[str, Any]]:
