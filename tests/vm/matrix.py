@@ -57,15 +57,11 @@ def _host(*names: str) -> tuple[str, ...]:
 # What the kernel does and says. An emulated second costs five to ten: starting the agent alone takes fifteen, and what
 # it does afterwards is the same on every kernel.
 _SIGNALS = _host("test_signals*", "test_psi_live")
-_CGROUPS = _host(
-    "test_cgroupfs_live",
-    "test_collector",
-    "test_memory_comes_back",
-    "test_kill",
-    "test_kill_nested",
-    "test_page_faults",
-)
-_KERNEL = (*_SIGNALS, *_CGROUPS, *_host("test_shares"))
+_SHARES = _host("test_shares")
+_CGROUPS = _host("test_cgroupfs_live", "test_collector")
+# How cgroups die and give memory back: with cgroup v2 on the oldest and the newest kernel, with v1 on the live one.
+_DEATHS = _host("test_memory_comes_back", "test_kill", "test_kill_nested", "test_page_faults")
+_KERNEL = (*_SIGNALS, *_CGROUPS, *_DEATHS, *_SHARES)
 
 _LOST_ENDS = "tests/host/test_signals_lost_ends.py::test_ends_that_are_passed_over_leave_no_task_stalled"
 _FROZEN = tuple(
@@ -75,7 +71,6 @@ _FROZEN = tuple(
         "the_command_thaws_it_where_no_agent_follows[frozen]",
     )
 )
-_CHAIN = "tests/host/test_kill_nested.py::test_a_process_at_the_end_of_a_chain_dies"
 
 # An agent that acts, whose tenants, clients or own machine mean no good: on one kernel with cgroup v2, and of each
 # story the case that ends in the kernel's own files. The others differ before that, in what is the same on cgroup v1.
@@ -117,7 +112,7 @@ _WHOLE_AGENT = tuple(
 MATRIX = (
     # It runs before the host tests: what it leaves out, those compile for the machines after it. Here that would take a
     # minute.
-    Variant("6.1", "v2", tests=(*_KERNEL, f"--deselect={_LOST_ENDS}")),
+    Variant("6.1", "v2", tests=(*_SIGNALS, *_CGROUPS, *_SHARES, f"--deselect={_LOST_ENDS}")),
     # What a killed agent leaves depends on how its programs attach: the oldest and the newest way. Every machine is
     # searched after its tests for what they left. Before cgroup.kill (5.14) it may also leave a pod frozen.
     Variant("5.10", "v2", tests=(*_KERNEL, *_host("test_left_behind"), *_FROZEN)),
@@ -133,8 +128,6 @@ MATRIX = (
             *_host("test_signals", "test_signals_cgroups", "test_signals_scan"),
             *_CGROUPS,
             *_host("test_successor_cpuset"),
-            # Making and removing each takes minutes here; that they are beyond PATH_MAX is no kernel's doing.
-            *(f"--deselect={_CHAIN}[{site}-2300]" for site in ("v1-freezer", "v1-bare")),
         ),
     ),
     Variant(
