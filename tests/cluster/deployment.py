@@ -33,10 +33,14 @@ _MODES = {"observe": AGENT, "enforce": f"{AGENT}-enforce"}
 class Deployment:
     """A cluster with every controller and the scheduler, into which deploy/ is applied as its README says.
 
-    `folder` is the copy of deploy/, `node_name` the one node's. The components that a cluster may take are taken.
+    `folder` is the copy of deploy/, `node_name` the one node's, `slower` how many times longer than here everything may
+    take there. The components that a cluster may take are taken.
     """
 
-    def __init__(self, cluster: ControlPlane, binaries: Binaries, node_name: str, folder: Path) -> None:
+    def __init__(
+        self, cluster: ControlPlane, binaries: Binaries, node_name: str, folder: Path, *, slower: float = 1
+    ) -> None:
+        self._slower = slower
         self.cluster = cluster
         self.api = cluster.api
         self.node_name = node_name
@@ -92,7 +96,7 @@ class Deployment:
                 ["sh", "-c", line],
                 cwd=self.folder.parent,
                 env=environment,
-                timeout=patience(_TIMEOUT_S),
+                timeout=patience(self._slower * _TIMEOUT_S),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -104,7 +108,7 @@ class Deployment:
 
         if _LOOKS & set(line.split()):
             with contextlib.suppress(TimeoutError):
-                until(is_shown, line, 60)
+                until(is_shown, line, self._slower * 60)
                 return
         elif is_shown():
             return
@@ -126,9 +130,9 @@ class Deployment:
 
     def rolled_out(self, mode: str) -> str:
         """Wait until the node's agent is this mode's, of the newest revision, and Ready; return its pod's name."""
-        timeout = f"--timeout={patience(_TIMEOUT_S):.0f}s"
+        timeout = f"--timeout={patience(self._slower * _TIMEOUT_S):.0f}s"
         self.kubectl("-n", NAMESPACE, "rollout", "status", f"daemonset/{_MODES[mode]}", timeout)
-        found: str = until(lambda: self._agent(mode), f"an agent that is there to {mode}", _TIMEOUT_S)
+        found: str = until(lambda: self._agent(mode), f"an agent that is there to {mode}", self._slower * _TIMEOUT_S)
         return found
 
     def logs(self, pod: str) -> list[Mapping[str, Any]]:
@@ -144,7 +148,7 @@ class Deployment:
             return next((message for message in messages if text in message), None)
 
         try:
-            return str(until(find, text, 60))
+            return str(until(find, text, self._slower * 60))
         except TimeoutError:
             raise AssertionError(f"{pod} did not say {text!r}:{self.diagnostics()}") from None
 

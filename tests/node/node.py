@@ -24,7 +24,7 @@ from tests.node.network import HOST_ADDRESS
 from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved
 
 _RENEWED_S = 30
-_SLOWER = 4  # an emulated node than a real one, where the machine does other work, too
+SLOWER = 4  # an emulated node than a real one, where the machine does other work, too
 _IMPORT_S = 900  # an emulated CPU unpacks 120 MB in three minutes
 _JOURNAL_LINES = 150
 _EVENTS = 30
@@ -55,7 +55,7 @@ class GuestNode:
             self.guest = Guest.restore(saved.image.kernel, saved.image.initrd, saved.folder, folder)
             try:
                 wait_for(
-                    lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), _SLOWER * _RENEWED_S
+                    lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), SLOWER * _RENEWED_S
                 )
             except BaseException:
                 self.guest.close()
@@ -80,7 +80,7 @@ class GuestNode:
 
         Raises:  TimeoutError: it is not in time, and what it was.
         """
-        wait_for(condition, what, (), _SLOWER * timeout_s)
+        wait_for(condition, what, (), SLOWER * timeout_s)
 
     def condition(self, kind: str) -> Object:
         """Return one of the Node's conditions."""
@@ -95,7 +95,7 @@ class GuestNode:
         """Create a pod; return it once it runs."""
         self.api.create(pod)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        wait_for(lambda: is_running(self.pod(name, namespace)), f"{name} does not run", (), _SLOWER * timeout_s)
+        wait_for(lambda: is_running(self.pod(name, namespace)), f"{name} does not run", (), SLOWER * timeout_s)
         made = self.pod(name, namespace)
         assert made is not None
         return made

@@ -19,7 +19,7 @@ TOPICS = {
     "test_suppress": "suppression in systemd's slices",
     "test_deployed": "the DaemonSet of deploy/",
     "test_disturbed": "restarts, a reboot, a full disk, clocks",
-    "test_beside": "beside the kernel's, the kubelet's and systemd's own kills",
+    "test_beside": "beside the kernel's and the kubelet's own kills",
 }
 
 

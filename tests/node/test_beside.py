@@ -1,4 +1,4 @@
-"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. None acts twice."""
+"""Others that kill for memory on the same node: the kernel, the kubelet. None acts twice."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ FAR = {"memoryEvictThresholdPercent": 98, "memoryEvictLowerPercent": 95}
 KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 HOG_MIB = 1000
 LIMITED = "/bin/hog --mib 20 --hold 600 & /bin/hog --mib 300 --hold 600; wait"
-THRASHING = (
-    "busybox dd if=/dev/zero of=/tmp/f bs=1M count=120 2>/dev/null; while :; do busybox cat /tmp/f >/dev/null; done"
-)
-OOMD = """
-mkdir -p /run/systemd/oomd.conf.d
-printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/run/systemd/oomd.conf.d/fast.conf
-systemctl start systemd-oomd
-systemctl set-property --runtime kubepods-burstable.slice \\
-    ManagedOOMMemoryPressure=kill ManagedOOMMemoryPressureLimit=5%
-"""
 
 
 def phase(node: GuestNode, name: str) -> str:
@@ -69,18 +59,3 @@ def test_who_the_kubelet_evicts_is_not_evicted_again(node: GuestNode) -> None:
     assert {outcome["name"] for outcome in outcomes(agent)} <= {"second"}
     expect_others_alive(node)
     agent.stop()
-
-
-def test_who_systemd_oomd_kills_is_not_evicted_again(node: GuestNode) -> None:
-    node.set_thresholds(**FAR)
-    agent = node.agent("--enforce")
-    node.guest.check(OOMD)
-    # WHEN a pod reclaims at its own limit all the time
-    thrashing = pod("thrashing", node.name, "/bin/sh", "-c", THRASHING, limits={"memory": "24Mi"})
-    node.api.create(thrashing)
-    # THEN systemd-oomd kills it, and the agent, which sees the memory of the node free, evicts none
-    node.until(lambda: "Killed" in node.guest.check("journalctl -u systemd-oomd -o cat --no-pager"), "oomd kills", 120)
-    node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "the pod has ended")
-    expect_others_alive(node)
-    agent.stop()
-    assert agent.evictions() == []

@@ -15,7 +15,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.deployment import Deployment
 from tests.cluster.objects import NAMESPACE, reasons
 from tests.node.followed import GuestFollowed
-from tests.node.node import GuestNode, is_running, was_never_restarted
+from tests.node.node import SLOWER, GuestNode, is_running, was_never_restarted
 from tests.node.state import idle_hog
 
 ABOVE_PERCENT = 15  # of the node's memory above what it uses at rest
@@ -82,7 +82,8 @@ def story(
     shared_node: GuestNode, binaries: Binaries, agent_image: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Story]:
     shared_node.import_image(agent_image)
-    deployment = Deployment(shared_node.cluster, binaries, shared_node.name, tmp_path_factory.mktemp("deployment"))
+    folder = tmp_path_factory.mktemp("deployment")
+    deployment = Deployment(shared_node.cluster, binaries, shared_node.name, folder, slower=SLOWER)
     try:
         users = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
         shared_node.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
@@ -92,7 +93,9 @@ def story(
 
 
 def test_the_agent_watches_and_every_signal_works(story: Story) -> None:
-    story.deployment.apply("observe")
+    # What the saved state has of deploy/ was created by the tests.
+    story.deployment.kubectl("apply", "--server-side", "--force-conflicts", "-k", "deploy/overlays/observe")
+    story.deployment.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
     agent = story.deployment.rolled_out("observe")
     story.deployment.said(agent, "dry run: nothing is evicted")
     answer = json.loads(
@@ -111,19 +114,20 @@ def test_an_observer_reports_and_evicts_no_pod(story: Story) -> None:
     assert is_running(story.node.pod("hog"))
     story.deployment.configure(**AMPLE)
     story.node.api.delete(hog)
-    story.node.api.wait_gone(hog)
+    story.node.until(lambda: story.node.pod(hog["metadata"]["name"]) is None, "the hog's object is gone")
 
 
 def test_by_the_api_only_the_hog_is_evicted(story: Story) -> None:
     story.deployment.add_to_pool()
     story.node.add(idle_hog("by-api", story.node.name))
     story.deployment.apply("enforce")
+    story.deployment.kubectl("label", "node", "-l", "pool=batch", "koordebpf.io/mode=enforce")
     agent = story.deployment.rolled_out("enforce")
     story.deployment.said(agent, "enforcing by api")
     hog = story.fill("by-api")
     (outcome,) = story.outcomes(agent, "done")
     assert outcome["name"] == "by-api"
-    story.node.api.wait_gone(hog)
+    story.node.until(lambda: story.node.pod(hog["metadata"]["name"]) is None, "the hog's object is gone")
     events = story.node.api.items("v1", "Event", "default", fieldSelector="source=koordebpf")
     assert ("by-api", "evictPodSuccess") in reasons(events)
     assert story.others_live()
