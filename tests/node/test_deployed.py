@@ -9,26 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.agent_image import IMAGE
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.deployment import Deployment
 from tests.cluster.objects import NAMESPACE, reasons
-from tests.node.followed import GuestFollowed
 from tests.node.node import SLOWER, GuestNode, is_running, was_never_restarted
 from tests.node.state import idle_hog
 
 ABOVE_PERCENT = 15  # of the node's memory above what it uses at rest
 HOG_MIB, RATE_MIB_S = 1000, 60
-BE = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
-QUOTA = f"{BE}/cpu.max"
-NO_QUOTA = "max 100000"
 AMPLE = {"memoryEvictThresholdPercent": 95, "memoryEvictLowerPercent": 90}
-HELD = {**AMPLE, "cpuSuppressThresholdPercent": 60, "cpuSuppressPolicy": "cfsQuota"}
-LIFTED_S = 1.0  # ten times as long as the agent lets a reset by systemd stand
 ROLL_OUT_S = 120
-# What an agent may write of best-effort pods and of those that live through the story.
-WRITTEN = r"cpu\.max|cpu\.weight|cpu\.idle|cpuset\.cpus|memory\.high|memory\.max|memory\.low|memory\.min|io\.max"
 
 
 class Story:
@@ -36,13 +27,6 @@ class Story:
 
     def __init__(self, node: GuestNode, deployment: Deployment) -> None:
         self.node, self.deployment = node, deployment
-        self.before = self.files()
-
-    def files(self) -> str:
-        """Return what every file holds that an agent may write: of best-effort pods, and of those that live on."""
-        live = " ".join(self.node.cgroup(pod) for pod in map(self.node.pod, ("web", "batch")) if pod is not None)
-        found = f"{{ find {BE} -maxdepth 1; find {live}; }} | grep -E '/({WRITTEN})$' | sort"
-        return self.node.guest.check(f"{found} | while read -r file; do echo $file: $(cat $file); done")
 
     def fill(self, name: str) -> Object:
         """Let a hog take the node over a threshold that it alone crosses; return its pod."""
@@ -63,13 +47,6 @@ class Story:
 
         self.node.until(found, f"a victim that is {result}", ROLL_OUT_S)
         return found()
-
-    def give_executor(self, name: str, before: str) -> str:
-        """Let the agent evict by another executor; return its pod."""
-        old, new = (f"\n  type: {each}\n  # Executor cri" for each in (before, name))
-        self.deployment.edit("base/agent/config.yaml", old, new)
-        self.deployment.apply("enforce")
-        return self.deployment.rolled_out("enforce")
 
     def others_live(self) -> bool:
         """Tell whether the pods that are to live do, and were never started again."""
@@ -131,43 +108,3 @@ def test_by_the_api_only_the_hog_is_evicted(story: Story) -> None:
     events = story.node.api.items("v1", "Event", "default", fieldSelector="source=koordebpf")
     assert ("by-api", "evictPodSuccess") in reasons(events)
     assert story.others_live()
-
-
-@pytest.mark.parametrize(("executor", "before"), [("cri", "api"), ("cgroup", "cri")])
-def test_by_another_executor_only_the_hog_ends(story: Story, executor: str, before: str) -> None:
-    story.deployment.configure(**AMPLE)
-    name = f"by-{executor}"
-    story.node.add(idle_hog(name, story.node.name))
-    agent = story.give_executor(executor, before)
-    story.deployment.said(agent, f"enforcing by {executor}")
-    hog = story.fill(name)
-    (outcome,) = story.outcomes(agent, "done")
-    assert outcome["name"] == name
-    procs = f"find {story.node.cgroup(hog)} -name cgroup.procs | xargs -r cat"
-    story.node.until(lambda: not story.node.guest.run(procs).text.strip(), "every process of the hog is gone")
-    assert story.others_live()
-    story.node.api.delete(hog)
-
-
-def test_an_upgrade_and_its_roll_back_lift_no_limit(story: Story) -> None:
-    story.deployment.configure(**HELD)
-    story.node.until(lambda: story.node.guest.check(f"cat {QUOTA}").strip() != NO_QUOTA, "best-effort pods are held")
-    story.node.tag_image(IMAGE, f"{IMAGE}.next")
-    for old, new in (("0.1.0", "0.1.0.next"), ("0.1.0.next", "0.1.0")):
-        before = story.deployment.rolled_out("enforce")
-        with GuestFollowed(story.node.guest, QUOTA) as followed:
-            story.deployment.edit("overlays/enforce/kustomization.yaml", f"newTag: {old}\n", f"newTag: {new}\n")
-            story.deployment.apply("enforce")
-            after = story.deployment.rolled_out("enforce")
-            assert after != before
-            story.deployment.said(after, "the agent before this one has ended: this one acts now")
-            spans = followed.spans()
-        assert [span for span in spans if span.value == NO_QUOTA and span.seconds >= LIFTED_S] == []
-    assert story.others_live()
-
-
-def test_after_its_removal_every_slice_is_as_before(story: Story) -> None:
-    story.deployment.kubectl("delete", "--wait", "-k", "deploy/overlays/enforce")
-    story.node.until(lambda: not story.node.api.items("v1", "Pod", NAMESPACE), "the agents are gone")
-    assert story.files() == story.before
-    assert "koordebpf" not in story.node.guest.check("ls /run")
