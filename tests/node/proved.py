@@ -18,7 +18,7 @@ TOPICS = {
     "test_evict": "eviction",
     "test_suppress": "suppression in systemd's slices",
     "test_deployed": "the DaemonSet of deploy/",
-    "test_disturbed": "restarts, a reboot, a full disk, clocks",
+    "test_disturbed": "restarts, clocks, a pause",
     "test_beside": "beside the kernel's and the kubelet's own kills",
 }
 

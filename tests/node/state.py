@@ -29,10 +29,7 @@ _PLANE_TAR = "plane.tar"
 _READY_S = 240
 _PODS_S = 180
 # `wait` is what a signal interrupts; busybox's sleep would be waited for to its end.
-_IDLE = "while :; do sleep 100000 & wait; done"
-_IDLE_HOG = f"trap 'read a </tmp/hog; exec /bin/hog $a' USR1; {_IDLE}"
-# SIGTERM is the first process's alone.
-_STUBBORN_HOG = f"trap '' TERM; trap 'read a </tmp/hog; /bin/hog $a &' USR1; {_IDLE}"
+_IDLE_HOG = "trap 'read a </tmp/hog; exec /bin/hog $a' USR1; while :; do sleep 100000 & wait; done"
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -53,13 +50,8 @@ def warm_pods(node_name: str) -> list[Object]:
     return [web, pod("batch", node_name), idle_hog("hog", node_name)]
 
 
-def idle_hog(name: str, node_name: str, *, stubborn_s: int | None = None) -> Object:
-    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.wake_hog`).
-
-    A stubborn one ignores SIGTERM and has that grace period.
-    """
-    if stubborn_s is not None:
-        return pod(name, node_name, "/bin/sh", "-c", _STUBBORN_HOG, grace_s=stubborn_s)
+def idle_hog(name: str, node_name: str) -> Object:
+    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.wake_hog`)."""
     return pod(name, node_name, "/bin/sh", "-c", _IDLE_HOG)
 
 

@@ -1,16 +1,13 @@
-"""What else happens to a node while best-effort pods are held: restarts, a reboot, a full disk, clocks, a pause."""
+"""What else happens to a node while best-effort pods are held: restarts, a clock that is set, a pause."""
 
 from __future__ import annotations
 
 import time
 
-import pytest
-
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
 from tests.node.node import GuestNode
-from tests.node.state import idle_hog
-from tests.node.stories import cross, expect_gone, expect_only, expect_others_alive, fill, outcomes, prepare
+from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill
 
 QUOTA = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cpu.max"
 NO_QUOTA = "max 100000"
@@ -71,45 +68,4 @@ def test_nothing_is_evicted_or_lifted_for_it(node: GuestNode) -> None:
     expect_gone(node)
     expect_others_alive(node)
     agent.stop()
-    assert quota(node) == NO_QUOTA
-
-
-def test_a_full_disk_keeps_no_hog_alive(node: GuestNode) -> None:
-    agent = hold(node)
-    node.add(idle_hog("later", node.name))
-    for hog in ("hog", "later"):
-        prepare(node, hog)
-    node.guest.run("cat /dev/zero >/var/full", 240)
-    assert node.guest.run("echo a line >/var/line").code
-    cross(node)
-    expect_gone(node)
-    assert quota(node) != NO_QUOTA
-    # AND once there is room the audit has its lines again
-    node.guest.check("rm /var/full /var/line")
-    cross(node, "later")
-    agent.wait_until(lambda: any(each["name"] == "later" for each in outcomes(agent)), "no line of the audit")
-    expect_gone(node, "later")
-    expect_others_alive(node)
-    agent.stop()
-    assert quota(node) == NO_QUOTA
-
-
-@pytest.mark.parametrize("command", ["systemctl reboot", "echo b >/proc/sysrq-trigger"], ids=["reboot", "reset"])
-def test_after_a_reboot_during_an_eviction_no_other_pod_is_evicted(node: GuestNode, command: str) -> None:
-    # GIVEN a node that holds best-effort pods, and a pod that is evicted and does not end
-    agent = hold(node)
-    node.add(idle_hog("stubborn", node.name, stubborn_s=600))
-    fill(node, "stubborn")
-    expect_only(agent, "stubborn")
-    # WHEN the node boots again
-    node.guest.reboot(command)
-    # THEN nothing holds a pod any more, an agent starts as on a fresh node, and evicts no other pod
-    node.until(lambda: not node.guest.run(f"test -e {QUOTA}").code, "the kubelet has made its slices")
-    assert quota(node) == NO_QUOTA
-    after = hold(node)
-    time.sleep(SETTLED_S)
-    assert {outcome["name"] for outcome in outcomes(after)} <= {"stubborn"}
-    assert "Traceback" not in after.log()
-    node.until(lambda: node.pod("stubborn") is None, "the evicted pod is gone")
-    after.stop()
     assert quota(node) == NO_QUOTA
