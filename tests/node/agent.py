@@ -27,7 +27,7 @@ _LAST_LINES = 40
 
 
 class GuestAgent:
-    """`koordebpf run` on the guest, from its first round on; `stop()` ends it by SIGTERM.
+    """`koordebpf run` on the guest, from its first round on; `stop()` ends it by SIGTERM, twice is harmless.
 
     Args:
         guest: where.
@@ -39,6 +39,7 @@ class GuestAgent:
     def __init__(self, guest: Guest, node_name: str, kubeconfig: bytes, arguments: Sequence[str]) -> None:
         self._guest = guest
         self._before = there(guest)
+        self._has_stopped = False
         bring_source(guest)
         guest.write(_CONFIG, kubeconfig)
         command = ["python3", "-m", "koordebpf", "run", "--source", "api", "--kubeconfig", _CONFIG]
@@ -91,7 +92,10 @@ class GuestAgent:
 
         Raises:  GuestFailed: it left BPF programs, cgroups or mounts.
         """
+        if self._has_stopped:
+            return self.log()
         self._guest.check(f"systemctl stop {_UNIT}", timeout_s)
+        self._has_stopped = True
         if left := left_since(self._guest, self._before):
             raise GuestFailed(f"the agent left {', '.join(sorted(left))}")
         return self.log()

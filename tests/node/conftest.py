@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import slow
 from tests.cluster.agent_image import obtain_image
+from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
+from tests.cluster.objects import pod as pod_object
 from tests.node import image, state
+from tests.node.agent import GuestAgent
 from tests.node.guest import Machine
 from tests.node.image import SUITES, Image
 from tests.node.network import enter_own_network
 from tests.node.node import GuestNode
+from tests.node.pods import SLEEP
 from tests.node.proved import gathered, table
 from tests.node.state import Saved
+
+_MODES = {"observe": "--dry-run", "enforce": "--enforce"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,3 +109,32 @@ def shared_node(saved_node: Saved) -> Iterator[GuestNode]:
 def node(saved_node: Saved) -> Iterator[GuestNode]:
     """A node of the test's own."""
     yield from _restored(saved_node)
+
+
+@pytest.fixture
+def pod(node: GuestNode) -> Callable[..., Object]:
+    """Start a pod on the test's node, and return it once it runs: `pod("more", qos="LS", load=HOG)`."""
+
+    def add(
+        name: str, qos: str = "BE", priority: str = "koord-batch", load: Sequence[str] = SLEEP, **more: Any
+    ) -> Object:
+        return node.add(pod_object(name, node.name, *load, qos=qos, priority=priority, **more))
+
+    return add
+
+
+@pytest.fixture
+def agent(node: GuestNode) -> Iterator[Callable[..., GuestAgent]]:
+    """Start the checkout's agent on the test's node: `agent("enforce", "--executor", "cgroup")`.
+
+    What the test has not stopped is stopped after it, and may leave nothing.
+    """
+    started: list[GuestAgent] = []
+
+    def start(mode: str, *arguments: str) -> GuestAgent:
+        started.append(node.agent(_MODES[mode], *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()

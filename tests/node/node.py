@@ -29,6 +29,7 @@ _IMPORT_S = 900  # an emulated CPU unpacks 120 MB in three minutes
 _JOURNAL_LINES = 150
 _EVENTS = 30
 _CGROUPS = "/sys/fs/cgroup"
+KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -107,11 +108,14 @@ class GuestNode:
         name = f"{above}-pod{pod['metadata']['uid'].replace('-', '_')}.slice"
         return "/".join(filter(None, (_CGROUPS, "kubepods.slice", f"{above}.slice" if kind else "", name)))
 
+    def scope(self, pod: Object) -> str:
+        """Return the cgroup in the guest of the pod's one container."""
+        (container,) = pod["status"]["containerStatuses"]
+        return f"{self.cgroup(pod)}/cri-containerd-{container['containerID'].rpartition('/')[2]}.scope"
+
     def first_pid(self, pod: Object) -> int:
         """Return the pid in the guest of the container's own process."""
-        (container,) = pod["status"]["containerStatuses"]
-        scope = f"cri-containerd-{container['containerID'].rpartition('/')[2]}.scope"
-        return int(self.guest.check(f"head -n 1 {self.cgroup(pod)}/{scope}/cgroup.procs"))
+        return int(self.guest.check(f"head -n 1 {self.scope(pod)}/cgroup.procs"))
 
     def used_percent(self) -> int:
         """Return how much of the guest's memory is in use."""

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, alone, digest_of, run
 from tests.cluster.control_plane import ControlPlane, Kept
-from tests.cluster.objects import BASE, install, pod
+from tests.cluster.objects import BASE, install
 from tests.cluster.processes import wait_for
 from tests.node.guest import SAVED, Guest, Machine
 from tests.node.image import Image, pack, unpack
 from tests.node.joining import join, pods_run
+from tests.node.pods import warm_pods
 from tests.vm.kernels import Say
 
 API_PORT = 6443  # of loopback in a network of its own
@@ -28,8 +28,6 @@ PLANE = "plane"
 _PLANE_TAR = "plane.tar"
 _READY_S = 240
 _PODS_S = 180
-# `wait` is what a signal interrupts; busybox's sleep would be waited for to its end.
-_IDLE_HOG = "trap 'read a </tmp/hog; exec /bin/hog $a' USR1; while :; do sleep 100000 & wait; done"
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -38,21 +36,6 @@ class Saved(msgspec.Struct, frozen=True):
     image: Image
     kubernetes: Path
     folder: Path
-
-
-def warm_pods(node_name: str) -> list[Object]:
-    """Return the pods of the saved state: one LS, one BE, and a BE one that allocates when it gets SIGUSR1."""
-    web = pod(
-        "web", node_name, qos="LS", priority="koord-prod", requests={"cpu": "200m", "memory": "64Mi"},
-        limits={"memory": "256Mi"},
-    )  # fmt: skip
-    web["spec"]["automountServiceAccountToken"] = True
-    return [web, pod("batch", node_name), idle_hog("hog", node_name)]
-
-
-def idle_hog(name: str, node_name: str) -> Object:
-    """Return a BE pod that allocates when it gets SIGUSR1 (`GuestNode.wake_hog`)."""
-    return pod(name, node_name, "/bin/sh", "-c", _IDLE_HOG)
 
 
 def obtain(image: Image, binaries: Binaries, machine: Machine, work: Path, say: Say) -> Saved:
@@ -87,7 +70,7 @@ def obtain(image: Image, binaries: Binaries, machine: Machine, work: Path, say: 
 # A saved machine is of one QEMU and its very arguments.
 def _key(machine: Machine) -> str:
     version = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, check=True).stdout
-    here = [Path(__file__).with_name(f"{name}.py") for name in ("state", "guest", "joining")]
+    here = [Path(__file__).with_name(f"{name}.py") for name in ("state", "guest", "joining", "pods")]
     sources = [*here, *sorted(BASE.glob("*.yaml"))]
     return digest_of([version, msgspec.json.encode(machine), *(path.read_bytes() for path in sources)])
 

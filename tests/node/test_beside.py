@@ -1,18 +1,32 @@
-"""Others that kill for memory on the same node: the kernel, the kubelet. None acts twice."""
+"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. None acts twice."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from tests.cluster.objects import pod
-from tests.node.node import GuestNode
-from tests.node.state import idle_hog
+from tests.cluster.api import Object
+from tests.cluster.objects import pod as pod_object
+from tests.node.agent import GuestAgent
+from tests.node.node import KUBELET_CONFIG, GuestNode
+from tests.node.pods import HOG
 from tests.node.stories import expect_gone, expect_others_alive, fill, outcomes
 
 FAR = {"memoryEvictThresholdPercent": 98, "memoryEvictLowerPercent": 95}
-KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 HOG_MIB = 1000
 LIMITED = "/bin/hog --mib 20 --hold 600 & /bin/hog --mib 300 --hold 600; wait"
+# It reads a file that is larger than its limit again and again.
+THRASHING = (
+    "/bin/busybox dd if=/dev/zero of=/tmp/f bs=1M count=120 2>/dev/null;"
+    " while :; do /bin/busybox cat /tmp/f >/dev/null; done"
+)
+OOMD = """
+mkdir -p /run/systemd/oomd.conf.d
+printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/run/systemd/oomd.conf.d/fast.conf
+systemctl start systemd-oomd
+systemctl set-property --runtime kubepods-burstable.slice \\
+    ManagedOOMMemoryPressure=kill ManagedOOMMemoryPressureLimit=5%
+"""
 
 
 def phase(node: GuestNode, name: str) -> str:
@@ -20,42 +34,61 @@ def phase(node: GuestNode, name: str) -> str:
     return found["status"].get("phase", "") if found else "gone"
 
 
-def test_a_pod_that_the_kernel_kills_whole_at_its_limit_is_no_eviction(node: GuestNode) -> None:
+def test_a_pod_that_the_kernel_kills_whole_at_its_limit_is_no_eviction(
+    node: GuestNode, agent: Callable[..., GuestAgent]
+) -> None:
     # GIVEN a pod of two processes, whose kubelet lets the kernel kill them together
     node.set_thresholds(**FAR)
-    agent = node.agent("--enforce")
-    one = pod("limited", node.name, "/bin/sh", "-c", LIMITED, limits={"memory": "100Mi"}, requests={"memory": "10Mi"})
-    node.api.create(one)
+    enforcing = agent("enforce")
+    limits, requests = {"memory": "100Mi"}, {"memory": "10Mi"}
+    node.api.create(pod_object("limited", node.name, "/bin/sh", "-c", LIMITED, limits=limits, requests=requests))
     # THEN it is the kernel that ended it, it is reported as that, once, and no pod is evicted
     node.until(lambda: phase(node, "limited") == "Failed", "the kernel kills it")
     found = node.pod("limited")
     assert found is not None
     (container,) = found["status"]["containerStatuses"]
     assert container["state"]["terminated"]["reason"] == "OOMKilled"
-    agent.wait_for_log("the kernel's OOM killer took ")
-    log = agent.stop()
+    enforcing.wait_for_log("the kernel's OOM killer took ")
+    log = enforcing.stop()
     assert len(re.findall(r"OOM killer took \S+ \(\d+\) of default/limited for its own limit", log)) == 1, log
-    assert agent.evictions() == []
+    assert enforcing.evictions() == []
     expect_others_alive(node)
 
 
-def test_who_the_kubelet_evicts_is_not_evicted_again(node: GuestNode) -> None:
+def test_who_the_kubelet_evicts_is_not_evicted_again(
+    node: GuestNode, agent: Callable[..., GuestAgent], pod: Callable[..., Object]
+) -> None:
     # GIVEN a kubelet whose own threshold the hog crosses, together with the agent's
-    node.add(idle_hog("second", node.name))
+    pod("second", load=HOG)
     available = int(node.guest.check("awk '/MemAvailable/ {print int($2 / 1024)}' /proc/meminfo")) - HOG_MIB // 2
     node.guest.check(f"sed -i 's/memory.available: .*/memory.available: {available}Mi/' {KUBELET_CONFIG}")
     node.guest.check("systemctl restart kubelet")
     node.set_thresholds(**FAR)
-    agent = node.agent("--enforce")
+    enforcing = agent("enforce")
     # WHEN the kubelet alone sees it
     node.prepare_hog("hog", HOG_MIB)
     node.wake_hog("hog")
     node.until(lambda: phase(node, "hog") in ("Failed", "gone"), "the kubelet evicts the hog")
     expect_gone(node)
-    assert agent.evictions() == []
+    assert enforcing.evictions() == []
     # AND when both do
     fill(node, "second")
     expect_gone(node, "second")
-    assert {outcome["name"] for outcome in outcomes(agent)} <= {"second"}
+    assert {outcome["name"] for outcome in outcomes(enforcing)} <= {"second"}
     expect_others_alive(node)
-    agent.stop()
+
+
+def test_who_systemd_oomd_kills_is_not_evicted_again(
+    node: GuestNode, agent: Callable[..., GuestAgent], pod: Callable[..., Object]
+) -> None:
+    node.set_thresholds(**FAR)
+    enforcing = agent("enforce")
+    node.guest.check(OOMD)
+    # WHEN a pod reclaims at its own limit all the time
+    pod("thrashing", load=("/bin/sh", "-c", THRASHING), limits={"memory": "24Mi"}, requests={"memory": "24Mi"})
+    # THEN systemd-oomd kills it, and the agent, which sees the node's memory free, evicts no pod
+    node.until(lambda: "Killed" in node.guest.check("journalctl -u systemd-oomd -o cat --no-pager"), "oomd kills", 120)
+    node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "the pod has ended")
+    expect_others_alive(node)
+    enforcing.stop()
+    assert enforcing.evictions() == []

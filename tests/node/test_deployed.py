@@ -9,17 +9,26 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.agent_image import IMAGE
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.deployment import Deployment
-from tests.cluster.objects import NAMESPACE, reasons
+from tests.cluster.objects import NAMESPACE, pod, reasons
+from tests.node.followed import GuestFollowed
 from tests.node.node import SLOWER, GuestNode, is_running, was_never_restarted
-from tests.node.state import idle_hog
+from tests.node.pods import HOG
 
 ABOVE_PERCENT = 15  # of the node's memory above what it uses at rest
 HOG_MIB, RATE_MIB_S = 1000, 60
+BE = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
+QUOTA = f"{BE}/cpu.max"
+NO_QUOTA = "max 100000"
 AMPLE = {"memoryEvictThresholdPercent": 95, "memoryEvictLowerPercent": 90}
+HELD = {**AMPLE, "cpuSuppressThresholdPercent": 90, "cpuSuppressPolicy": "cfsQuota"}
+LIFTED_S = 1.0  # ten times as long as the agent lets a reset by systemd stand
 ROLL_OUT_S = 120
+# What an agent may write of best-effort pods and of those that live through the story.
+WRITTEN = r"cpu\.max|cpu\.weight|cpu\.idle|cpuset\.cpus|memory\.high|memory\.max|memory\.low|memory\.min|io\.max"
 
 
 class Story:
@@ -27,16 +36,27 @@ class Story:
 
     def __init__(self, node: GuestNode, deployment: Deployment) -> None:
         self.node, self.deployment = node, deployment
+        self.before = self.files()
+
+    def files(self) -> str:
+        """Return what every file holds that an agent may write: of best-effort pods, and of those that live on."""
+        live = " ".join(self.node.cgroup(one) for one in map(self.node.pod, ("web", "batch")) if one is not None)
+        found = f"{{ find {BE} -maxdepth 1; find {live}; }} | grep -E '/({WRITTEN})$' | sort"
+        return self.node.guest.check(f"{found} | while read -r file; do echo $file: $(cat $file); done")
+
+    def add_hog(self, name: str) -> None:
+        """Start an idle hog."""
+        self.node.add(pod(name, self.node.name, *HOG))
 
     def fill(self, name: str) -> Object:
         """Let a hog take the node over a threshold that it alone crosses; return its pod."""
         threshold = self.node.used_percent() + ABOVE_PERCENT
         self.deployment.configure(memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=threshold - 2)
-        pod = self.node.pod(name)
-        assert pod is not None
+        hog = self.node.pod(name)
+        assert hog is not None
         self.node.prepare_hog(name, HOG_MIB, RATE_MIB_S)
         self.node.wake_hog(name)
-        return pod
+        return hog
 
     def outcomes(self, agent: str, result: str) -> list[Mapping[str, Any]]:
         """Wait for a plan whose victims came to this; return what came of each."""
@@ -48,10 +68,29 @@ class Story:
         self.node.until(found, f"a victim that is {result}", ROLL_OUT_S)
         return found()
 
+    def give_executor(self, name: str, before: str) -> str:
+        """Let the agent evict by another executor; return its pod."""
+        old, new = (f"\n  type: {each}\n  # Executor cri" for each in (before, name))
+        self.deployment.edit("base/agent/config.yaml", old, new)
+        self.deployment.apply("enforce")
+        return self.deployment.rolled_out("enforce")
+
+    def replace(self, old: str, new: str) -> None:
+        """Apply another image while best-effort pods are held; no limit may be lifted meanwhile."""
+        before = self.deployment.rolled_out("enforce")
+        with GuestFollowed(self.node.guest, QUOTA) as followed:
+            self.deployment.edit("overlays/enforce/kustomization.yaml", f"newTag: {old}\n", f"newTag: {new}\n")
+            self.deployment.apply("enforce")
+            after = self.deployment.rolled_out("enforce")
+            assert after != before
+            self.deployment.said(after, "the agent before this one has ended: this one acts now")
+            spans = followed.spans()
+        assert [span for span in spans if span.value == NO_QUOTA and span.seconds >= LIFTED_S] == []
+
     def others_live(self) -> bool:
         """Tell whether the pods that are to live do, and were never started again."""
         pods = [self.node.pod(name) for name in ("web", "batch")]
-        return all(pod and is_running(pod) and was_never_restarted(pod) for pod in pods)
+        return all(each and is_running(each) and was_never_restarted(each) for each in pods)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +135,7 @@ def test_an_observer_reports_and_evicts_no_pod(story: Story) -> None:
 
 def test_by_the_api_only_the_hog_is_evicted(story: Story) -> None:
     story.deployment.add_to_pool()
-    story.node.add(idle_hog("by-api", story.node.name))
+    story.add_hog("by-api")
     story.deployment.apply("enforce")
     story.deployment.kubectl("label", "node", "-l", "pool=batch", "koordebpf.io/mode=enforce")
     agent = story.deployment.rolled_out("enforce")
@@ -108,3 +147,35 @@ def test_by_the_api_only_the_hog_is_evicted(story: Story) -> None:
     events = story.node.api.items("v1", "Event", "default", fieldSelector="source=koordebpf")
     assert ("by-api", "evictPodSuccess") in reasons(events)
     assert story.others_live()
+
+
+@pytest.mark.parametrize(("executor", "before"), [("cri", "api"), ("cgroup", "cri")])
+def test_by_another_executor_only_the_hog_ends(story: Story, executor: str, before: str) -> None:
+    story.deployment.configure(**AMPLE)
+    name = f"by-{executor}"
+    story.add_hog(name)
+    agent = story.give_executor(executor, before)
+    story.deployment.said(agent, f"enforcing by {executor}")
+    hog = story.fill(name)
+    (outcome,) = story.outcomes(agent, "done")
+    assert outcome["name"] == name
+    procs = f"find {story.node.cgroup(hog)} -name cgroup.procs 2>/dev/null | xargs -r cat"
+    story.node.until(lambda: not story.node.guest.run(procs).text.strip(), "every process of the hog is gone")
+    assert story.others_live()
+    story.node.api.delete(hog)
+
+
+def test_an_upgrade_and_its_roll_back_lift_no_limit(story: Story) -> None:
+    story.deployment.configure(**HELD)
+    story.node.until(lambda: story.node.guest.check(f"cat {QUOTA}").strip() != NO_QUOTA, "best-effort pods are held")
+    story.node.tag_image(IMAGE, f"{IMAGE}.next")
+    story.replace("0.1.0", "0.1.0.next")
+    story.replace("0.1.0.next", "0.1.0")
+    assert story.others_live()
+
+
+def test_after_its_removal_every_slice_is_as_before(story: Story) -> None:
+    story.deployment.kubectl("delete", "--wait", "-k", "deploy/overlays/enforce")
+    story.node.until(lambda: not story.node.api.items("v1", "Pod", NAMESPACE), "the agents are gone")
+    assert story.files() == story.before
+    assert "koordebpf" not in story.node.guest.check("ls /run")

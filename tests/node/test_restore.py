@@ -6,7 +6,8 @@ import datetime
 
 from tests.node.guest import Guest
 from tests.node.node import GuestNode, is_running
-from tests.node.state import Saved, warm_pods
+from tests.node.pods import warm_pods
+from tests.node.state import Saved
 
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 _ROTATED_S = 180  # the kubelet looks at a pod's volumes once in 60 to 90 s

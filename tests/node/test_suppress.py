@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from tests.cluster.objects import pod
+from tests.cluster.api import Object
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed, Span
 from tests.node.node import GuestNode
@@ -14,8 +15,6 @@ from tests.node.stories import expect_gone
 
 BE = "kubepods-besteffort.slice"
 FOLDER = f"/sys/fs/cgroup/kubepods.slice/{BE}"
-# Policy, its file, what that holds where nothing is held, and what all pods may use: of CPUs not all.
-POLICIES = (("cfsQuota", "cpu.max", "max 100000", 90), ("cpuset", "cpuset.cpus", "", 60))
 # Ten times as long as the agent lets a reset stand.
 LIFTED_S = 1.0
 KUBELET_S = 75  # it sets the properties of its slices each minute
@@ -30,18 +29,35 @@ BY_SYSTEMD = (
 )
 
 
+class Policy(msgspec.Struct, frozen=True):
+    """How best-effort pods are held: what its file has where nothing is held, and what an administrator may give it."""
+
+    name: str
+    file: str
+    lifted: str
+    percent: int  # that all pods may use: of CPUs not all
+    setting: str
+    value: str
+
+
+POLICIES = (
+    Policy("cfsQuota", "cpu.max", "max 100000", 90, "CPUQuota=150%", "150000 100000"),
+    Policy("cpuset", "cpuset.cpus", "", 60, "AllowedCPUs=0-2", "0-2"),
+)
+
+
 class Suppressed:
     """A node whose agent holds best-effort pods by a policy; `followed` has what its file held since."""
 
-    def __init__(self, node: GuestNode, policy: str, file: str, lifted: str, percent: int) -> None:
-        self.node, self.file, self.lifted = node, f"{FOLDER}/{file}", lifted
+    def __init__(self, node: GuestNode, agent: Callable[..., GuestAgent], policy: Policy) -> None:
+        self.node, self.policy, self.file = node, policy, f"{FOLDER}/{policy.file}"
         # The kernel keeps a set that is in use from being empty again: it gets what the slice above it has.
         above = node.guest.check(f"cat {FOLDER}/../cpuset.cpus.effective").strip()
-        self.restored = {lifted, above} if file == "cpuset.cpus" else {lifted}
-        assert self.text() == lifted
-        node.set_thresholds(cpuSuppressThresholdPercent=percent, cpuSuppressPolicy=policy)
-        self.agent: GuestAgent = node.agent("--enforce")
-        node.until(lambda: self.text() != lifted, "best-effort pods are held")
+        self.restored = {policy.lifted, above} if policy.file == "cpuset.cpus" else {policy.lifted}
+        assert self.text() == policy.lifted
+        node.set_thresholds(cpuSuppressThresholdPercent=policy.percent, cpuSuppressPolicy=policy.name)
+        self.agent = agent("enforce")
+        node.until(lambda: self.text() != policy.lifted, "best-effort pods are held")
 
     def text(self) -> str:
         return self.node.guest.check(f"cat {self.file}").strip()
@@ -50,29 +66,27 @@ class Suppressed:
         return [span for span in followed.spans() if span.value in self.restored]
 
 
-@pytest.fixture(params=POLICIES, ids=[policy for policy, *_ in POLICIES])
-def held(request: pytest.FixtureRequest, node: GuestNode) -> Suppressed:
-    return Suppressed(node, *request.param)
+@pytest.fixture(params=POLICIES, ids=lambda policy: policy.name)
+def held(request: pytest.FixtureRequest, node: GuestNode, agent: Callable[..., GuestAgent]) -> Suppressed:
+    return Suppressed(node, agent, request.param)
 
 
 def test_systemd_undoes_nothing_and_is_not_fought(
-    held: Suppressed, record_property: Callable[[str, str], None]
+    held: Suppressed, pod: Callable[..., Object], record_property: Callable[[str, str], None]
 ) -> None:
     node = held.node
     with GuestFollowed(node.guest, held.file) as followed:
         # WHEN systemd runs commands, a pod starts and ends, and the kubelet has its minute
         for command in BY_SYSTEMD:
             node.guest.check(command)
-        one = node.add(pod("more", node.name))
-        node.api.delete(one)
+        node.api.delete(pod("more"))
         expect_gone(node, "more")
         node.guest.check(f"sleep {KUBELET_S}", KUBELET_S + 30)
         spans = held.lifted_spans(followed)
         everything = followed.spans()
     # THEN no limit was lifted for long, and the file is not given up
     longest_s = max((each.seconds for each in spans), default=0)
-    file = held.file.rpartition("/")[2]
-    record_property("figure", f"{file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
+    record_property("figure", f"{held.policy.file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
     assert [each for each in spans if each.seconds >= LIFTED_S] == []
     assert everything[-1].value not in held.restored
     assert "left to it for an hour" not in held.agent.log()
@@ -82,9 +96,8 @@ def test_systemd_undoes_nothing_and_is_not_fought(
 
 
 def test_a_property_of_the_file_is_what_is_restored(held: Suppressed) -> None:
-    setting, value = ("CPUQuota=150%", "150000 100000") if "cpu.max" in held.file else ("AllowedCPUs=0-2", "0-2")
-    held.node.guest.check(f"systemctl set-property --runtime {BE} {setting}")
-    held.agent.wait_for_log(f": {value} → ")
-    assert held.text() != value
+    held.node.guest.check(f"systemctl set-property --runtime {BE} {held.policy.setting}")
+    held.agent.wait_for_log(f": {held.policy.value} → ")
+    assert held.text() != held.policy.value
     held.agent.stop()
-    assert held.text() == value
+    assert held.text() == held.policy.value
