@@ -45,7 +45,7 @@ _BOOT_OPTIONS = (
 )
 # What an emulated CPU is slow at: string instructions byte by byte, a fifth level of page tables, guards of user pages.
 # It halves the time of a test that fills the machine.
-EMULATED_CPU = "max,-erms,-la57,-smap,-smep,-pku,-umip"
+EMULATED_CPU = "max,-erms,-fsrm,-la57,-smap,-smep,-pku,-umip"
 # Why: with a thread for each CPU QEMU 7.2 hangs now and then, one thread busy, and then delivers not even an NMI. One
 # thread for all CPUs waits for no other, and takes 40 % more CPU time (6.12 writes, 2 CPUs: 542 s in place of 387), far
 # more while the guest swaps. So it is for the machine that hung most, and for the second boot of one that was silent.
