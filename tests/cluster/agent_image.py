@@ -7,12 +7,15 @@ brings what is missing and says where it is.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ _SLIM = (
     "--dpkgopt=path-exclude=/usr/share/locale/*",
 )
 _TRUST = Path("/etc/ssl/certs/ca-certificates.crt")
+_PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 _STORAGE_MAX_KIB = 4 << 20  # each change of the sources leaves 140 MB of layers that nothing asks for again
 
 
@@ -81,6 +85,31 @@ def unpack(archive: Path, folder: Path) -> Unpacked:
         run(["tar", "--extract", f"--file={_blob(folder, layer)}", f"--directory={root}", "--numeric-owner"])
     config = json.loads(_blob(folder, manifest["config"]).read_text())["config"]
     return Unpacked(root, config, sum(layer["size"] for layer in manifest["layers"]))
+
+
+def uncompress_layers(archive: Path, out: Path) -> None:
+    """Write the OCI archive of an image again, its layers not compressed: quicker to unpack on an emulated CPU."""
+    with tempfile.TemporaryDirectory(dir=out.parent) as name:
+        folder = Path(name)
+        with tarfile.open(archive) as blobs:
+            blobs.extractall(folder, filter="data")
+        index = json.loads((folder / "index.json").read_text())
+        (entry,) = index["manifests"]
+        manifest = json.loads(_blob(folder, entry).read_text())
+        for layer in manifest["layers"]:
+            packed = _blob(folder, layer)
+            layer |= _put(folder, gzip.decompress(packed.read_bytes())) | {"mediaType": _PLAIN_LAYER}
+            packed.unlink()
+        _blob(folder, entry).unlink()
+        entry |= _put(folder, json.dumps(manifest).encode())
+        (folder / "index.json").write_text(json.dumps(index))
+        run(["tar", "--create", f"--file={out}", f"--directory={folder}", "oci-layout", "index.json", "blobs"])
+
+
+def _put(folder: Path, data: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    (folder / "blobs/sha256" / digest).write_bytes(data)
+    return {"digest": f"sha256:{digest}", "size": len(data)}
 
 
 def _blob(folder: Path, descriptor: dict[str, Any]) -> Path:

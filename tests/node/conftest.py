@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import slow
-from tests.cluster.agent_image import obtain_image
+from tests.cluster.agent_image import obtain_image, uncompress_layers
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
@@ -70,7 +70,15 @@ def binaries() -> Binaries:
 @pytest.fixture(scope="session")
 def agent_image() -> Path:
     """The agent's image, as an archive, of this checkout."""
-    return obtain_image(say_line)
+    packed = obtain_image(say_line)
+    plain = packed.with_name(f"plain-{packed.name}")
+    if not plain.exists():
+        for older in packed.parent.glob("plain-*"):
+            older.unlink()
+        unfinished = plain.with_suffix(".unfinished")
+        uncompress_layers(packed, unfinished)
+        unfinished.rename(plain)
+    return plain
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ _FROZEN = tuple(
     )
 )
 
+_KILLED_AFTER = "test_every_byte_comes_back_wherever_it_was_killed"
 # An agent that acts, whose tenants mean no good: on one kernel with cgroup v2, and of each story the case that ends in
 # the kernel's own files. The others differ before that, in what is the same on cgroup v1.
 _AGENT = tuple(
@@ -116,8 +117,8 @@ MATRIX = (
     # minute.
     Variant("6.1", "v2", tests=(*_SIGNALS, *_CGROUPS, f"--deselect={_LOST_ENDS}")),
     # What a killed agent leaves depends on how its programs attach: this is the oldest way, the live kernel has the
-    # newest. Every machine is searched after its tests for what they left. Before cgroup.kill (5.14) it may also leave a
-    # pod frozen.
+    # newest. Every machine is searched after its tests for what they left. Before cgroup.kill (5.14) it may also leave
+    # a pod frozen.
     Variant("5.10", "v2", tests=(*_KERNEL, *_host("test_left_behind"), *_FROZEN)),
     # cgroups and memory are between those of 6.1 and 7 here: what is attached is tried, and what an agent does with it.
     Variant("6.12", "v2", tests=(*_AGENT, *_SIGNALS)),
@@ -197,9 +198,10 @@ MATRIX = (
         "writes",
         cpus=2,
         has_one_thread=True,
+        # An agent that is killed between any two writes: here after the first and after the ninth of 16.
         tests=(
-            "tests/host/test_hostile_names.py::test_cgroups_that_are_no_text_keep_no_agent_from_its_work",
             *_host("test_writer_*", "test_suppress_live", "test_ladder_live"),
+            *(f"--deselect=tests/host/test_writer_killed.py::{_KILLED_AFTER}[{writes}]" for writes in (3, 6, 12, 16)),
             "tests/host/test_wake.py::TestAgent::test_pressure_wakes_it",
         ),
     ),
