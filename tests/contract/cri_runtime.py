@@ -15,7 +15,7 @@ from koordebpf.kube.clients.cri import MESSAGES, PACKAGE
 from tests.contract.protobuf_classes import message_classes
 from tests.support.patience import patience
 
-RUNNING, EXITED = 1, 2
+RUNNING, EXITED, UNKNOWN = 1, 2, 3
 
 
 class Runtime:
@@ -31,6 +31,7 @@ class Runtime:
         self.stopped: list[tuple[str, int]] = []
         self.fails: dict[str, tuple[grpc.StatusCode, str]] = {}  # by container, or ListContainers
         self.filters = True
+        self.on_asked: Callable[[str], None] = lambda _: None  # before a stop is answered or fails
         self.on_stop: Callable[[str], None] = lambda _: None  # ends the processes of a container
         self.hold = threading.Event()
         self.hold.set()
@@ -86,6 +87,7 @@ class Runtime:
     def _stop(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.calls.append("StopContainer")
         self.asked_ns.append(time.monotonic_ns())
+        self.on_asked(request.container_id)
         self.hold.wait(patience(30))
         if failure := self.fails.get(request.container_id):
             context.abort(*failure)

@@ -16,7 +16,7 @@ from koordebpf.kube.clients.cri import Cri, RunningContainer
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
-from tests.contract.cri_runtime import EXITED, RUNNING, Runtime
+from tests.contract.cri_runtime import EXITED, RUNNING, UNKNOWN, Runtime
 from tests.support.patience import patience
 
 Known = dict[str, tuple[RunningContainer, ...]]
@@ -100,6 +100,21 @@ def test_each_container_that_was_not_stopped_is_named(evict: Callable[[str], Out
         "main was not stopped: StopContainer: the container runtime says INTERNAL: shim died; stopped: sidecar"
     )
     assert outcome.retry_at_ns is not None
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(("state", "result"), [(EXITED, Result.DONE), (UNKNOWN, Result.FAILED)])
+def test_a_container_that_ended_though_the_answer_was_an_error_counts_as_stopped(
+    evict: Callable[[str], Outcome], runtime: Runtime, known: Known, is_known: bool, state: int, result: Result
+) -> None:
+    runtime.pods = {"a": {"main": RUNNING}}
+    if is_known:
+        known["a"] = (RunningContainer("a-main", "main"),)
+    runtime.fails = {"a-main": (grpc.StatusCode.DEADLINE_EXCEEDED, "too late")}
+    runtime.on_asked = lambda _: runtime.pods["a"].update(main=state)
+    outcome = evict("a")
+    assert outcome.result is result
+    assert outcome.detail.startswith("stopped main within " if result is Result.DONE else "main was not stopped: ")
 
 
 def test_a_container_that_is_gone_counts_as_stopped(evict: Callable[[str], Outcome], runtime: Runtime) -> None:

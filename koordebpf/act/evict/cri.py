@@ -68,7 +68,8 @@ class CriExecutor(Actuator):
     runtime is asked what runs, which takes a busy one up to 100 ms; what else it then names is stopped too.
 
     The Pod object stays: where its restartPolicy says so the kubelet starts the containers again. Done is a victim of
-    which every container stopped; the sentence names each that did not.
+    which every container stopped, also where the runtime's answer came too late but it says of the container that it
+    does not run; the sentence names each that did not.
     """
 
     name = "cri"
@@ -165,11 +166,11 @@ class CriExecutor(Actuator):
             problems.append(f"it is not known what else of it runs: {error}")
         else:
             # A runtime takes the stop of a container that it does not know for done, and has stopped nothing.
-            results = tuple(each for each in results if each.problem or each.container.id in found.ids)
+            results = tuple(_checked(each, found) for each in results if each.problem or each.container.id in found.ids)
             asked = {each.id for each in known}
             others = [each for each in found.running if each.id not in asked]
             sent_ns = (sent_ns or time.monotonic_ns()) if results or others else None
-            results += self._stopped(others)
+            results += self._stopped_and_checked(victim, others)
         if sent_ns is None:
             return self._outcome(victim, decided_ns, Result.GONE, "no container of it runs")
         stopped = ", ".join(each.container.name for each in results if each.problem is None)
@@ -180,6 +181,16 @@ class CriExecutor(Actuator):
         took = format_ns(time.monotonic_ns() - sent_ns)
         return self._outcome(victim, decided_ns, Result.DONE, f"stopped {stopped} within {took}", sent_ns=sent_ns)
 
+    def _stopped_and_checked(self, victim: Victim, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
+        results = self._stopped(containers)
+        if all(each.problem is None for each in results):
+            return results
+        try:
+            found = self._cri.containers(victim.candidate.uid, self._limits.timeout_s)
+        except KubeError:
+            return results
+        return tuple(_checked(each, found) for each in results)
+
     def _stopped(self, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
         if not containers:
             return ()
@@ -188,3 +199,8 @@ class CriExecutor(Actuator):
     def _failed(self, victim: Victim, decided_ns: int, sent_ns: int | None, detail: str) -> Outcome:
         retry_at_ns = time.monotonic_ns() + _RETRY_NS
         return self._outcome(victim, decided_ns, Result.FAILED, detail, sent_ns=sent_ns, retry_at_ns=retry_at_ns)
+
+
+# A runtime that answered too late, or with an error, may have stopped a container all the same.
+def _checked(result: StopResult, found: PodContainers) -> StopResult:
+    return StopResult(result.container, None) if result.container.id in found.ended else result

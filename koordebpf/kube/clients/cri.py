@@ -26,7 +26,7 @@ SOCKETS = (
 
 _POD_UID = "io.kubernetes.pod.uid"  # labels that the kubelet gives to containers
 _CONTAINER_NAME = "io.kubernetes.container.name"
-_RUNNING = 1  # ContainerState.CONTAINER_RUNNING
+_RUNNING, _EXITED = 1, 2  # ContainerState.CONTAINER_RUNNING, CONTAINER_EXITED
 PACKAGE = "runtime.v1"
 _SERVICE = f"/{PACKAGE}.RuntimeService"
 
@@ -52,10 +52,14 @@ class RunningContainer(msgspec.Struct, frozen=True):
 
 
 class PodContainers(msgspec.Struct, frozen=True):
-    """The containers of one pod that a runtime knows: those that run, and the ids of all, also of those that ended."""
+    """The containers of one pod that a runtime knows: those that run, and the ids of all and of those that ended.
+
+    A container that was only created, or whose state the runtime does not know, is neither.
+    """
 
     running: tuple[RunningContainer, ...]
     ids: frozenset[str]
+    ended: frozenset[str] = frozenset()
 
 
 class StopResult(msgspec.Struct, frozen=True):
@@ -104,7 +108,7 @@ class Cri:
     def containers(self, pod_uid: str, timeout_s: float) -> PodContainers:
         """Return every container of the pod. Raises: KubeError."""
         wanted = {"label_selector": [{"key": _POD_UID, "value": pod_uid}]}
-        running, ids = [], set()
+        running, ids, ended = [], set(), set()
         for each in self._ask("ListContainers", {"filter": wanted}, timeout_s)["containers"]:
             labels = {label["key"]: label["value"] for label in each["labels"]}
             # A runtime that does not know a filter must not make other pods' containers ours.
@@ -113,7 +117,9 @@ class Cri:
             ids.add(each["id"])
             if each["state"] == _RUNNING:
                 running.append(RunningContainer(each["id"], labels.get(_CONTAINER_NAME, each["id"])))
-        return PodContainers(tuple(running), frozenset(ids))
+            if each["state"] == _EXITED:
+                ended.add(each["id"])
+        return PodContainers(tuple(running), frozenset(ids), frozenset(ended))
 
     def stop(self, containers: Sequence[RunningContainer], *, grace_s: int, timeout_s: float) -> tuple[StopResult, ...]:
         """Stop them side by side and wait for all; one that is gone counts as stopped.
