@@ -2,8 +2,8 @@
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
 need nothing run beside each other, one on each CPU; the others one after the other. Virtual machines run beside all of
-them, on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only
-the first.
+them, on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only the first, and
+runs the stories of tests/node.
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
@@ -49,7 +49,7 @@ FOLDERS = {
     "node": "root, Debian's packages, Go's modules and QEMU: a node in a virtual machine, with cgroup v2 and systemd",
     "vm": "Debian's apt and QEMU: the host tests in virtual machines, on other kernels",
 }
-_ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU
+_ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU; with every kernel its stories run, too
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
@@ -323,7 +323,8 @@ def main(arguments: list[str]) -> int:
     total = Counted()
     started_s = time.monotonic()
     lacking = {folder: lack() for folder, lack in lacks.items()}
-    wanted = folders or [folder for folder in FOLDERS if folder not in _ONLY_BY_NAME]
+    left_to_name = _ONLY_BY_NAME if kernels == "first" else set()
+    wanted = folders or [folder for folder in FOLDERS if folder not in left_to_name]
     chosen = [folder for folder in wanted if lacking.get(folder) is None]
     left_out = [f"left out: {folder}: {lacking[folder]}" for folder in wanted if folder not in chosen]
     for extra in ("vm", "cluster", "node"):
@@ -340,7 +341,11 @@ def main(arguments: list[str]) -> int:
         for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
             seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
-            total.add(machines.counted() if machines and folder == "vm" else run(folder, [*marks, *for_pytest]))
+            if machines and folder == "vm":
+                total.add(machines.counted())
+                continue
+            stories = ["-m", slow.STORY] if folder == "node" and not folders else []
+            total.add(run(folder, [*marks, *stories, *for_pytest]))
     finally:
         if machines:
             machines.end()

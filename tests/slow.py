@@ -1,7 +1,7 @@
 """Which tests take long and do not say so: with them `make test` would take long.
 
 The mark `slow` leaves a test to `make test-all`; `story` is for the dozen that `make test` runs however long they take,
-because each runs from a kernel event to the action that answers it.
+because each runs from a kernel event to the action that answers it. In tests/node it marks what `.ci/run` runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MARK = "slow"
-MARKS = (MARK, "story")  # also the properties of a test in junit.xml that has the mark
+STORY = "story"
+MARKS = (MARK, STORY)  # also the properties of a test in junit.xml that has the mark
 LIMIT_S = 3.0
 _TRIES = 3
 # Additions, and the seconds they take on the machine for which the limit is meant.

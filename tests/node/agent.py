@@ -22,6 +22,7 @@ _PYTHONPATH = f"{_SOURCE}:/opt/koordebpf/site"
 _CONFIG = "/etc/koordebpf/agent.kubeconfig"
 _AUDIT = "/var/log/koordebpf.audit"
 _UNIT = "koordebpf"
+_METRICS = "http://127.0.0.1:9320/metrics"
 _START_S = 240
 _LAST_LINES = 40
 
@@ -81,6 +82,19 @@ class GuestAgent:
     def is_active(self) -> bool:
         """Tell whether the service runs."""
         return self._guest.run(f"systemctl is-active --quiet {_UNIT}").code == 0
+
+    def metrics(self) -> str:
+        """Return what it answers under /metrics."""
+        return self._guest.check(f"busybox wget -q -O - {_METRICS}")
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels; 0 where there is none."""
+        lines = (line.rpartition(" ") for line in self.metrics().splitlines())
+        return sum(float(value) for key, _, value in lines if key.partition("{")[0] == name)
+
+    def threads(self) -> set[str]:
+        """Return the ids of its threads in the guest."""
+        return set(self._guest.check(f"ls /proc/$(systemctl show -P MainPID {_UNIT})/task").split())
 
     def evictions(self) -> list[dict[str, Any]]:
         """Return the audit lines of rounds that had victims."""
