@@ -28,7 +28,7 @@ from tests.node.state import Saved
 
 # Files and tests: the network, the node, a restored one, eviction, suppression beside systemd.
 _STORIES = {
-    *("test_network", "test_reachable", "test_restore", "test_evict"),
+    *("test_network", "test_reachable", "test_restore", "test_only_the_hog_is_evicted[api]"),
     "test_systemd_undoes_nothing_and_is_not_fought[cfsQuota]",
 }
 _MODES = {"observe": "--dry-run", "enforce": "--enforce"}
@@ -106,7 +106,7 @@ def saved_node(node_image: Image, binaries: Binaries, own_network: None) -> Iter
 
 def _restored(saved: Saved) -> Iterator[GuestNode]:
     folder = Path(tempfile.mkdtemp(dir=saved.folder, prefix="run-"))
-    node = GuestNode(saved, folder)
+    node = GuestNode.restored(saved, folder)
     try:
         yield node
     finally:

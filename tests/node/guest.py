@@ -51,6 +51,7 @@ class Machine(msgspec.Struct, frozen=True):
     cpus: int = 4  # best-effort pods keep two of them
     memory_mib: int = 2048
     boot_options: tuple[str, ...] = ()  # numa=fake=2
+    cgroup_driver: str = "systemd"  # of the kubelet and of containerd, or cgroupfs
 
 
 class Answer(msgspec.Struct, frozen=True):

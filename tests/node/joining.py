@@ -12,6 +12,8 @@ from tests.node.guest import Guest
 from tests.node.network import HOST_ADDRESS
 
 _FOLDER = "/etc/kubernetes"
+KUBELET_CONFIG = f"{_FOLDER}/kubelet.yaml"
+_CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 
 
 def join(guest: Guest, plane: ControlPlane, name: str, timeout_s: float) -> None:
@@ -25,6 +27,10 @@ def join(guest: Guest, plane: ControlPlane, name: str, timeout_s: float) -> None
     guest.write(f"{_FOLDER}/kubelet.crt", certificate.read_bytes())
     guest.write(f"{_FOLDER}/kubelet.key", key.read_bytes())
     guest.write(f"{_FOLDER}/kubelet.kubeconfig", guest_kubeconfig(plane, user))
+    if guest.machine.cgroup_driver != "systemd":
+        guest.check(f"sed -i 's/^cgroupDriver: .*/cgroupDriver: {guest.machine.cgroup_driver}/' {KUBELET_CONFIG}")
+        guest.check(f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {_CONTAINERD_CONFIG}")
+        guest.check("systemctl restart containerd")
     guest.check("systemctl start --no-block kubelet")
     node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -18,10 +19,12 @@ from tests.cluster.control_plane import ControlPlane, Kept
 from tests.cluster.objects import AGENT, NAMESPACE, nodeslo
 from tests.cluster.processes import wait_for
 from tests.node.agent import GuestAgent
-from tests.node.guest import Guest, GuestFailed
+from tests.node.guest import Guest, GuestFailed, Machine
+from tests.node.image import Image
 from tests.node.joining import guest_kubeconfig
 from tests.node.network import HOST_ADDRESS
-from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved
+from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved, power_on
+from tests.vm.kernels import Say
 
 _RENEWED_S = 30
 SLOWER = 4  # an emulated node than a real one, where the machine does other work, too
@@ -29,7 +32,6 @@ _IMPORT_S = 900  # an emulated CPU unpacks 120 MB in three minutes
 _JOURNAL_LINES = 150
 _EVENTS = 30
 _CGROUPS = "/sys/fs/cgroup"
-KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -38,32 +40,39 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 class GuestNode:
-    """A restored node, which has renewed its lease. `close()` ends it; the saved state keeps as it is.
+    """A node in a guest and its control plane. `close()` ends both; a saved state keeps as it is.
 
-    Shape:   `cluster` is its control plane, `guest` runs commands in it, `name` is its Node's.
-    Cost:    about 8 s.
+    Shape:   `cluster` is the control plane, `guest` runs commands in it, `name` is its Node's.
+    Made by  `restored()`, `booted()`.
     """
 
-    def __init__(self, saved: Saved, folder: Path) -> None:
-        self.name = saved.image.suite.name
-        self.kubernetes = saved.kubernetes
-        self.object: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+    def __init__(self, name: str, kubernetes: Path, cluster: ControlPlane, guest: Guest) -> None:
+        self.name = name
+        self.kubernetes = kubernetes
+        self.cluster, self.guest = cluster, guest
+        self.api = cluster.api
+        self.object: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+
+    @classmethod
+    def restored(cls, saved: Saved, folder: Path) -> GuestNode:
+        """Restore a saved node; return it when it has renewed its lease, after about 8 s."""
         shutil.copytree(saved.folder / PLANE, folder / PLANE)
         started = datetime.datetime.now(datetime.UTC)
-        self.cluster = ControlPlane(saved.kubernetes, CONTROLLERS, kept=Kept(folder / PLANE, API_PORT))
-        self.api = self.cluster.api
-        try:
-            self.guest = Guest.restore(saved.image.kernel, saved.image.initrd, saved.folder, folder)
-            try:
-                wait_for(
-                    lambda: self.lease_renewed() > started, "the node's lease is not renewed", (), SLOWER * _RENEWED_S
-                )
-            except BaseException:
-                self.guest.close()
-                raise
-        except BaseException:
-            self.cluster.close()
-            raise
+        with contextlib.ExitStack() as until_renewed:
+            cluster = ControlPlane(saved.kubernetes, CONTROLLERS, kept=Kept(folder / PLANE, API_PORT))
+            until_renewed.callback(cluster.close)
+            guest = Guest.restore(saved.image.kernel, saved.image.initrd, saved.folder, folder)
+            until_renewed.callback(guest.close)
+            node = cls(saved.image.suite.name, saved.kubernetes, cluster, guest)
+            wait_for(lambda: node.lease_renewed() > started, "the node's lease is not renewed", (), SLOWER * _RENEWED_S)
+            until_renewed.pop_all()
+        return node
+
+    @classmethod
+    def booted(cls, image: Image, kubernetes: Path, machine: Machine, folder: Path, say: Say) -> GuestNode:
+        """Boot a node of another kind; return it when its pods run, after about a minute and a half."""
+        image.unpack(folder)
+        return cls(image.suite.name, kubernetes, *power_on(image, kubernetes, folder, machine, say))
 
     def lease_renewed(self) -> datetime.datetime:
         """Return when the kubelet renewed the node's lease last."""
@@ -102,20 +111,26 @@ class GuestNode:
         return made
 
     def cgroup(self, pod: Object) -> str:
-        """Return the pod's slice in the guest, as systemd's driver names it."""
+        """Return the pod's cgroup in the guest, as the cgroup driver names it."""
         kind = {"BestEffort": "besteffort", "Burstable": "burstable"}.get(pod["status"]["qosClass"])
+        uid = pod["metadata"]["uid"]
+        if self.guest.machine.cgroup_driver != "systemd":
+            return "/".join(filter(None, (_CGROUPS, "kubepods", kind, f"pod{uid}")))
         above = f"kubepods-{kind}" if kind else "kubepods"
-        name = f"{above}-pod{pod['metadata']['uid'].replace('-', '_')}.slice"
+        name = f"{above}-pod{uid.replace('-', '_')}.slice"
         return "/".join(filter(None, (_CGROUPS, "kubepods.slice", f"{above}.slice" if kind else "", name)))
 
-    def scope(self, pod: Object) -> str:
+    def container_cgroup(self, pod: Object) -> str:
         """Return the cgroup in the guest of the pod's one container."""
         (container,) = pod["status"]["containerStatuses"]
-        return f"{self.cgroup(pod)}/cri-containerd-{container['containerID'].rpartition('/')[2]}.scope"
+        container_id = container["containerID"].rpartition("/")[2]
+        is_systemd = self.guest.machine.cgroup_driver == "systemd"
+        return f"{self.cgroup(pod)}/{f'cri-containerd-{container_id}.scope' if is_systemd else container_id}"
 
     def first_pid(self, pod: Object) -> int:
-        """Return the pid in the guest of the container's own process."""
-        return int(self.guest.check(f"head -n 1 {self.scope(pod)}/cgroup.procs"))
+        """Return the pid in the guest of the container's first process, also where it is in a cgroup of its own."""
+        files = f"$(find {self.container_cgroup(pod)} -name cgroup.procs)"
+        return int(self.guest.check(f"cat {files} | sort -n | head -n 1"))
 
     def used_percent(self) -> int:
         """Return how much of the guest's memory is in use."""

@@ -21,6 +21,7 @@ TOPICS = {
     "test_deployed": "the DaemonSet of deploy/",
     "test_disturbed": "restarts, a full disk, reboots, clocks, a pause",
     "test_beside": "beside the kernel's, the kubelet's and systemd-oomd's own kills",
+    "test_kinds": "nodes of other kinds",
     "test_figures": "cost and counts",
 }
 

@@ -5,6 +5,7 @@ It is made once for an image, QEMU and this code, by a boot; restoring it takes 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
@@ -76,24 +77,37 @@ def _key(machine: Machine) -> str:
 
 
 def _make(saved: Saved, machine: Machine, say: Say) -> None:
-    started_s = time.monotonic()
-    image = saved.image
-    (saved.folder / PLANE).mkdir()
-    plane = ControlPlane(saved.kubernetes, CONTROLLERS, kept=Kept(saved.folder / PLANE, API_PORT))
+    plane, guest = power_on(saved.image, saved.kubernetes, saved.folder, machine, say)
     try:
+        guest.save()
+    finally:
+        guest.close()
+        plane.close()
+
+
+def power_on(image: Image, kubernetes: Path, folder: Path, machine: Machine, say: Say) -> tuple[ControlPlane, Guest]:
+    """Boot a guest from the disk that was unpacked in `folder`, and let it join a control plane; its pods run then.
+
+    Raises:  TimeoutError: the node is not Ready, or its pods do not run.
+    """
+    started_s = time.monotonic()
+
+    def reached(what: str) -> None:
+        say(f"{image.suite.name}: {what} after {time.monotonic() - started_s:.0f} s")
+
+    with contextlib.ExitStack() as until_running:
+        (folder / PLANE).mkdir()
+        plane = ControlPlane(kubernetes, CONTROLLERS, kept=Kept(folder / PLANE, API_PORT))
+        until_running.callback(plane.close)
         install(plane.api)
         say(f"{image.suite.name}: booting {image.kernel.release}, emulated")
-        disk = saved.folder / image.packed_disk.stem
-        guest = Guest.power_on(image.kernel, image.initrd, disk, saved.folder, machine)
-        try:
-            say(f"{image.suite.name}: up after {time.monotonic() - started_s:.0f} s")
-            join(guest, plane, image.suite.name, _READY_S)
-            say(f"{image.suite.name}: node Ready after {time.monotonic() - started_s:.0f} s")
-            plane.api.create(*warm_pods(image.suite.name))
-            wait_for(lambda: pods_run(plane), "the pods do not run", (), _PODS_S)
-            say(f"{image.suite.name}: pods run after {time.monotonic() - started_s:.0f} s")
-            guest.save()
-        finally:
-            guest.close()
-    finally:
-        plane.close()
+        guest = Guest.power_on(image.kernel, image.initrd, folder / image.packed_disk.stem, folder, machine)
+        until_running.callback(guest.close)
+        reached("up")
+        join(guest, plane, image.suite.name, _READY_S)
+        reached("node Ready")
+        plane.api.create(*warm_pods(image.suite.name))
+        wait_for(lambda: pods_run(plane), "the pods do not run", (), _PODS_S)
+        reached("pods run")
+        until_running.pop_all()
+    return plane, guest

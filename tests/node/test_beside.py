@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tests.cluster.api import Object
 from tests.cluster.objects import pod as pod_object
 from tests.node.agent import GuestAgent
-from tests.node.node import KUBELET_CONFIG, GuestNode
+from tests.node.joining import KUBELET_CONFIG
+from tests.node.node import GuestNode
 from tests.node.pods import HOG
 from tests.node.stories import expect_gone, expect_others_alive, fill, outcomes
 

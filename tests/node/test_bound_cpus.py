@@ -9,7 +9,8 @@ import pytest
 from tests.cluster.api import Object
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
-from tests.node.node import KUBELET_CONFIG, GuestNode
+from tests.node.joining import KUBELET_CONFIG
+from tests.node.node import GuestNode
 from tests.node.test_suppress import FOLDER
 
 # The memory manager wants what is reserved otherwise: systemReserved, and what evictionHard keeps available (50 MiB).
@@ -46,7 +47,7 @@ def cpus(text: str) -> set[int]:
 def test_pods_with_cpus_of_their_own_keep_them(
     node: GuestNode, bound: Object, agent: Callable[..., GuestAgent], policy: str, file: str
 ) -> None:
-    scope = node.scope(bound)
+    scope = node.container_cgroup(bound)
     (own,) = cpus(node.guest.check(f"cat {scope}/cpuset.cpus"))
     nodes = node.guest.check(f"cat {scope}/cpuset.mems").strip()
     assert nodes == "0", "the memory manager gave it its NUMA node"
