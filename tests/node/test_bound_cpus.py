@@ -11,7 +11,7 @@ from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
 from tests.node.joining import KUBELET_CONFIG
 from tests.node.node import GuestNode
-from tests.node.test_suppress import FOLDER
+from tests.node.test_suppress import FOLDER, cpus_of
 
 # The memory manager wants what is reserved otherwise: systemReserved, and what evictionHard keeps available (50 MiB).
 STATIC = """
@@ -37,18 +37,12 @@ def bound(node: GuestNode, pod: Callable[..., Object]) -> Object:
     return pod("whole", qos="LS", priority="koord-prod", requests=WHOLE, limits=WHOLE)
 
 
-def cpus(text: str) -> set[int]:
-    """Return the CPUs of a list as the kernel prints it."""
-    ranges = (part.split("-") for part in text.strip().split(",") if part)
-    return {cpu for each in ranges for cpu in range(int(each[0]), int(each[-1]) + 1)}
-
-
 @pytest.mark.parametrize(("policy", "file"), [("cpuset", "cpuset.cpus"), ("cfsQuota", "cpu.max")])
 def test_pods_with_cpus_of_their_own_keep_them(
     node: GuestNode, bound: Object, agent: Callable[..., GuestAgent], policy: str, file: str
 ) -> None:
     scope = node.container_cgroup(bound)
-    (own,) = cpus(node.guest.check(f"cat {scope}/cpuset.cpus"))
+    (own,) = cpus_of(node.guest.check(f"cat {scope}/cpuset.cpus"))
     nodes = node.guest.check(f"cat {scope}/cpuset.mems").strip()
     assert nodes == "0", "the memory manager gave it its NUMA node"
     before = node.guest.check(f"cat {FOLDER}/{file}")
@@ -58,10 +52,10 @@ def test_pods_with_cpus_of_their_own_keep_them(
         holding = agent("enforce")
         node.until(lambda: node.guest.check(f"cat {FOLDER}/{file}") != before, "best-effort pods are held")
         # THEN none of them runs on that CPU, and the pod keeps it and its memory, also when all is restored
-        effective = cpus(node.guest.check(f"cat {FOLDER}/cpuset.cpus.effective"))
+        effective = cpus_of(node.guest.check(f"cat {FOLDER}/cpuset.cpus.effective"))
         if policy == "cpuset":
             assert own not in effective
         holding.stop()
         spans = followed.spans()
-    assert [cpus(span.value) for span in spans] == [{own}]
+    assert [cpus_of(span.value) for span in spans] == [{own}]
     assert node.guest.check(f"cat {scope}/cpuset.mems").strip() == nodes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from koordebpf.kernel.cgroup.files import parse_cpu_list
 from tests.cluster.api import Object
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed, Span
@@ -27,6 +28,11 @@ BY_SYSTEMD = (
     f"systemctl set-property --runtime {BE} CPUWeight=2",
     f"systemctl set-property --runtime {BE} MemoryHigh=1800M",
 )
+
+
+def cpus_of(text: str) -> set[int]:
+    """Return the CPUs of a list as the kernel prints it."""
+    return set(parse_cpu_list(text.strip(), "cpuset.cpus"))
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -101,3 +107,10 @@ def test_a_property_of_the_file_is_what_is_restored(held: Suppressed) -> None:
     assert held.text() != held.policy.value
     held.agent.stop()
     assert held.text() == held.policy.value
+
+
+def test_only_cpus_of_the_slice_above_are_given(node: GuestNode, agent: Callable[..., GuestAgent]) -> None:
+    node.guest.check("systemctl set-property --runtime kubepods.slice AllowedCPUs=1-3")
+    held = Suppressed(node, agent, POLICIES[1])
+    assert cpus_of(held.text()) < {1, 2, 3}
+    assert cpus_of(node.guest.check(f"cat {FOLDER}/cpuset.cpus.effective")) == cpus_of(held.text())
