@@ -16,6 +16,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.slo.pods.qos import koord_qos
 from tests.cluster.binaries import VERSION
+from tests.node.image import FILES
 from vagrant.scenarios import kubernetes, scenario
 from vagrant.scenarios.scenario import FOLDER, load, names, script
 
@@ -103,6 +104,13 @@ def test_its_kubernetes_is_that_of_the_tests() -> None:
     minor = VERSION.rpartition(".")[0]
     assert f"\nminor={minor}\n" in (VAGRANT / "provision/kubernetes.sh").read_text()
     assert f"\n{minor}, because " in README
+
+
+def test_the_nodes_of_the_tests_have_what_node_sh_writes() -> None:
+    written = re.findall(r"^put (/\S+)", (VAGRANT / "provision/node.sh").read_text(), re.MULTILINE)
+    assert len(written) > 4
+    # What differs in a guest is a file beside those, never another in their place.
+    assert [path for path in written if (FILES / path.lstrip("/")).exists()] == []
 
 
 def test_kubeadm_gets_the_kubelet_configuration_of_the_node() -> None:
