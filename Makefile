@@ -32,8 +32,9 @@ test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 	@.ci/setup vm
 	@$(PYTHON) -m tests.vm $(KERNELS)
 
-test-node: setup ## Run tests on a Kubernetes node in a virtual machine (root).
-	@$(PYTHON) tests/run.py node
+SUITE := trixie
+test-node: setup ## Run tests on a Kubernetes node in QEMU (root); SUITE=bookworm.
+	@KOORDEBPF_NODE_SUITE=$(SUITE) $(PYTHON) tests/run.py node
 
 cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)

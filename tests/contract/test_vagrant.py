@@ -15,6 +15,8 @@ import yaml
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.slo.pods.qos import koord_qos
+from tests.cluster.binaries import VERSION
+from tests.node.image import FILES
 from vagrant.scenarios import kubernetes, scenario
 from vagrant.scenarios.scenario import FOLDER, load, names, script
 
@@ -96,6 +98,26 @@ def test_the_readme_has_a_line_for_each_machine_and_each_script() -> None:
 def test_the_vagrantfile_runs_every_script_and_no_other() -> None:
     ran = set(re.findall(r"[\w.-]+\.sh\b", VAGRANTFILE))
     assert ran == {path.name for path in SCRIPTS if path.parent.name == "provision"}
+
+
+def test_its_kubernetes_is_that_of_the_tests() -> None:
+    minor = VERSION.rpartition(".")[0]
+    assert f"\nminor={minor}\n" in (VAGRANT / "provision/kubernetes.sh").read_text()
+    assert f"\n{minor}, because " in README
+
+
+def test_the_nodes_of_the_tests_have_what_node_sh_writes() -> None:
+    written = re.findall(r"^put (/\S+)", (VAGRANT / "provision/node.sh").read_text(), re.MULTILINE)
+    assert len(written) > 4
+    # What differs in a guest is a file beside those, never another in their place.
+    assert [path for path in written if (FILES / path.lstrip("/")).exists()] == []
+
+
+def test_kubeadm_gets_the_kubelet_configuration_of_the_node() -> None:
+    script = (VAGRANT / "provision/kubernetes.sh").read_text()
+    (config,) = re.findall(r'^put "\$config" <<EOT\n(.*?)^EOT\n', script, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^kind: (\w+)", config, re.MULTILINE) == ["InitConfiguration", "ClusterConfiguration"]
+    assert config.endswith("---\n$(cat /etc/kubernetes/kubelet.yaml)\n")
 
 
 def test_shellcheck_reads_every_script() -> None:

@@ -24,6 +24,7 @@ _AUDIT = "/var/log/koordebpf.audit"
 _UNIT = "koordebpf"
 _METRICS = "http://127.0.0.1:9320/metrics"
 _START_S = 240
+_STOP_S = 60
 _LAST_LINES = 40
 
 
@@ -46,6 +47,7 @@ class GuestAgent:
         command = ["python3", "-m", "koordebpf", "run", "--source", "api", "--kubeconfig", _CONFIG]
         command += ["--node-name", node_name, "--audit", _AUDIT, *arguments]
         service = ["systemd-run", f"--unit={_UNIT}", "--collect", f"--setenv=PYTHONPATH={_PYTHONPATH}"]
+        service.append(f"--property=TimeoutStopSec={_STOP_S}")  # the guest gives units 5 s
         guest.check(shlex.join([*service, *command]))
         self.wait_for_log(" watching ", _START_S)
 
@@ -101,7 +103,7 @@ class GuestAgent:
         *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
         return [line for line in map(json.loads, whole) if line.get("outcomes")]
 
-    def stop(self, timeout_s: float = 30) -> str:
+    def stop(self, timeout_s: float = _STOP_S) -> str:
         """End it by SIGTERM; return what it has logged.
 
         Raises:  GuestFailed: it left BPF programs, cgroups or mounts.

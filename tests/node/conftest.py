@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,7 +20,7 @@ from tests.cluster.objects import pod as pod_object
 from tests.node import image, state
 from tests.node.agent import GuestAgent
 from tests.node.guest import Machine
-from tests.node.image import SUITES, Image
+from tests.node.image import CHOSEN, DEFAULT, SUITES, Image, Suite
 from tests.node.network import enter_own_network
 from tests.node.node import GuestNode
 from tests.node.pods import SLEEP
@@ -65,8 +66,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def node_image() -> Image:
-    return image.obtain(SUITES["trixie"], say_line)
+def suite() -> Suite:
+    """The release of Debian that the node has: `make test-node SUITE=bookworm` is not the default one."""
+    return SUITES[os.environ.get(CHOSEN, DEFAULT)]
+
+
+@pytest.fixture(scope="session")
+def node_image(suite: Suite) -> Image:
+    return image.obtain(suite, say_line)
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +96,10 @@ def agent_image() -> Path:
 
 
 @pytest.fixture(scope="session")
-def own_network(node_image: Image, binaries: Binaries, agent_image: Path) -> None:
+def own_network(request: pytest.FixtureRequest, node_image: Image, binaries: Binaries) -> None:
     """Whatever is downloaded is there, and from now on nothing leaves this machine."""
+    if any("agent_image" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
+        request.getfixturevalue("agent_image")
     enter_own_network()
 
 

@@ -24,6 +24,7 @@ while True:
     time.sleep(0.01)
 """
 _FOLDER = "/run/followed"
+_NAME_END = 50
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -38,7 +39,8 @@ class GuestFollowed:
 
     def __init__(self, guest: Guest, path: str) -> None:
         self._guest, self._path = guest, path
-        self._unit = f"followed-{path.strip('/').replace('/', '-')}"[-60:]
+        # The end says which file it is. A name that starts with `-` would be an option to systemctl.
+        self._unit = f"followed-{path.replace('/', '-')[-_NAME_END:].lstrip('-')}"
         self._output = f"{_FOLDER}/{self._unit}"
 
     def __enter__(self) -> Self:
@@ -57,4 +59,4 @@ class GuestFollowed:
         return [Span(value, end_s - at_s) for (at_s, value), end_s in zip(seen, ends_s, strict=True)]
 
     def __exit__(self, *_: object) -> None:
-        self._guest.run(f"systemctl stop {self._unit}")
+        self._guest.check(f"systemctl stop {self._unit}")

@@ -1,7 +1,8 @@
 """The guest's disk and initrd, out of Debian's packages, in a cache that is keyed by everything they are made of.
 
 `python -m tests.node.image [trixie | bookworm] [--renew]` brings them and says where they are. It needs root, Debian's
-archive and PyPI; whatever boots from them needs neither.
+archive and PyPI; whatever boots from them needs neither. The node is what vagrant/provision/node.sh makes of it, as it
+does of a machine of vagrant/; `files/` adds what only a guest needs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +28,12 @@ from tests.vm.kernels import Kernel, Say
 
 _ROOT = Path(__file__).parents[2]
 FILES = Path(__file__).with_name("files")
+_PROVISION = _ROOT / "vagrant" / "provision"
+_SCRIPTS = ("node.sh", "files.sh", "node-packages.txt")
 _PACKAGES = (
-    *("systemd", "systemd-sysv", "systemd-oomd", "udev", "dbus", "kmod", "procps", "mount", "util-linux"),
-    *("e2fsprogs", "zstd", "containerd", "runc", "containernetworking-plugins", "nftables", "iptables", "iproute2"),
-    *("python3", "libbpf1", "busybox-static", "ca-certificates"),
+    *(_PROVISION / "node-packages.txt").read_text().split(),
+    *("systemd", "systemd-sysv", "systemd-oomd", "udev", "dbus", "procps", "mount", "util-linux"),
+    *("e2fsprogs", "zstd", "python3", "libbpf1", "busybox-static", "ca-certificates"),
 )
 # Drivers of devices that no such guest has.
 _NO_MODULES = (
@@ -61,9 +65,19 @@ class Suite(msgspec.Struct, frozen=True):
     name: str
     kernel: str  # its series in tests/vm/kernels.py
     python: str
+    containerd: str
+    has_nri: bool  # since containerd 1.7
 
 
-SUITES = {suite.name: suite for suite in (Suite("trixie", "6.12", "3.13"), Suite("bookworm", "6.1", "3.11"))}
+CHOSEN = "KOORDEBPF_NODE_SUITE"  # in the environment: the suite that tests run on
+DEFAULT = "trixie"
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("trixie", "6.12", "3.13", "1.7", has_nri=True),
+        Suite("bookworm", "6.1", "3.11", "1.6", has_nri=False),
+    )
+}
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -124,7 +138,7 @@ def _drop_older(home: Path, suite: Suite) -> None:
 
 
 def _key(suite: Suite, kernel: Kernel, binaries: Binaries) -> str:
-    files = sorted(path for path in FILES.rglob("*") if path.is_file())
+    files = [*sorted(path for path in FILES.rglob("*") if path.is_file()), *(_PROVISION / name for name in _SCRIPTS)]
     recipe = [Path(__file__), Path(__file__).with_name("initrd.py"), *files]
     facts = [suite.name, kernel.release, binaries.kubernetes.parent.name, binaries.image.name, *_requirements()]
     return digest_of([*(path.read_bytes() for path in recipe), *(fact.encode() for fact in facts)])
@@ -148,7 +162,11 @@ def _build(image: Image, binaries: Binaries, say: Say) -> None:
         _add_python_packages(image.suite, root)
         _add_kernel_modules(image.kernel, root)
         _add_kubernetes(binaries, root)
+        _provision(root)
         _configure(image.suite, root)
+        # The guest has to be what the script makes of a node, and nothing else.
+        if changed := _provision(root):
+            raise CannotHave(f"a second run of node.sh is not to change anything:\n{changed}")
         write_initrd(image.kernel, root, unfinished / "initrd")
         say(f"{image.suite.name}: disk")
         with disk.open("wb") as file:
@@ -213,8 +231,21 @@ def _add_kubernetes(binaries: Binaries, root: Path) -> None:
     shutil.copy(binaries.image, images / "load.tar")
 
 
+# All packages are there: it installs nothing, for which a chroot would need a network.
+def _provision(root: Path) -> str:
+    folder = "usr/local/lib/koordebpf-node/provision"
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for name in _SCRIPTS:
+        shutil.copy(_PROVISION / name, root / folder)
+    command = ["chroot", str(root), f"/{folder}/node.sh"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotHave(f"node.sh ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
 def _configure(suite: Suite, root: Path) -> None:
-    assert f'"{IMAGE}"' in (FILES / "etc/containerd/config.toml").read_text(), "the sandbox's image is the load's"
+    assert f" {IMAGE} " in (FILES / "usr/local/sbin/node-images").read_text(), "the sandbox's image is the load's"
     shutil.copytree(FILES, root, dirs_exist_ok=True)
     for path in root.joinpath("usr/local/sbin").iterdir():
         path.chmod(0o755)
@@ -240,7 +271,7 @@ def _configure(suite: Suite, root: Path) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("suite", type=click.Choice(list(SUITES)), default="trixie")
+@click.argument("suite", type=click.Choice(list(SUITES)), envvar=CHOSEN, default=DEFAULT)
 @click.option("--renew", is_flag=True, help="Build it again, with the newest packages and kernel.")
 def main(suite: str, renew: bool) -> None:
     """Bring the image of a release of Debian, and say where it is."""

@@ -23,7 +23,7 @@ def join(guest: Guest, plane: ControlPlane, name: str, timeout_s: float) -> None
     """
     certificate, key = plane.authority.client(name, f"system:node:{name}", "system:nodes")
     user = {"client-certificate": f"{_FOLDER}/kubelet.crt", "client-key": f"{_FOLDER}/kubelet.key"}
-    guest.write(f"{_FOLDER}/ca.crt", plane.authority.certificate.read_bytes())
+    guest.write(f"{_FOLDER}/pki/ca.crt", plane.authority.certificate.read_bytes())
     guest.write(f"{_FOLDER}/kubelet.crt", certificate.read_bytes())
     guest.write(f"{_FOLDER}/kubelet.key", key.read_bytes())
     guest.write(f"{_FOLDER}/kubelet.kubeconfig", guest_kubeconfig(plane, user))

@@ -33,13 +33,17 @@ mounts = [f"mount {line.split()[4]}" for line in open("/proc/self/mountinfo")]
 of_pods = ("/var/lib/kubelet/pods/", "/run/containerd/", "/run/netns/")
 print(json.dumps(programs + cgroups + [each for each in mounts if not each[6:].startswith(of_pods)]))
 """
+_SYSTEMDS = (
+    "sd_",
+    "restrict_filesy",
+)  # programs of units, and of RestrictFileSystems=, which daemon-reexec loads again
 _ENDS_WITHIN_S = 20  # the kernel frees programs after grace periods
 
 
 def there(guest: Guest) -> set[str]:
-    """Return what there is now, outside of pods; systemd's own programs of units come and go and are not in it."""
+    """Return what there is now, outside of pods; systemd's own programs come and go and are not in it."""
     found: list[str] = json.loads(guest.check("python3 -", given=_SCRIPT.encode()))
-    return {each for each in found if " sd_" not in each}
+    return {each for each in found if not any(f" {name}" in each for name in _SYSTEMDS)}
 
 
 def left_since(guest: Guest, before: set[str]) -> set[str]:

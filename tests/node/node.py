@@ -176,7 +176,7 @@ class GuestNode:
                 url = f"http://{HOST_ADDRESS}:{server.server_port}/{archive.name}"
                 here = "/var/tmp/image.tar"
                 self.guest.check(f"busybox wget -q -O {here} {url}", _IMPORT_S)
-                self.guest.check(f"ctr -n k8s.io images import --local {here} && rm {here}", _IMPORT_S)
+                self.guest.check(f"node-import {here} && rm {here}", _IMPORT_S)
             finally:
                 server.shutdown()
 

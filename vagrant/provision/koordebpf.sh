@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# koordebpf out of this checkout, as a service that watches the node of k3s and evicts only with --enforce.
+# koordebpf out of this checkout, as a service that watches the node and evicts only with --enforce.
 set -euo pipefail
 # shellcheck source=vagrant/provision/files.sh
 . "$(dirname "$0")/files.sh"
@@ -16,7 +16,7 @@ apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration
 source:
   type: api
-  kubeconfig: /etc/rancher/k3s/k3s.yaml
+  kubeconfig: /etc/kubernetes/admin.conf
 featureGates:
   MemoryAllocatableEvict: true # batch-allocatable-to-zero
 report:
@@ -30,7 +30,7 @@ EOF
 put /etc/systemd/system/koordebpf.service <<'EOF'
 [Unit]
 Description=Protects latency-sensitive pods from memory pressure
-After=k3s.service
+After=kubelet.service
 
 [Service]
 EnvironmentFile=/etc/default/koordebpf

@@ -4,4 +4,4 @@ set -euo pipefail
 # shellcheck source=vagrant/provision/files.sh
 . "$(dirname "$0")/files.sh"
 
-install_packages ca-certificates curl iptables jq kmod util-linux zstd
+install_packages ca-certificates curl jq kmod util-linux zstd

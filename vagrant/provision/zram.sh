@@ -31,7 +31,7 @@ EOF
 put /etc/systemd/system/koordebpf-zram.service <<EOF
 [Unit]
 Description=Swap in compressed memory
-Before=k3s.service
+Before=kubelet.service
 
 [Service]
 Type=oneshot

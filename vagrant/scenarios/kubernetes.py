@@ -9,7 +9,7 @@ import yaml
 
 from vagrant.scenarios.scenario import Pod, Scenario, script
 
-IMAGE = "debian:bookworm-slim"  # the C library that the loads of a Debian 12 node are linked with
+IMAGE = "debian:trixie-slim"  # its C library is no older than the one that the node linked the loads with
 _CHECKOUT = Path(__file__).parents[2]
 _LS_PRIORITY = 9500
 
