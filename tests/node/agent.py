@@ -110,7 +110,7 @@ class GuestAgent:
         """
         if self._has_stopped:
             return self.log()
-        self._guest.check(f"systemctl stop {_UNIT}", timeout_s)
+        self._guest.check(f"systemctl stop {_UNIT}", timeout_s + 10)
         self._has_stopped = True
         if left := left_since(self._guest, self._before):
             raise GuestFailed(f"the agent left {', '.join(sorted(left))}")
