@@ -67,8 +67,10 @@ def agent_image() -> Path:
 
 
 @pytest.fixture(scope="session")
-def own_network(node_image: Image, binaries: Binaries, agent_image: Path) -> None:
+def own_network(request: pytest.FixtureRequest, node_image: Image, binaries: Binaries) -> None:
     """Whatever is downloaded is there, and from now on nothing leaves this machine."""
+    if any("agent_image" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("agent_image")
     enter_own_network()
 
 
