@@ -119,7 +119,7 @@ def obtain(suite: Suite, say: Say, *, renew: bool = False) -> Image:
     return image
 
 
-# An older one would only take room. One of another minor that is in use stays: all that are take 370 MB each.
+# An older one would only take room. One of another minor that is in use stays: each takes 380 MB.
 def _drop_older(home: Path, suite: Suite, minor: str) -> None:
     others = tuple(f"{suite.name}-{each}-" for each in RELEASES if each != minor)
     for folder in home.glob(f"{suite.name}-*"):
