@@ -21,7 +21,7 @@ from tests.cluster.binaries import CannotHave, alone, cache_folder, digest_of, f
 
 _BUILD = Path(__file__).parent / "build"
 _TOOLS = {"helm": "helm.sh/helm/v3/cmd/helm", "kustomize": "sigs.k8s.io/kustomize/kustomize/v5"}
-# k8s.io/* and what they stand on are those of tests/cluster/build/1.35: what was compiled for it is not compiled again.
+# k8s.io/* are those of Kubernetes 1.34, which this release of helm is made for.
 # Helm without a cluster takes it to be of this release, as its own builds have it; else of 1.20.
 _RELEASE = " ".join(
     f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersion{part}={value}" for part, value in (("Major", 1), ("Minor", 34))
@@ -41,7 +41,7 @@ def helm() -> Path:
 
 @functools.cache
 def kustomize() -> Path:
-    """Return kustomize, of the release that kubectl 1.35 has in it."""
+    """Return kustomize, of the release that kubectl 1.34 has in it."""
     return _compiled() / "kustomize"
 
 
@@ -87,7 +87,7 @@ def _compiled() -> Path:
             return folder
         cache_folder().mkdir(exist_ok=True)
         go = find_go(cache_folder(), say_line)
-        say_line("compiling helm and kustomize, once: 1 minute beside what the cluster's programs have left, else 3")
+        say_line("compiling helm and kustomize, once: it takes 3 minutes")
         unfinished = folder.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
