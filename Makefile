@@ -6,7 +6,7 @@ SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildc
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -35,6 +35,11 @@ test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
 SUITE := trixie
 test-node: setup ## Run tests on a Kubernetes node in QEMU (root); SUITE=bookworm.
 	@KOORDEBPF_NODE_SUITE=$(SUITE) $(PYTHON) tests/run.py node
+
+test-minors: setup ## Run a few tests on each Kubernetes; MINORS="1.36 1.37": these (root).
+	@.ci/setup cluster
+	@.ci/setup node
+	@$(PYTHON) -m tests.minors $(MINORS)
 
 cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)

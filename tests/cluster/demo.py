@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from koordebpf.units import MIB, NS_PER_S, format_bytes
-from tests.cluster.binaries import VERSION, CannotHave, obtain, say_line
+from tests.cluster.binaries import CannotHave, obtain, say_line
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.node import RealNode, hierarchies
 from tests.cluster.objects import install
+from tests.cluster.releases import UnknownMinor, chosen
 from tests.cluster.story import NODE_BYTES, Story
 from tests.cluster.timeline import Follower
 
@@ -72,8 +73,13 @@ def main() -> int:
         return 3
     # As ^C: what was started is ended, what was made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        release = chosen()
+    except UnknownMinor as error:
+        print(f"demo-cluster: {error}", file=sys.stderr)
+        return 2
     screen = Screen()
-    screen.say(f"koordebpf on Kubernetes {VERSION}: a stress pod eats a real node")
+    screen.say(f"koordebpf on Kubernetes {release.version}: a stress pod eats a real node")
     print()
     screen.say(
         "etcd, kube-apiserver and kube-controller-manager run on loopback. The node is a kubelet with containerd in a"

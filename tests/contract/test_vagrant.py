@@ -15,7 +15,7 @@ import yaml
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.slo.pods.qos import koord_qos
-from tests.cluster.binaries import VERSION
+from tests.cluster.releases import DEFAULT
 from tests.node.image import FILES
 from vagrant.scenarios import kubernetes, scenario
 from vagrant.scenarios.scenario import FOLDER, load, names, script
@@ -101,9 +101,8 @@ def test_the_vagrantfile_runs_every_script_and_no_other() -> None:
 
 
 def test_its_kubernetes_is_that_of_the_tests() -> None:
-    minor = VERSION.rpartition(".")[0]
-    assert f"\nminor={minor}\n" in (VAGRANT / "provision/kubernetes.sh").read_text()
-    assert f"\n{minor}, because " in README
+    assert f"\nminor={DEFAULT}\n" in (VAGRANT / "provision/kubernetes.sh").read_text()
+    assert f"\n{DEFAULT}, because " in README
 
 
 def test_the_nodes_of_the_tests_have_what_node_sh_writes() -> None:

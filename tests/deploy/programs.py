@@ -21,7 +21,7 @@ from tests.cluster.binaries import CannotHave, alone, cache_folder, digest_of, f
 
 _BUILD = Path(__file__).parent / "build"
 _TOOLS = {"helm": "helm.sh/helm/v3/cmd/helm", "kustomize": "sigs.k8s.io/kustomize/kustomize/v5"}
-# k8s.io/* and what they stand on are those of tests/cluster/build: what was compiled for it is not compiled again.
+# k8s.io/* and what they stand on are those of tests/cluster/build/1.34: what was compiled for it is not compiled again.
 # Helm without a cluster takes it to be of this release, as its own builds have it; else of 1.20.
 _RELEASE = " ".join(
     f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersion{part}={value}" for part, value in (("Major", 1), ("Minor", 34))

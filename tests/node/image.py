@@ -22,6 +22,7 @@ import msgspec
 
 from tests.cluster.binaries import IMAGE, Binaries, CannotHave, alone, digest_of, run, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
+from tests.cluster.releases import RELEASES
 from tests.node.initrd import write_initrd
 from tests.vm import kernels
 from tests.vm.kernels import Kernel, Say
@@ -121,20 +122,23 @@ def obtain(suite: Suite, say: Say, *, renew: bool = False) -> Image:
         raise CannotHave(str(error)) from error
     home = cache_folder()
     home.mkdir(parents=True, exist_ok=True)
-    image = Image(suite, home / f"{suite.name}-{_key(suite, kernel, binaries)}", kernel)
+    minor = binaries.release.minor
+    image = Image(suite, home / f"{suite.name}-{minor}-{_key(suite, kernel, binaries)}", kernel)
     with alone(home / f"{suite.name}.lock", say):
         if renew:
             shutil.rmtree(image.folder, ignore_errors=True)
         if not image.initrd.exists():
-            _drop_older(home, suite)
+            _drop_older(home, suite, minor)
             _build(image, binaries, say)
     return image
 
 
-# An older one would only take room.
-def _drop_older(home: Path, suite: Suite) -> None:
+# An older one would only take room. One of another minor that is in use stays: each takes 380 MB.
+def _drop_older(home: Path, suite: Suite, minor: str) -> None:
+    others = tuple(f"{suite.name}-{each}-" for each in RELEASES if each != minor)
     for folder in home.glob(f"{suite.name}-*"):
-        shutil.rmtree(folder)
+        if not folder.name.startswith(others):
+            shutil.rmtree(folder)
 
 
 def _key(suite: Suite, kernel: Kernel, binaries: Binaries) -> str:
