@@ -17,7 +17,7 @@ put /etc/apt/sources.list.d/kubernetes.list <<EOT
 deb [signed-by=$key] $repository/ /
 EOT
 install_packages kubeadm kubectl kubelet
-# An upgrade of Debian's packages is none of the cluster.
+# An upgrade of Debian's packages does not upgrade the cluster.
 apt-mark hold kubeadm kubectl kubelet >/dev/null
 
 config=/etc/kubernetes/kubeadm.yaml
