@@ -162,3 +162,9 @@ def agent(node: GuestNode) -> Iterator[Callable[..., GuestAgent]]:
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Keep what a test has measured, for the table at the end (proved.py)."""
+    return lambda text: request.node.user_properties.append(("figure", text))

@@ -32,7 +32,7 @@ def seconds_up(guest: Guest) -> float:
 
 
 def test_a_quiet_node_wakes_it_seldom(
-    node: GuestNode, agent: Callable[..., GuestAgent], record_property: Callable[[str, str], None]
+    node: GuestNode, agent: Callable[..., GuestAgent], figure: Callable[[str], None]
 ) -> None:
     node.set_thresholds(cpuSuppressThresholdPercent=90, cpuSuppressPolicy="cfsQuota")
     holding = agent("enforce")
@@ -47,13 +47,13 @@ def test_a_quiet_node_wakes_it_seldom(
         spent_s = seconds_up(node.guest) - began_s
         threads = holding.threads()
         per_s = [of_threads(each.counts(), threads) / spent_s for each in (calls, wake_ups)]
-    record_property("figure", f"{per_s[0]:.0f} system calls and {per_s[1]:.1f} wake-ups in a second")
+    figure(f"{per_s[0]:.0f} system calls and {per_s[1]:.1f} wake-ups in a second")
     assert 0 < per_s[0] < CALLS
     assert 0 < per_s[1] < WAKE_UPS
 
 
 def test_it_writes_as_often_as_it_says(
-    node: GuestNode, agent: Callable[..., GuestAgent], record_property: Callable[[str, str], None]
+    node: GuestNode, agent: Callable[..., GuestAgent], figure: Callable[[str], None]
 ) -> None:
     holding = agent("enforce")
     with KernelCounts(node.guest, "koordebpf/cgroup_write", "common_pid", probe="cgroup_file_write") as written:
@@ -68,7 +68,7 @@ def test_it_writes_as_often_as_it_says(
         found = counted()
         while found[0] != found[2]:  # it wrote meanwhile
             found = counted()
-    record_property("figure", f"{found[1]} writes")
+    figure(f"{found[1]} writes")
     assert found[0] == found[1]
 
 
@@ -77,7 +77,7 @@ def of_pods(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def test_it_sees_each_cgroup_that_is_created(
-    node: GuestNode, pod: Callable[..., Object], record_property: Callable[[str, str], None]
+    node: GuestNode, pod: Callable[..., Object], figure: Callable[[str], None]
 ) -> None:
     bring_source(node.guest)
     command = f"{koordebpf('trace', '--json', '--kind', 'cgroup_mkdir')} >{TRACE}"
@@ -95,7 +95,7 @@ def test_it_sees_each_cgroup_that_is_created(
         by_kernel = of_pods(created.counts())
     node.until(lambda: of_pods(seen()) == by_kernel, "it has seen as many", 10)
     node.guest.check("systemctl stop trace")
-    record_property("figure", f"{sum(by_kernel.values())} cgroups of {PODS} pods")
+    figure(f"{sum(by_kernel.values())} cgroups of {PODS} pods")
     assert len(by_kernel) >= 2 * PODS
 
 
@@ -103,7 +103,7 @@ def test_bursts_hit_no_other_pod(
     node: GuestNode,
     agent: Callable[..., GuestAgent],
     pod: Callable[..., Object],
-    record_property: Callable[[str, str], None],
+    figure: Callable[[str], None],
 ) -> None:
     enforcing = agent("enforce", "--executor", "cgroup")
     with KernelCounts(node.guest, "koordebpf/cgroup_kill", "common_pid", probe="cgroup_kill_write") as kills:
@@ -121,4 +121,4 @@ def test_bursts_hit_no_other_pod(
     )
     assert decided == BURSTS
     mean_ms = 1000 * waited_s / BURSTS
-    record_property("figure", f"{BURSTS} bursts, {by_kernel} kills; {mean_ms:.0f} ms from crossing to decision")
+    figure(f"{BURSTS} bursts, {by_kernel} kills; {mean_ms:.0f} ms from crossing to decision")

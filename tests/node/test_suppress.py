@@ -78,7 +78,7 @@ def held(request: pytest.FixtureRequest, node: GuestNode, agent: Callable[..., G
 
 
 def test_systemd_undoes_nothing_and_is_not_fought(
-    held: Suppressed, pod: Callable[..., Object], record_property: Callable[[str, str], None]
+    held: Suppressed, pod: Callable[..., Object], figure: Callable[[str], None]
 ) -> None:
     node = held.node
     with GuestFollowed(node.guest, held.file) as followed:
@@ -92,7 +92,7 @@ def test_systemd_undoes_nothing_and_is_not_fought(
         everything = followed.spans()
     # THEN no limit was lifted for long, and the file is not given up
     longest_s = max((each.seconds for each in spans), default=0)
-    record_property("figure", f"{held.policy.file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
+    figure(f"{held.policy.file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
     assert [each for each in spans if each.seconds >= LIFTED_S] == []
     assert everything[-1].value not in held.restored
     assert "left to it for an hour" not in held.agent.log()
