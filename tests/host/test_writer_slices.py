@@ -102,6 +102,7 @@ def test_one_who_resets_it_without_end_gets_it(cgroups: Cgroups, journal: Journa
     assert held.quota_us == OWN_US
 
 
+@pytest.mark.slow
 def test_other_values_than_its_own_are_corrected_as_seldom_as_elsewhere(
     held: Held, cgroups: Cgroups, journal: Journal, overwritten: Overwritten
 ) -> None:
