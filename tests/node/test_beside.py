@@ -1,4 +1,4 @@
-"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. None acts twice."""
+"""Others that kill for memory on the same node: the kernel, the kubelet. None acts twice."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ from tests.node.stories import expect_gone, expect_others_alive, fill, outcomes
 FAR = {"memoryEvictThresholdPercent": 98, "memoryEvictLowerPercent": 95}
 HOG_MIB = 1000
 LIMITED = "/bin/hog --mib 20 --hold 600 & /bin/hog --mib 300 --hold 600; wait"
-# It reads a file that is larger than its limit again and again.
-THRASHING = (
-    "/bin/busybox dd if=/dev/zero of=/tmp/f bs=1M count=120 2>/dev/null;"
-    " while :; do /bin/busybox cat /tmp/f >/dev/null; done"
-)
-OOMD = """
-mkdir -p /run/systemd/oomd.conf.d
-printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/run/systemd/oomd.conf.d/fast.conf
-systemctl start systemd-oomd
-systemctl set-property --runtime kubepods-burstable.slice \\
-    ManagedOOMMemoryPressure=kill ManagedOOMMemoryPressureLimit=5%
-"""
 
 
 def phase(node: GuestNode, name: str) -> str:
@@ -77,19 +65,3 @@ def test_who_the_kubelet_evicts_is_not_evicted_again(
     expect_gone(node, "second")
     assert {outcome["name"] for outcome in outcomes(enforcing)} <= {"second"}
     expect_others_alive(node)
-
-
-def test_who_systemd_oomd_kills_is_not_evicted_again(
-    node: GuestNode, agent: Callable[..., GuestAgent], pod: Callable[..., Object]
-) -> None:
-    node.set_thresholds(**FAR)
-    enforcing = agent("enforce")
-    node.guest.check(OOMD)
-    # WHEN a pod reclaims at its own limit all the time
-    pod("thrashing", load=("/bin/sh", "-c", THRASHING), limits={"memory": "24Mi"}, requests={"memory": "24Mi"})
-    # THEN systemd-oomd kills it, and the agent, which sees the node's memory free, evicts no pod
-    node.until(lambda: "Killed" in node.guest.check("journalctl -u systemd-oomd -o cat --no-pager"), "oomd kills", 120)
-    node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "the pod has ended")
-    expect_others_alive(node)
-    enforcing.stop()
-    assert enforcing.evictions() == []
