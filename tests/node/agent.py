@@ -85,13 +85,10 @@ class GuestAgent:
         """Tell whether the service runs."""
         return self._guest.run(f"systemctl is-active --quiet {_UNIT}").code == 0
 
-    def metrics(self) -> str:
-        """Return what it answers under /metrics."""
-        return self._guest.check(f"busybox wget -q -O - {_METRICS}")
-
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels; 0 where there is none."""
-        lines = (line.rpartition(" ") for line in self.metrics().splitlines())
+        text = self._guest.check(f"busybox wget -q -O - {_METRICS}")
+        lines = (line.rpartition(" ") for line in text.splitlines())
         return sum(float(value) for key, _, value in lines if key.partition("{")[0] == name)
 
     def threads(self) -> set[str]:
@@ -103,14 +100,14 @@ class GuestAgent:
         *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
         return [line for line in map(json.loads, whole) if line.get("outcomes")]
 
-    def stop(self, timeout_s: float = _STOP_S) -> str:
+    def stop(self) -> str:
         """End it by SIGTERM; return what it has logged.
 
         Raises:  GuestFailed: it left BPF programs, cgroups or mounts.
         """
         if self._has_stopped:
             return self.log()
-        self._guest.check(f"systemctl stop {_UNIT}", timeout_s + 10)
+        self._guest.check(f"systemctl stop {_UNIT}", _STOP_S + 10)
         self._has_stopped = True
         if left := left_since(self._guest, self._before):
             raise GuestFailed(f"the agent left {', '.join(sorted(left))}")

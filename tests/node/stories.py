@@ -12,22 +12,20 @@ _HOG_MIB, _RATE_MIB_S = 1200, 60
 OTHERS = ("web", "batch")
 
 
-def prepare(node: GuestNode, hog: str = "hog") -> None:
-    """Say what an idle hog is to allocate: enough to cross the threshold that `cross` sets, alone."""
+def fill(node: GuestNode, hog: str = "hog") -> None:
+    """Set a threshold, and let an idle hog cross it, alone."""
     node.prepare_hog(hog, _HOG_MIB, _RATE_MIB_S)
-
-
-def cross(node: GuestNode, hog: str = "hog") -> None:
-    """Set a threshold, and let the hog that was prepared cross it."""
     threshold = node.used_percent() + _ABOVE_PERCENT
     node.set_thresholds(memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=threshold - 2)
     node.wake_hog(hog)
 
 
-def fill(node: GuestNode, hog: str = "hog") -> None:
-    """Let an idle hog cross a threshold."""
-    prepare(node, hog)
-    cross(node, hog)
+def expect_eviction(node: GuestNode, agent: GuestAgent) -> None:
+    """Let the hog cross a threshold, and expect that it alone is evicted."""
+    fill(node)
+    expect_only(agent)
+    expect_gone(node)
+    expect_others_alive(node)
 
 
 def expect_only(agent: GuestAgent, hog: str = "hog") -> None:

@@ -11,7 +11,7 @@ from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
 from tests.node.joining import KUBELET_CONFIG
 from tests.node.node import GuestNode
-from tests.node.test_suppress import FOLDER, cpus_of
+from tests.node.slices import FOLDER, cpus_of
 
 # The memory manager wants what is reserved otherwise: systemReserved, and what evictionHard keeps available (50 MiB).
 STATIC = """

@@ -18,15 +18,12 @@ from tests.cluster.objects import NAMESPACE, pod, reasons
 from tests.node.followed import GuestFollowed
 from tests.node.node import SLOWER, GuestNode, is_running, was_never_restarted
 from tests.node.pods import HOG
+from tests.node.slices import FOLDER, NO_QUOTA, QUOTA, lifted
 
 ABOVE_PERCENT = 15  # of the node's memory above what it uses at rest
 HOG_MIB, RATE_MIB_S = 1000, 60
-BE = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
-QUOTA = f"{BE}/cpu.max"
-NO_QUOTA = "max 100000"
 AMPLE = {"memoryEvictThresholdPercent": 95, "memoryEvictLowerPercent": 90}
 HELD = {**AMPLE, "cpuSuppressThresholdPercent": 90, "cpuSuppressPolicy": "cfsQuota"}
-LIFTED_S = 1.0  # ten times as long as the agent lets a reset by systemd stand
 ROLL_OUT_S = 120
 # What an agent may write of best-effort pods and of those that live through the story.
 WRITTEN = r"cpu\.max|cpu\.weight|cpu\.idle|cpuset\.cpus|memory\.high|memory\.max|memory\.low|memory\.min|io\.max"
@@ -42,10 +39,10 @@ class Story:
     def files(self) -> str:
         """Return what every file holds that an agent may write: of best-effort pods, and of those that live on."""
         live = " ".join(self.node.cgroup(one) for one in map(self.node.pod, ("web", "batch")) if one is not None)
-        found = f"{{ find {BE} -maxdepth 1; find {live}; }} | grep -E '/({WRITTEN})$' | sort"
+        found = f"{{ find {FOLDER} -maxdepth 1; find {live}; }} | grep -E '/({WRITTEN})$' | sort"
         text = self.node.guest.check(f"{found} | while read -r file; do echo $file: $(cat $file); done")
         # The kernel keeps a set that is in use from being empty again: it gets what the slice above it has.
-        above = self.node.guest.check(f"cat {BE}/../cpuset.cpus.effective").strip()
+        above = self.node.guest.check(f"cat {FOLDER}/../cpuset.cpus.effective").strip()
         return re.sub(rf"(cpuset\.cpus:) {above}$", r"\1", text, flags=re.MULTILINE)
 
     def add_hog(self, name: str) -> None:
@@ -89,7 +86,7 @@ class Story:
             assert after != before
             self.deployment.said(after, "the agent before this one has ended: this one acts now")
             spans = followed.spans()
-        assert [span for span in spans if span.value == NO_QUOTA and span.seconds >= LIFTED_S] == []
+        assert lifted(spans) == []
 
     def others_live(self) -> bool:
         """Tell whether the pods that are to live do, and were never started again."""

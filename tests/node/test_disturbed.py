@@ -10,11 +10,9 @@ import pytest
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
 from tests.node.node import GuestNode
-from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill
+from tests.node.slices import NO_QUOTA, QUOTA, lifted
+from tests.node.stories import expect_eviction, expect_others_alive
 
-QUOTA = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cpu.max"
-NO_QUOTA = "max 100000"
-LIFTED_S = 1.0  # ten times as long as the agent lets a reset by systemd stand
 PAUSED_S = 60  # longer than the cluster waits for a lease
 SETTLED_S = 10
 
@@ -60,15 +58,12 @@ def test_nothing_is_evicted_or_lifted_for_it(node: GuestNode, holding: GuestAgen
             renewed = node.lease_renewed()
             node.until(lambda renewed=renewed: node.lease_renewed() > renewed, "the lease is renewed")
             time.sleep(SETTLED_S)
-            lifted = [span for span in followed.spans() if span.value == NO_QUOTA and span.seconds >= LIFTED_S]
-        assert lifted == [], what
+            spans = followed.spans()
+        assert lifted(spans) == [], what
         assert holding.is_active(), what
         assert holding.evictions() == [], what
         expect_others_alive(node)
     # AND afterwards it acts as ever
-    fill(node)
-    expect_only(holding)
-    expect_gone(node)
-    expect_others_alive(node)
+    expect_eviction(node, holding)
     holding.stop()
     assert quota(node) == NO_QUOTA

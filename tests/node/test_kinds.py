@@ -14,7 +14,7 @@ from tests.node.agent import GuestAgent
 from tests.node.guest import Machine
 from tests.node.image import Image
 from tests.node.node import GuestNode
-from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill
+from tests.node.stories import expect_eviction
 
 PROVISION = Path(__file__).parents[2] / "vagrant/provision"
 SWAP_MIB = 256
@@ -42,14 +42,6 @@ def kind(
             node.close()
     finally:
         shutil.rmtree(folder)
-
-
-def expect_eviction(node: GuestNode, agent: GuestAgent) -> None:
-    """Let the hog cross a threshold, and expect that it alone is evicted."""
-    fill(node)
-    expect_only(agent)
-    expect_gone(node)
-    expect_others_alive(node)
 
 
 def test_on_nodes_of_other_kinds_only_the_hog_is_evicted(kind: tuple[GuestNode, str]) -> None:

@@ -7,17 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from koordebpf.kernel.cgroup.files import parse_cpu_list
 from tests.cluster.api import Object
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed, Span
 from tests.node.node import GuestNode
+from tests.node.slices import BE, FOLDER, NO_QUOTA, cpus_of, lifted
 from tests.node.stories import expect_gone
 
-BE = "kubepods-besteffort.slice"
-FOLDER = f"/sys/fs/cgroup/kubepods.slice/{BE}"
-# Ten times as long as the agent lets a reset stand.
-LIFTED_S = 1.0
 KUBELET_S = 75  # it sets the properties of its slices each minute
 BY_SYSTEMD = (
     "systemctl daemon-reload",
@@ -28,11 +24,6 @@ BY_SYSTEMD = (
     f"systemctl set-property --runtime {BE} CPUWeight=2",
     f"systemctl set-property --runtime {BE} MemoryHigh=1800M",
 )
-
-
-def cpus_of(text: str) -> set[int]:
-    """Return the CPUs of a list as the kernel prints it."""
-    return set(parse_cpu_list(text.strip(), "cpuset.cpus"))
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -47,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 POLICIES = (
-    Policy("cfsQuota", "cpu.max", "max 100000", 90, "CPUQuota=150%", "150000 100000"),
+    Policy("cfsQuota", "cpu.max", NO_QUOTA, 90, "CPUQuota=150%", "150000 100000"),
     Policy("cpuset", "cpuset.cpus", "", 60, "AllowedCPUs=0-2", "0-2"),
 )
 
@@ -93,7 +84,7 @@ def test_systemd_undoes_nothing_and_is_not_fought(
     # THEN no limit was lifted for long, and the file is not given up
     longest_s = max((each.seconds for each in spans), default=0)
     figure(f"{held.policy.file}: systemd reset it {len(spans)} times, for {longest_s:.2f} s at most")
-    assert [each for each in spans if each.seconds >= LIFTED_S] == []
+    assert lifted(spans, held.restored) == []
     assert everything[-1].value not in held.restored
     assert "left to it for an hour" not in held.agent.log()
     # AND at the end the slice is as before
