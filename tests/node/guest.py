@@ -33,7 +33,9 @@ _MEMORY, _DISK, _DEVICES = "memory", "disk.qcow2", "devices"
 _SETTINGS = "machine.json"
 SAVED = (_MEMORY, _DISK, _DEVICES, _SETTINGS)
 _BOOT_S = 240
+_BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 _ANSWER_S = 120
+_ASK_S = 5  # where there may be no answer
 _LOAD_S = 30
 _CLOCK_TRIES = 5
 _CLOCK_S = 0.25
@@ -168,6 +170,23 @@ class Guest:
             after_s = time.time()
             samples.append((after_s - before_s, theirs_s - (before_s + after_s) / 2))
         return min(samples)[1]
+
+    def reboot(self, command: str = "systemctl reboot") -> None:
+        """Boot it again; return when it runs commands and its clock is set. What was in its memory is lost.
+
+        Raises:  GuestFailed: it does not come back.
+        """
+        before = self.check(_BOOT_ID)
+        with contextlib.suppress(GuestFailed):  # it may end before it answers
+            self.run(command, _ASK_S)
+        deadline = time.monotonic() + patience(_BOOT_S)
+        while True:
+            try:
+                if self.run(_BOOT_ID, _ASK_S).text != before:
+                    return self.set_clock()
+            except GuestFailed:
+                if self._qemu.process.poll() is not None or time.monotonic() > deadline:
+                    raise
 
     def pause(self) -> None:
         """Stop its CPUs."""

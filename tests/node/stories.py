@@ -12,19 +12,29 @@ _HOG_MIB, _RATE_MIB_S = 1200, 60
 OTHERS = ("web", "batch")
 
 
-def fill(node: GuestNode, hog: str = "hog") -> None:
-    """Set a threshold, and let an idle hog cross it, alone."""
+def prepare(node: GuestNode, hog: str = "hog") -> None:
+    """Say what an idle hog is to allocate."""
     node.prepare_hog(hog, _HOG_MIB, _RATE_MIB_S)
+
+
+def cross(node: GuestNode, hog: str = "hog") -> None:
+    """Set a threshold, and let a hog that was prepared cross it, alone."""
     threshold = node.used_percent() + _ABOVE_PERCENT
     node.set_thresholds(memoryEvictThresholdPercent=threshold, memoryEvictLowerPercent=threshold - 2)
     node.wake_hog(hog)
 
 
-def expect_eviction(node: GuestNode, agent: GuestAgent) -> None:
-    """Let the hog cross a threshold, and expect that it alone is evicted."""
-    fill(node)
-    expect_only(agent)
-    expect_gone(node)
+def fill(node: GuestNode, hog: str = "hog") -> None:
+    """Set a threshold, and let an idle hog cross it, alone."""
+    prepare(node, hog)
+    cross(node, hog)
+
+
+def expect_eviction(node: GuestNode, agent: GuestAgent, hog: str = "hog") -> None:
+    """Let a hog cross a threshold, and expect that it alone is evicted."""
+    fill(node, hog)
+    expect_only(agent, hog)
+    expect_gone(node, hog)
     expect_others_alive(node)
 
 

@@ -1,4 +1,4 @@
-"""Others that kill for memory on the same node: the kernel, the kubelet. None acts twice."""
+"""Others that kill for memory on the same node: the kernel, the kubelet, systemd-oomd. None acts twice."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from tests.node.stories import expect_gone, expect_others_alive, fill, outcomes
 FAR = {"memoryEvictThresholdPercent": 98, "memoryEvictLowerPercent": 95}
 HOG_MIB = 1000
 LIMITED = "/bin/hog --mib 20 --hold 600 & /bin/hog --mib 300 --hold 600; wait"
+# 60 MiB that cannot be reclaimed, and a file that is read again and again: above `memory.high` each charge waits.
+THRASHING = "/bin/hog --mib 60 --hold 600 & while :; do /bin/busybox cat /programs/kubernetes >/dev/null; done"
+HIGH = "40M"
+# The node logs warnings alone; that it kills systemd-oomd says as a notice.
+OOMD = """
+mkdir -p /run/systemd/oomd.conf.d /run/systemd/system/systemd-oomd.service.d
+printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/run/systemd/oomd.conf.d/fast.conf
+printf '[Service]\\nEnvironment=SYSTEMD_LOG_LEVEL=info\\n' >/run/systemd/system/systemd-oomd.service.d/log.conf
+systemctl daemon-reload
+systemctl start systemd-oomd
+systemctl set-property --runtime kubepods-burstable.slice \\
+    ManagedOOMMemoryPressure=kill ManagedOOMMemoryPressureLimit=5%
+"""
 
 
 def phase(node: GuestNode, name: str) -> str:
@@ -65,3 +78,24 @@ def test_who_the_kubelet_evicts_is_not_evicted_again(
     expect_gone(node, "second")
     assert {outcome["name"] for outcome in outcomes(enforcing)} <= {"second"}
     expect_others_alive(node)
+
+
+def test_who_systemd_oomd_kills_is_not_evicted_again(node: GuestNode, agent: Callable[..., GuestAgent]) -> None:
+    node.set_thresholds(**FAR)
+    enforcing = agent("enforce")
+    node.guest.check(OOMD)
+    # WHEN a pod reclaims all the time, above its own `memory.high`
+    limits, requests = {"memory": "200Mi"}, {"memory": "24Mi"}
+    thrashing = pod_object("thrashing", node.name, "/bin/sh", "-c", THRASHING, limits=limits, requests=requests)
+    thrashing["spec"]["volumes"] = [{"name": "programs", "hostPath": {"path": "/usr/local/bin"}}]
+    mount = {"name": "programs", "mountPath": "/programs", "readOnly": True}
+    thrashing["spec"]["containers"][0]["volumeMounts"] = [mount]
+    slice_ = node.cgroup(node.add(thrashing))
+    node.guest.check(f"echo {HIGH} >{slice_}/memory.high")
+    # THEN systemd-oomd kills it, and the agent, which sees the node's memory free, evicts no pod
+    node.until(lambda: phase(node, "thrashing") in ("Failed", "gone"), "systemd-oomd kills it")
+    killed = re.findall(r"Killed (\S+) due to memory pressure", node.guest.check("journalctl -u systemd-oomd -o cat"))
+    assert [path.startswith(slice_.removeprefix("/sys/fs/cgroup")) for path in killed] == [True], killed
+    expect_others_alive(node)
+    enforcing.stop()
+    assert enforcing.evictions() == []

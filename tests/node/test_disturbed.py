@@ -1,4 +1,4 @@
-"""What else happens to a node while best-effort pods are held: restarts, a clock that is set, a pause."""
+"""What else happens to a node while best-effort pods are held: restarts, a reboot, a full disk, clocks, a pause."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.cluster.api import Object
 from tests.node.agent import GuestAgent
 from tests.node.followed import GuestFollowed
 from tests.node.node import GuestNode
+from tests.node.pods import HOG, STUBBORN_HOG
 from tests.node.slices import NO_QUOTA, QUOTA, lifted
-from tests.node.stories import expect_eviction, expect_others_alive
+from tests.node.stories import (
+    cross,
+    expect_eviction,
+    expect_gone,
+    expect_only,
+    expect_others_alive,
+    fill,
+    outcomes,
+    prepare,
+)
 
 PAUSED_S = 60  # longer than the cluster waits for a lease
 SETTLED_S = 10
+STUBBORN_S = 600
+# All but 16 MiB of what is free as one file, then the rest.
+FILL_DISK = (
+    "fallocate -l $(($(stat -f -c '%a * %S' /) - (16 << 20))) /var/full; cat /dev/zero >/var/rest;"
+    " ! echo a line >/var/line"
+)
 
 
 def quota(node: GuestNode) -> str:
     return node.guest.check(f"cat {QUOTA}").strip()
+
+
+def hold(node: GuestNode) -> None:
+    """Let best-effort pods be held by a quota; return when they are."""
+    node.until(lambda: quota(node) != NO_QUOTA, "best-effort pods are held")
 
 
 @pytest.fixture
@@ -26,7 +48,7 @@ def holding(node: GuestNode, agent: Callable[..., GuestAgent]) -> GuestAgent:
     """An agent that holds best-effort pods by a quota."""
     node.set_thresholds(cpuSuppressThresholdPercent=90, cpuSuppressPolicy="cfsQuota")
     found = agent("enforce")
-    node.until(lambda: quota(node) != NO_QUOTA, "best-effort pods are held")
+    hold(node)
     return found
 
 
@@ -66,4 +88,46 @@ def test_nothing_is_evicted_or_lifted_for_it(node: GuestNode, holding: GuestAgen
     # AND afterwards it acts as ever
     expect_eviction(node, holding)
     holding.stop()
+    assert quota(node) == NO_QUOTA
+
+
+def test_a_full_disk_keeps_no_hog_alive(node: GuestNode, holding: GuestAgent, pod: Callable[..., Object]) -> None:
+    pod("later", load=HOG)
+    prepare(node)
+    node.guest.check(FILL_DISK)
+    cross(node)
+    expect_gone(node)
+    assert quota(node) != NO_QUOTA
+    # AND once there is room the audit continues
+    node.guest.check("rm /var/full /var/rest /var/line")
+    fill(node, "later")
+    node.until(lambda: "later" in {each["name"] for each in outcomes(holding)}, "the audit's line")
+    expect_others_alive(node)
+    holding.stop()
+    assert quota(node) == NO_QUOTA
+
+
+@pytest.mark.parametrize("command", ["systemctl reboot", "echo b >/proc/sysrq-trigger"], ids=["reboot", "reset"])
+def test_after_a_reboot_during_an_eviction_no_other_pod_is_evicted(
+    node: GuestNode, pod: Callable[..., Object], command: str
+) -> None:
+    # GIVEN a node that holds best-effort pods, and a pod that is evicted and does not end
+    node.set_thresholds(cpuSuppressThresholdPercent=90, cpuSuppressPolicy="cfsQuota")
+    before = node.agent("--enforce")
+    hold(node)
+    pod("stubborn", load=STUBBORN_HOG, grace_s=STUBBORN_S)
+    fill(node, "stubborn")
+    expect_only(before, "stubborn")
+    # WHEN the node boots again
+    node.guest.reboot(command)
+    # THEN no quota holds its pods, an agent starts as on a fresh node, and evicts no other pod
+    node.until(lambda: not node.guest.run(f"test -e {QUOTA}").code, "the kubelet has made its slices")
+    assert quota(node) == NO_QUOTA
+    after = node.agent("--enforce")
+    hold(node)
+    time.sleep(SETTLED_S)
+    assert {each["name"] for each in outcomes(after)} == {"stubborn"}
+    assert "Traceback" not in after.log()
+    node.until(lambda: node.pod("stubborn") is None, "the evicted pod is gone")
+    after.stop()
     assert quota(node) == NO_QUOTA
