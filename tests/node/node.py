@@ -31,6 +31,7 @@ SLOWER = 4  # an emulated node than a real one, where the machine does other wor
 _IMPORT_S = 900  # an emulated CPU unpacks 120 MB in three minutes
 _JOURNAL_LINES = 150
 _EVENTS = 30
+_AGENT_LINES = 60
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -185,7 +186,7 @@ class GuestNode:
         self.guest.check(f"ctr -n k8s.io images tag {name} {other}")
 
     def diagnostics(self) -> str:
-        """Return pods, Events and the end of the guest's journal, to find out why a test failed."""
+        """Return pods, Events and the ends of the guest's journal and agents' logs, to find out why a test failed."""
         try:
             pods = [f"{one['metadata']['name']}: {json.dumps(one['status'])}" for one in self.api.items("v1", "Pod")]
             events = sorted(
@@ -193,9 +194,12 @@ class GuestNode:
                 for one in self.api.items("v1", "Event")
             )
             journal = self.guest.run(f"journalctl --no-pager -n {_JOURNAL_LINES} | cut -c 1-500").text
+            agents = self.guest.run(
+                f"tail -n {_AGENT_LINES} /var/log/pods/{NAMESPACE}_*/*/*.log 2>&1 | cut -c 1-500"
+            ).text
         except (GuestFailed, OSError, Refused, HTTPError) as error:
             return f"it does not answer: {error}"
-        return "\n".join([*pods, "", *events[-_EVENTS:], "", journal])
+        return "\n".join([*pods, "", *events[-_EVENTS:], "", journal, agents])
 
     def close(self) -> None:
         """End the guest and the control plane."""

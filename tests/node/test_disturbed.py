@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -27,6 +28,14 @@ from tests.node.stories import (
 PAUSED_S = 60  # longer than the cluster waits for a lease
 SETTLED_S = 10
 STUBBORN_S = 600
+CONFIG = "/etc/koordebpf/braking.yaml"
+# It brakes, and neither ends that nor evicts while the test runs.
+BRAKING = {
+    "apiVersion": "koordebpf.io/v1alpha1",
+    "kind": "AgentConfiguration",
+    "eviction": {"ladder": {"rungs": ["brake"], "calm": "1h", "settle": "1h"}},
+}
+NO_BRAKE = "max"
 # All but 16 MiB of what is free as one file, then the rest.
 FILL_DISK = (
     "fallocate -l $(($(stat -f -c '%a * %S' /) - (16 << 20))) /var/full; cat /dev/zero >/var/rest;"
@@ -89,6 +98,36 @@ def test_nothing_is_evicted_or_lifted_for_it(node: GuestNode, holding: GuestAgen
     expect_eviction(node, holding)
     holding.stop()
     assert quota(node) == NO_QUOTA
+
+
+def test_a_brake_stays_on_and_no_pod_is_evicted_for_it(node: GuestNode, agent: Callable[..., GuestAgent]) -> None:
+    # GIVEN a hog that is braked by `memory.high` of its slice
+    node.guest.write(CONFIG, json.dumps(BRAKING).encode())
+    enforcing = agent("enforce", "--config", CONFIG)
+    hog = node.pod("hog")
+    assert hog is not None
+    slice_ = node.cgroup(hog)
+    brake = f"{slice_}/memory.high"
+    fill(node)
+    node.until(lambda: node.guest.check(f"cat {brake}").strip() != NO_BRAKE, "the hog is braked")
+    # WHEN the kubelet and the runtime start again, and systemd writes to the slice
+    disturbances = (
+        *("systemctl restart kubelet", "systemctl restart containerd", "systemctl daemon-reload"),
+        f"systemctl set-property --runtime {slice_.rpartition('/')[2]} CPUWeight=3",
+    )
+    with GuestFollowed(node.guest, brake) as followed:
+        for command in disturbances:
+            node.guest.check(command)
+            renewed = node.lease_renewed()
+            node.until(lambda renewed=renewed: node.lease_renewed() > renewed, "the lease is renewed")
+        spans = followed.spans()
+    # THEN it stays braked, and is as before when the agent ends
+    assert lifted(spans, {NO_BRAKE}) == []
+    assert spans[-1].value != NO_BRAKE
+    expect_others_alive(node)
+    enforcing.stop()
+    assert node.guest.check(f"cat {brake}").strip() == NO_BRAKE
+    assert enforcing.evictions() == []
 
 
 def test_a_full_disk_keeps_no_hog_alive(node: GuestNode, holding: GuestAgent, pod: Callable[..., Object]) -> None:

@@ -202,6 +202,7 @@ def indent(text: str) -> str:
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
+@click.option("--icount", is_flag=True, help="With --bench: a nanosecond of its figures is an instruction.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
 def main(
@@ -211,6 +212,7 @@ def main(
     renew: bool,
     tests: str | None,
     bench: str | None,
+    icount: bool,
     counts_path: Path | None,
     only_list: bool,
 ) -> None:
@@ -226,7 +228,8 @@ def main(
             print("\n".join(variant.folder for variant in variants))
             return
         if bench is not None:
-            variants = tuple(msgspec.structs.replace(variant, bench=tuple(shlex.split(bench))) for variant in variants)
+            changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount}
+            variants = tuple(msgspec.structs.replace(variant, **changes) for variant in variants)
             sys.exit(not measure(variants, minutes, renew=renew))
         verdicts = run(variants, jobs, minutes, renew=renew)
     except CannotHave as error:

@@ -50,6 +50,8 @@ EMULATED_CPU = "max,-erms,-fsrm,-la57,-smap,-smep,-pku,-umip"
 # thread for all CPUs waits for no other, and takes 40 % more CPU time (6.12 writes, 2 CPUs: 542 s in place of 387), far
 # more while the guest swaps. So it is for the machine that hung most, and for the second boot of one that was silent.
 ONE_THREAD = "-accel tcg,thread=single"
+# The guest's clock moves by a nanosecond for each instruction, and jumps to the next timer where every CPU is idle.
+INSTRUCTION_CLOCK = "-icount shift=0,sleep=off"
 _PYTEST = (
     "-v", "--tb=short", "-rs", "--durations=0", "--durations-min=1",
     "-p", "no:cacheprovider",  # it writes into the checkout
@@ -161,8 +163,10 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     qemu += " -global virtio-serial-pci.max_ports=2"
     if not is_fast:
         qemu += f" -cpu {EMULATED_CPU}"
-        if variant.has_one_thread:
+        if variant.has_one_thread or variant.has_instruction_clock:
             qemu += f" {ONE_THREAD}"
+        if variant.has_instruction_clock:
+            qemu += f" {INSTRUCTION_CLOCK}"
     if variant.numa_nodes > 1:
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"

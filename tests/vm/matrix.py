@@ -20,6 +20,7 @@ class Variant(msgspec.Struct, frozen=True):
     cpus: int = 1
     memory_mib: int = 1536  # a test fills it
     has_one_thread: bool = False  # of QEMU for all CPUs: tests/vm/machine.py says why
+    has_instruction_clock: bool = False  # each nanosecond is an instruction: tests/vm/machine.py says how
     numa_nodes: int = 1
     swap_mib: int = 0
     needs_headers: bool = False
