@@ -31,21 +31,3 @@ class SuppressState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_hold: MemoryHold | None = None
     memory_rest_until_ns: int | None = None
     is_ruled: bool = False
-
-
-class KeptSuppression(msgspec.Struct, frozen=True):
-    """What an agent leaves to its successor: its state, and when it ended, by the wall clock since the epoch."""
-
-    state: SuppressState
-    left_s: float
-
-
-def adopted(kept: KeptSuppression | None, now_s: float, keep_s: float) -> SuppressState:
-    """Return the state to start from: the predecessor's for `keep_s` seconds, after that the unknown one.
-
-    From the unknown one the first decision rewrites everything: what a policy wants, or the recovery. A clock that
-    was set back counts as too long. Moments on CLOCK_MONOTONIC are not carried over: a reboot lies between, perhaps.
-    """
-    if kept is None or not 0 <= now_s - kept.left_s <= keep_s:
-        return SuppressState()
-    return SuppressState(cpuset=kept.state.cpuset, quota=kept.state.quota, idle=kept.state.idle)

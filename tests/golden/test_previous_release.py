@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from koordebpf.act.writer.journal import Journal
 from koordebpf.cli.plan import plan
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.state.suppression import KeptSuppression, adopted
+from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.wal import read_left
 

@@ -60,6 +60,26 @@ def test_it_takes_over_and_no_pod_is_released(held: HeldNode, tmp_path: Path, by
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_what_is_reset_while_no_agent_acts_is_held_before_anything_is_measured(held: HeldNode, tmp_path: Path) -> None:
+    before = held.quota_file.read_bytes()
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        # GIVEN a slice that systemd resets after the first agent has ended
+        second.process.send_signal(signal.SIGSTOP)
+        assert first.stop() == 0
+        held.quota_file.write_bytes(before)
+        # WHEN the second one takes over
+        second.process.send_signal(signal.SIGCONT)
+        # THEN it writes what the first one held, whatever it measures later
+        until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {second.log}")
+        changes = [line["change"] for line in second.lines() if line["schema"] == "koordebpf.write/v1"]
+        (change,) = (each for each in changes if each["reason"] == "as the agent before this one held it")
+        assert change["path"] == str(held.quota_file)
+        assert second.stop() == 0
+    assert held.quota_file.read_bytes() == before
+    assert left_in(tmp_path) == []
+
+
 @pytest.mark.story
 def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()

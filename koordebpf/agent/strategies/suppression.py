@@ -20,7 +20,9 @@ from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.suppress.amount import BeAmount
+from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.log.problems import ProblemLog
@@ -28,11 +30,12 @@ from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
 from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.series.node import node_series
-from koordebpf.state.suppression import KeptSuppression, adopted
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
+
+_AS_BEFORE = "as the agent before this one held it"
 
 
 class Suppression:
@@ -64,10 +67,14 @@ class Suppression:
         )
         self.series = node_series()  # of the whole node: other collectors write theirs too
         self._writer = writer
-        self.state = adopted(_read(self._kept), time.time(), settings.keep_s)
+        kept, now_s = _read(self._kept), time.time()
+        self.state = adopted(kept, now_s, settings.keep_s)
+        self._desired: DesiredState | None = None
         self._is_absent = False
         self._problems = ProblemLog()
         self.amount: BeAmount | None = None  # of the last round; None: it suppressed no pod
+        if kept is not None and kept.is_fresh(now_s, settings.keep_s):
+            self._hold_again(kept.desired)
 
     def look(self, now_ns: int) -> BurstLook | None:
         """Return who uses the CPUs now; None where none is measured."""
@@ -122,7 +129,7 @@ class Suppression:
             if (plan.next.memory_hold is None) != (self.state.memory_hold is None):
                 log.info("%s", plan.reason)
             self._writer.apply(plan.desired, view.now_ns, SUPPRESS)
-            self.state = plan.next
+            self._desired, self.state = plan.desired, plan.next
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -143,6 +150,17 @@ class Suppression:
             self._collector.close()
             self._kubelet.close()
 
+    # What systemd has reset since the last agent ended is not left so until the CPUs are measured.
+    def _hold_again(self, desired: DesiredState | None) -> None:
+        if desired is None:
+            return
+        try:
+            self._writer.apply(msgspec.structs.replace(desired, reason=_AS_BEFORE), time.monotonic_ns(), SUPPRESS)
+        except KoordebpfError as error:
+            log.warning("what the agent before this one held is not held until the CPUs are measured: %s", error)
+        else:
+            self._desired = desired
+
     def _restore(self) -> None:
         try:
             left = self._writer.restore(time.monotonic_ns(), owner=SUPPRESS).left
@@ -152,7 +170,7 @@ class Suppression:
         tell_left(left)
 
     def _keep(self, path: Path, *, waits: bool) -> None:
-        path.write_bytes(msgspec.json.encode(KeptSuppression(self.state, time.time())))
+        path.write_bytes(msgspec.json.encode(KeptSuppression(self.state, time.time(), self._desired)))
         if not waits:
             log.info("what suppression wrote is kept for the agent that stands by")
         elif self._writer.is_journalled:
