@@ -195,7 +195,7 @@ class GuestNode:
             )
             journal = self.guest.run(f"journalctl --no-pager -n {_JOURNAL_LINES} | cut -c 1-500").text
             agents = self.guest.run(
-                f"tail -n {_AGENT_LINES} /var/log/pods/{NAMESPACE}_*/*/*.log 2>&1 | cut -c 1-500"
+                f"tail -n {_AGENT_LINES} /var/log/pods/{NAMESPACE}_*/*/*.log 2>/dev/null | cut -c 1-500"
             ).text
         except (GuestFailed, OSError, Refused, HTTPError) as error:
             return f"it does not answer: {error}"
