@@ -17,7 +17,6 @@ from tests.node.slices import NO_QUOTA, QUOTA, lifted
 from tests.node.stories import (
     cross,
     expect_eviction,
-    expect_gone,
     expect_only,
     expect_others_alive,
     fill,
