@@ -111,19 +111,27 @@ def _kubernetes(home: Path, release: Release, say: Say) -> Path:
     go = find_go(home, say, release.go)
     unfinished = home / f"{digest}.unfinished"
     unfinished.mkdir(exist_ok=True)
-    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     started_s = time.monotonic()
     say(f"compiling Kubernetes {release.version} and etcd, once: 95 MB of sources, {_PACKAGES} packages")
     say("with two CPUs of its own it takes about 5 minutes, on a busy machine four times that")
-    command = ["nice", "-n10", str(go), "build", "-v", *flags, "-o", str(unfinished / "kubernetes"), "."]
-    with subprocess.Popen(command, cwd=BUILD, env=environment, stderr=subprocess.PIPE, text=True) as build:
-        lines = _follow(build, started_s, say)
-    if build.returncode:
-        raise CannotHave(f"go build ended with {build.returncode}:\n" + "\n".join(lines[-20:]))
+    go_build(go, [*flags, "-o", str(unfinished / "kubernetes"), "."], BUILD, say)
     shutil.rmtree(home / digest, ignore_errors=True)
     unfinished.rename(home / digest)
-    say(f"compiled in {_since(started_s)}: {binary}")
+    say(f"compiled in {since(started_s)}: {binary}")
     return binary
+
+
+def go_build(go: Path, arguments: Sequence[str], folder: Path, say: Say) -> None:
+    """Compile, beside whatever else the machine does, without a C compiler.
+
+    Raises:  CannotHave: it failed, and the last lines.
+    """
+    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    command = ["nice", "-n10", str(go), "build", "-v", *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as build:
+        lines = _follow(build, time.monotonic(), say)
+    if build.returncode:
+        raise CannotHave(f"go build ended with {build.returncode}:\n" + "\n".join(lines[-20:]))
 
 
 # `go build -v` names each package when its turn comes; a step that is silent, as the last one, still shows its time.
@@ -136,7 +144,7 @@ def _follow(build: subprocess.Popen[str], started_s: float, say: Say) -> list[st
             downloads = sum(line.startswith("go: downloading") for line in lines)
             compiled = len(lines) - downloads
             step = f"{compiled} packages compiled" if compiled else f"{downloads} modules downloaded"
-            say(f"{_since(started_s):>5}  {step}")
+            say(f"{since(started_s):>5}  {step}")
 
     watcher = threading.Thread(target=show, daemon=True)
     watcher.start()
@@ -228,7 +236,8 @@ def digest_of(parts: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _since(started_s: float) -> str:
+def since(started_s: float) -> str:
+    """Return how long ago that was, as 3:07."""
     minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
     return f"{minutes}:{seconds:02}"
 
