@@ -187,10 +187,9 @@ open(sys.argv[1], "w").write(str(ended))
 """
 
 
-def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_reports_sigkill_or_nothing(site: Site, tmp_path: Path) -> None:
-    # Both are signalled at once: callers of the runtime get an exit code that it does not know, and kubelet an error
-    # that ends the pod all the same. Only cgroup.kill walks one cgroup after the other, and a monitor that runs on
-    # another CPU may reap its container before its own signal comes.
+def test_a_monitor_in_the_pods_cgroup_reports_sigkill_or_dies_with_it(site: Site, tmp_path: Path) -> None:
+    # By cgroup.kill its container dies before it, so that CRI-O and the kubelet see the pod end. Without cgroup.kill
+    # both are signalled at once, and the pod is taken to run until its object is deleted.
     exit_file, container = tmp_path / "exit", "crio-" + "a" * 64
     bases = [base for base in (site.path, site.freezer) if base is not None]
     for base in bases:
@@ -202,11 +201,28 @@ def test_a_monitor_in_the_pods_cgroup_dies_with_it_and_reports_sigkill_or_nothin
     report = kill(site)
     assert (report.killed_tasks, report.left_tasks) == (2, 0)
     code = monitor.wait(patience(5))
-    if report.method == "cgroup.kill" and exit_file.exists():
-        assert (code, exit_file.read_text()) in {(0, "9"), (-signal.SIGKILL, "9"), (-signal.SIGKILL, "")}
+    if report.method == "cgroup.kill":
+        assert (code, exit_file.read_text()) == (0, "9")
         return
     assert code == -signal.SIGKILL
     assert not exit_file.exists()
+
+
+# It does not end when its container does.
+STAYING = MONITOR.replace("os.waitpid(pid, 0)[1]", "os.waitpid(pid, 0)[1]; signal.pause()")
+
+
+def test_what_is_called_a_monitor_and_stays_is_killed(site: Site, tmp_path: Path) -> None:
+    bases = [base for base in (site.path, site.freezer) if base is not None]
+    container = "crio-" + "a" * 64
+    for base in bases:
+        (base / container).mkdir()
+    procs = [str(base / container / "cgroup.procs") for base in bases]
+    monitor = site.spawn(STAYING, str(tmp_path / "exit"), *procs, below="crio-conmon-a")
+    wait_until(lambda: (site.path / container / "cgroup.procs").read_text() != "")
+    report = kill(site)
+    assert (report.killed_tasks, report.left_tasks) == (2, 0)
+    assert monitor.wait(patience(5)) == -signal.SIGKILL
 
 
 def test_a_kill_of_no_process_whose_memory_stays_is_not_done(memory_cgroup: Path, tmp_path: Path) -> None:

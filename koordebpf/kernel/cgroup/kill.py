@@ -23,6 +23,7 @@ import msgspec
 
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import thaw_subtree, write_state
+from koordebpf.kernel.cgroup.monitors import killed_beside_monitors
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.kernel.cgroup.subtree import pids, read_file
 from koordebpf.kernel.io.closing import Closing
@@ -34,6 +35,7 @@ SYS_PROCESS_MRELEASE = 448  # include/uapi/asm-generic/unistd.h, the same number
 _BATCH = 256  # pidfds held at once while signalling: below the default limit of 1,024 open files
 _KEPT_PIDFDS = 64  # tasks waited for by pidfd and reaped early; the others are seen through cgroup.procs
 _ROUND_WAIT_MS = 20  # a round waits this long for the kept pidfds before it looks for tasks forked meanwhile
+_MONITORS_NS = 1_000 * NS_PER_MS  # Why: a monitor on a busy node reports its container's end within some 10 ms
 _THAW_AFTER_S = 0.004  # process_mrelease holds the mm some µs after it was called; the rest is for a busy processor
 # Why 512: a pod has some dozens of cgroups; a pod with thousands must not keep the thread that starts the kill from
 # the other pods. `finish` looks at all of them.
@@ -102,7 +104,7 @@ class Kill(Closing):
         self._method: Literal["cgroup.kill", "cgroup.freeze", "freezer", "rounds"] = "rounds"
         self._freezer_fd: int | None = None  # of a v1 cgroup that is frozen, until it is thawed
         self._refusals: dict[int, str] = {}
-        self._most: int | None = _FIRST_LOOK  # cgroups looked into
+        self._spared_until_ns: int | None = None  # containers' monitors
 
     @classmethod
     def begin(cls, target: KillTarget) -> Self:
@@ -127,7 +129,6 @@ class Kill(Closing):
         Where only tasks are left that must not be signalled there is nothing to wait for.
         """
         empty_ns = None
-        self._most = None if self._method != "cgroup.kill" else _FIRST_LOOK  # the kernel has looked at all of them
         if release_early:
             self._release_early()
         self._thaw()
@@ -140,7 +141,8 @@ class Kill(Closing):
             if time.monotonic_ns() >= deadline_ns or (pids and pids <= self._refusals.keys()):
                 break
             # A task that was signalled and is still listed only needs time; a new one needs a signal.
-            if pids - self._signalled - self._refusals.keys() or self._pidfds == {}:
+            is_new = bool(pids - self._signalled - self._refusals.keys())
+            if is_new or self._pidfds == {} or self._is_sparing_over():
                 self._round(deadline_ns)
                 self._thaw()
         return KillReport(
@@ -204,7 +206,7 @@ class Kill(Closing):
         for pid, pidfd in self._pidfds.items():
             if pid in members:
                 _hurry(pid, pidfd)
-        if write_state("cgroup.kill", b"1", self._directory_fd):
+        if self._is_killed_v2():
             self._method = "cgroup.kill"
             self._signalled |= pids
             return
@@ -214,6 +216,22 @@ class Kill(Closing):
             self._signal(self._pids() or set(), deadline_ns)
         finally:
             write_state("cgroup.freeze", b"0", self._directory_fd)
+
+    # Monitors first see how their containers end. Whatever is called as one lives a second longer.
+    def _is_killed_v2(self) -> bool:
+        is_sparing = self.rounds == 1 or self._spared_until_ns is not None
+        if is_sparing and killed_beside_monitors(self._directory_fd):
+            self._spared_until_ns = self._spared_until_ns or time.monotonic_ns() + _MONITORS_NS
+            return True
+        self._spared_until_ns = None
+        return write_state("cgroup.kill", b"1", self._directory_fd)
+
+    # Once.
+    def _is_sparing_over(self) -> bool:
+        is_over = self._spared_until_ns is not None and time.monotonic_ns() >= self._spared_until_ns
+        if is_over:
+            self._spared_until_ns = None
+        return is_over
 
     # Signals tasks of this subtree only. A pid may be reused between reading it and opening it, so membership is read
     # again after the pidfd is held: what is in both readings and behind the pidfd is one of ours.
@@ -293,6 +311,11 @@ class Kill(Closing):
                 os.close(self._pidfds.pop(by_fd.pop(pidfd)))
         if not self._pidfds:
             time.sleep(0.0005)  # tasks beyond the kept ones: look again, without spinning
+
+    # How many cgroups are looked into. By cgroup.kill the kernel has looked at all of them.
+    @property
+    def _most(self) -> int | None:
+        return _FIRST_LOOK if self.signalled_ns == 0 or self._method == "cgroup.kill" else None
 
     # None: the cgroup is gone, and with it every task.
     def _pids(self) -> set[int] | None:
