@@ -42,6 +42,10 @@ class GuestAgent:
         self._guest = guest
         self._before = there(guest)
         self._has_stopped = False
+        # What an agent before it on the same node has left. A clock that is set back does not move the cursor.
+        self._cursor = guest.check(
+            f"rm -f {_AUDIT}; journalctl -n 1 --show-cursor | sed -n 's/^-- cursor: //p'"
+        ).strip()
         bring_source(guest)
         guest.write(_CONFIG, kubeconfig)
         command = ["python3", "-m", "koordebpf", "run", "--source", "api", "--kubeconfig", _CONFIG]
@@ -75,7 +79,7 @@ class GuestAgent:
 
     def log(self) -> str:
         """Return what the agent has logged."""
-        return self._guest.check(f"journalctl -u {_UNIT} -o cat --no-pager")
+        return self._guest.check(f"journalctl -u {_UNIT} --after-cursor='{self._cursor}' -o cat --no-pager")
 
     def last_lines(self) -> str:
         """Return the end of its log."""

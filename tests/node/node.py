@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import json
 import shutil
-import threading
-from collections.abc import Callable
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from urllib3.exceptions import HTTPError
@@ -23,6 +21,7 @@ from tests.node.guest import Guest, GuestFailed, Machine
 from tests.node.image import Image
 from tests.node.joining import guest_kubeconfig
 from tests.node.network import HOST_ADDRESS
+from tests.node.served import served
 from tests.node.state import API_PORT, CONTROLLERS, PLANE, Saved, power_on
 from tests.vm.kernels import Say
 
@@ -33,11 +32,6 @@ _JOURNAL_LINES = 150
 _EVENTS = 30
 _AGENT_LINES = 60
 _CGROUPS = "/sys/fs/cgroup"
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 class GuestNode:
@@ -70,10 +64,19 @@ class GuestNode:
         return node
 
     @classmethod
-    def booted(cls, image: Image, kubernetes: Path, machine: Machine, folder: Path, say: Say) -> GuestNode:
-        """Boot a node of another kind; return it when its pods run, after about a minute and a half."""
-        image.unpack(folder)
-        return cls(image.suite.name, kubernetes, *power_on(image, kubernetes, folder, machine, say))
+    @contextlib.contextmanager
+    def booted(cls, image: Image, kubernetes: Path, machine: Machine, say: Say) -> Iterator[GuestNode]:
+        """Boot a node of another kind; yield it when its pods run, after about a minute and a half."""
+        folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
+        try:
+            image.unpack(folder)
+            node = cls(image.suite.name, kubernetes, *power_on(image, kubernetes, folder, machine, say))
+            try:
+                yield node
+            finally:
+                node.close()
+        finally:
+            shutil.rmtree(folder)
 
     def lease_renewed(self) -> datetime.datetime:
         """Return when the kubelet renewed the node's lease last."""
@@ -126,7 +129,8 @@ class GuestNode:
         (container,) = pod["status"]["containerStatuses"]
         container_id = container["containerID"].rpartition("/")[2]
         is_systemd = self.guest.machine.cgroup_driver == "systemd"
-        return f"{self.cgroup(pod)}/{f'cri-containerd-{container_id}.scope' if is_systemd else container_id}"
+        prefix = {"containerd": "cri-containerd", "crio": "crio"}[self.guest.machine.runtime]
+        return f"{self.cgroup(pod)}/{f'{prefix}-{container_id}.scope' if is_systemd else container_id}"
 
     def first_pid(self, pod: Object) -> int:
         """Return the pid in the guest of the container's first process, also where it is in a cgroup of its own."""
@@ -170,16 +174,10 @@ class GuestNode:
 
     def import_image(self, archive: Path) -> None:
         """Give the guest's runtime an archive of an image, by HTTP on this network's loopback."""
-        handler = functools.partial(_Quiet, directory=str(archive.parent))
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            try:
-                url = f"http://{HOST_ADDRESS}:{server.server_port}/{archive.name}"
-                here = "/var/tmp/image.tar"
-                self.guest.check(f"busybox wget -q -O {here} {url}", _IMPORT_S)
-                self.guest.check(f"node-import {here} && rm {here}", _IMPORT_S)
-            finally:
-                server.shutdown()
+        with served(archive.parent) as port:
+            here = "/var/tmp/image.tar"
+            self.guest.check(f"busybox wget -q -O {here} http://{HOST_ADDRESS}:{port}/{archive.name}", _IMPORT_S)
+            self.guest.check(f"node-import {here} && rm {here}", _IMPORT_S)
 
     def tag_image(self, name: str, other: str) -> None:
         """Give an image of the guest's runtime another name."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,15 +31,8 @@ def kind(
 ) -> Iterator[tuple[GuestNode, str]]:
     """A node of another kind, booted for one test, and what is seen in it."""
     machine, seen = KINDS[request.param]
-    folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
-    try:
-        node = GuestNode.booted(node_image, binaries.kubernetes, machine, folder, say_line)
-        try:
-            yield node, seen
-        finally:
-            node.close()
-    finally:
-        shutil.rmtree(folder)
+    with GuestNode.booted(node_image, binaries.kubernetes, machine, say_line) as node:
+        yield node, seen
 
 
 def test_on_nodes_of_other_kinds_only_the_hog_is_evicted(kind: tuple[GuestNode, str]) -> None:
