@@ -17,7 +17,7 @@ from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, say_line
 from tests.cluster.binaries import obtain as obtain_binaries
 from tests.cluster.objects import pod as pod_object
-from tests.node import image, state
+from tests.node import crio, image, state
 from tests.node.agent import GuestAgent
 from tests.node.guest import Machine
 from tests.node.image import CHOSEN, DEFAULT, SUITES, Image, Suite
@@ -96,10 +96,18 @@ def agent_image() -> Path:
 
 
 @pytest.fixture(scope="session")
+def crio_programs() -> Path:
+    """CRI-O, compiled."""
+    return crio.obtain(say_line)
+
+
+@pytest.fixture(scope="session")
 def own_network(request: pytest.FixtureRequest, node_image: Image, binaries: Binaries) -> None:
     """Whatever is downloaded is there, and from now on nothing leaves this machine."""
-    if any("agent_image" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
-        request.getfixturevalue("agent_image")
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    for name in ("agent_image", "crio_programs"):
+        if any(name in test.fixturenames for test in tests):
+            request.getfixturevalue(name)
     enter_own_network()
 
 

@@ -52,6 +52,7 @@ class Machine(msgspec.Struct, frozen=True):
     memory_mib: int = 2048
     boot_options: tuple[str, ...] = ()  # numa=fake=2
     cgroup_driver: str = "systemd"  # of the kubelet and of containerd, or cgroupfs
+    runtime: str = "containerd"  # or crio
 
 
 class Answer(msgspec.Struct, frozen=True):

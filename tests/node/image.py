@@ -35,6 +35,7 @@ _PACKAGES = (
     *(_PROVISION / "node-packages.txt").read_text().split(),
     *("systemd", "systemd-sysv", "systemd-oomd", "udev", "dbus", "procps", "mount", "util-linux"),
     *("e2fsprogs", "zstd", "python3", "libbpf1", "busybox-static", "ca-certificates"),
+    *("conmon", "crun"),  # crio.py
 )
 # Drivers of devices that no such guest has.
 _NO_MODULES = (
@@ -68,6 +69,7 @@ class Suite(msgspec.Struct, frozen=True):
     python: str
     containerd: str
     has_nri: bool  # since containerd 1.7
+    has_user_namespaces: bool  # for pods: since Linux 6.3 and crun 1.9
 
 
 CHOSEN = "KOORDEBPF_NODE_SUITE"  # in the environment: the suite that tests run on
@@ -75,8 +77,8 @@ DEFAULT = "trixie"
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("trixie", "6.12", "3.13", "1.7", has_nri=True),
-        Suite("bookworm", "6.1", "3.11", "1.6", has_nri=False),
+        Suite("trixie", "6.12", "3.13", "1.7", has_nri=True, has_user_namespaces=True),
+        Suite("bookworm", "6.1", "3.11", "1.6", has_nri=False, has_user_namespaces=False),
     )
 }
 

@@ -8,12 +8,14 @@ import json
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import wait_for
+from tests.node.crio import SOCKET as CRIO_SOCKET
 from tests.node.guest import Guest
 from tests.node.network import HOST_ADDRESS
 
 _FOLDER = "/etc/kubernetes"
 KUBELET_CONFIG = f"{_FOLDER}/kubelet.yaml"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_CRIO = f"unix://{CRIO_SOCKET}"
 
 
 def join(guest: Guest, plane: ControlPlane, name: str, timeout_s: float) -> None:
@@ -31,12 +33,15 @@ def join(guest: Guest, plane: ControlPlane, name: str, timeout_s: float) -> None
         guest.check(f"sed -i 's/^cgroupDriver: .*/cgroupDriver: {guest.machine.cgroup_driver}/' {KUBELET_CONFIG}")
         guest.check(f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {_CONTAINERD_CONFIG}")
         guest.check("systemctl restart containerd")
+    if guest.machine.runtime == "crio":
+        guest.check(f"sed -i 's|^containerRuntimeEndpoint: .*|containerRuntimeEndpoint: {_CRIO}|' {KUBELET_CONFIG}")
     guest.check("systemctl start --no-block kubelet")
     node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     try:
         wait_for(lambda: _is_ready(plane.api.get(node)), f"node {name} is not Ready", (), timeout_s)
     except TimeoutError as error:
-        error.add_note(guest.run("systemctl --failed; journalctl -u kubelet -u containerd -n 40 --no-pager").text)
+        units = "-u kubelet -u containerd -u crio"
+        error.add_note(guest.run(f"systemctl --failed; journalctl {units} -n 40 --no-pager").text)
         raise
 
 

@@ -30,7 +30,8 @@ while True:
     os.close(fd)
 cgroups = [f"cgroup {path}" for path, _, _ in os.walk("/sys/fs/cgroup") if "/kubepods.slice" not in path]
 mounts = [f"mount {line.split()[4]}" for line in open("/proc/self/mountinfo")]
-of_pods = ("/var/lib/kubelet/pods/", "/run/containerd/", "/run/netns/")
+of_pods = ("/var/lib/kubelet/pods/", "/run/containerd/", "/run/netns/", "/run/containers/", "/var/lib/containers/",
+    "/run/ipcns/", "/run/utsns/", "/run/userns/")
 print(json.dumps(programs + cgroups + [each for each in mounts if not each[6:].startswith(of_pods)]))
 """
 _SYSTEMDS = (

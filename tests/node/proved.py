@@ -22,6 +22,7 @@ TOPICS = {
     "test_disturbed": "restarts, a full disk, reboots, clocks, a pause",
     "test_beside": "beside the kernel's, the kubelet's and systemd-oomd's own kills",
     "test_kinds": "nodes of other kinds",
+    "test_crio": "a node with CRI-O",
     "test_figures": "cost and counts",
 }
 

@@ -17,6 +17,7 @@ from tests.cluster.binaries import Binaries, alone, digest_of, run
 from tests.cluster.control_plane import ControlPlane, Kept
 from tests.cluster.objects import BASE, install
 from tests.cluster.processes import wait_for
+from tests.node.crio import in_place_of_containerd
 from tests.node.guest import SAVED, Guest, Machine
 from tests.node.image import Image, pack, unpack
 from tests.node.joining import join, pods_run
@@ -104,10 +105,11 @@ def power_on(image: Image, kubernetes: Path, folder: Path, machine: Machine, say
         guest = Guest.power_on(image.kernel, image.initrd, folder / image.packed_disk.stem, folder, machine)
         until_running.callback(guest.close)
         reached("up")
-        join(guest, plane, image.suite.name, _READY_S)
-        reached("node Ready")
-        plane.api.create(*warm_pods(image.suite.name))
-        wait_for(lambda: pods_run(plane), "the pods do not run", (), _PODS_S)
-        reached("pods run")
+        with in_place_of_containerd(guest, say) if machine.runtime == "crio" else contextlib.nullcontext():
+            join(guest, plane, image.suite.name, _READY_S)
+            reached("node Ready")
+            plane.api.create(*warm_pods(image.suite.name))
+            wait_for(lambda: pods_run(plane), "the pods do not run", (), _PODS_S)
+            reached("pods run")
         until_running.pop_all()
     return plane, guest
