@@ -105,6 +105,13 @@ def test_its_kubernetes_is_that_of_the_tests() -> None:
     assert f"\n{DEFAULT}, because " in README
 
 
+def test_the_kubelet_and_kubeadm_start_on_cgroup_v1() -> None:
+    assert "\nfailCgroupV1: false\n" in (VAGRANT / "provision/node.sh").read_text()
+    script = (VAGRANT / "provision/kubernetes.sh").read_text()
+    assert "|| skipped=SystemVerification\n" in script
+    assert "\n  ignorePreflightErrors: [$skipped]\n" in script
+
+
 def test_the_nodes_of_the_tests_have_what_node_sh_writes() -> None:
     written = re.findall(r"^put (/\S+)", (VAGRANT / "provision/node.sh").read_text(), re.MULTILINE)
     assert len(written) > 4

@@ -45,6 +45,8 @@ put /etc/kubernetes/kubelet.yaml <<'EOT'
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: systemd
+# Without it the kubelet of 1.35 does not start on cgroup v1.
+failCgroupV1: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 # Some machines swap; on cgroup v1 the kubelet gives no pod any of it.
 failSwapOn: false
