@@ -12,11 +12,12 @@ import pytest
 
 from tests import minors
 from tests.cluster.pin import go_mod
-from tests.cluster.releases import BUILD, DEFAULT, NEWEST, RELEASES, VARIABLE, Release, UnknownMinor, chosen
+from tests.cluster.releases import BUILD, DEFAULT, RELEASES, VARIABLE, Release, UnknownMinor, chosen
 from tests.counted import Counted
 from tests.node.image import SUITES, _drop_older
 
 ROOT = Path(__file__).parents[2]
+VERSIONS = [release.version for release in RELEASES.values()]
 EACH = pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 OWN = """\
 module k8s.io/kubernetes
@@ -41,11 +42,11 @@ def lines(text: str, block: str) -> dict[str, str]:
     return dict(re.findall(r"^\t(\S+) (?:=> )?(.*?)(?: // indirect)?$", found, re.MULTILINE))
 
 
-def test_the_newest_three_and_the_default_are_in_a_row() -> None:
+def test_three_are_in_a_row_and_the_oldest_is_the_default() -> None:
     numbers = [int(minor.removeprefix("1.")) for minor in RELEASES]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert [DEFAULT, *NEWEST] == list(RELEASES)
-    assert len(NEWEST) == 3
+    assert len(RELEASES) == 3
+    assert min(numbers) == int(DEFAULT.removeprefix("1."))
     assert {path.name for path in BUILD.iterdir() if path.is_dir()} == {*RELEASES, "stub"}
 
 
@@ -64,20 +65,31 @@ def test_each_is_pinned_to_its_version(release: Release) -> None:
     assert f"k8s.io/kubelet {beside} h1:" in sums
 
 
+def test_helm_has_the_modules_of_the_default() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests/deploy/build/go.mod", RELEASES[DEFAULT].go_mod)]
+    of_helm, of_cluster = (
+        lines(text, "require") | {name: place.split()[-1] for name, place in lines(text, "replace").items()}
+        for text in texts
+    )
+    shared = {name for name in of_helm.keys() & of_cluster.keys() if name.startswith(("k8s.io/", "golang.org/x/"))}
+    assert len(shared) > 12
+    assert {name: of_helm[name] for name in shared} == {name: of_cluster[name] for name in shared}
+
+
 def listed(names: list[str]) -> str:
     return f"Kubernetes {', '.join(names[:-1])} and {names[-1]}"
 
 
 def test_the_pages_name_them() -> None:
-    assert listed([RELEASES[minor].version for minor in NEWEST]) in (ROOT / "tests/README.md").read_text()
+    assert listed(VERSIONS) in (ROOT / "tests/README.md").read_text()
     assert f"Tested with API server and\nkubelet of Kubernetes {DEFAULT}" in (ROOT / "deploy/README.md").read_text()
 
 
 def test_the_page_and_the_makefile_name_no_other() -> None:
     page = (ROOT / "tests/README.md").read_text()
     section = page.partition("## Kubernetes' minors\n")[2].partition("\n## ")[0]
-    assert set(re.findall(r"\b1\.\d\d\.\d+\b", section)) - {"1.38.1"} == {RELEASES[minor].version for minor in NEWEST}
-    assert f"use {DEFAULT}." in section
+    assert set(re.findall(r"\b1\.\d\d\.\d+\b", section)) - {"1.38.1"} == set(VERSIONS)
+    assert f"use the oldest, {DEFAULT}." in section
     named = [
         word
         for text in (section, (ROOT / "Makefile").read_text())
@@ -109,7 +121,7 @@ def test_a_pin_is_made_of_the_releases_own_go_mod() -> None:
 def test_the_environment_chooses() -> None:
     assert chosen({}) == chosen({VARIABLE: ""}) == RELEASES[DEFAULT]
     assert [chosen({VARIABLE: minor}) for minor in RELEASES] == list(RELEASES.values())
-    with pytest.raises(UnknownMinor, match=r"KOORDEBPF_KUBERNETES=1\.2: .* there are: (1\.\d\d(, )?){4}$"):
+    with pytest.raises(UnknownMinor, match=r"KOORDEBPF_KUBERNETES=1\.2: .* there are: (1\.\d\d(, )?){3}$"):
         chosen({VARIABLE: "1.2"})
 
 
@@ -150,7 +162,7 @@ def test_the_chosen_tests_exist(folder: str) -> None:
 
 
 def test_a_nodes_image_leaves_those_of_other_minors(tmp_path: Path) -> None:
-    suite, (one, two, three) = SUITES["trixie"], NEWEST
+    suite, (one, two, three) = SUITES["trixie"], RELEASES
     kept = {f"trixie-{two}-a", f"trixie-{three}-b", f"bookworm-{one}-c"}
     for name in (*kept, f"trixie-{one}-d", "trixie-1.2-e", "trixie-0123456789abcdef"):
         (tmp_path / name).mkdir()

@@ -102,7 +102,7 @@ def test_the_vagrantfile_runs_every_script_and_no_other() -> None:
 
 def test_its_kubernetes_is_that_of_the_tests() -> None:
     assert f"\nminor={DEFAULT}\n" in (VAGRANT / "provision/kubernetes.sh").read_text()
-    assert f"\n{DEFAULT}, because " in README
+    assert f"\nKubernetes is {DEFAULT}, " in README
 
 
 def test_the_kubelet_and_kubeadm_start_on_cgroup_v1() -> None:

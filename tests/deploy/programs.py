@@ -18,13 +18,15 @@ from typing import Any
 import yaml
 
 from tests.cluster.binaries import CannotHave, alone, cache_folder, digest_of, find_go, run, say_line, unpacked
+from tests.cluster.releases import DEFAULT
 
 _BUILD = Path(__file__).parent / "build"
 _TOOLS = {"helm": "helm.sh/helm/v3/cmd/helm", "kustomize": "sigs.k8s.io/kustomize/kustomize/v5"}
-# k8s.io/* and what they stand on are those of tests/cluster/build/1.34: what was compiled for it is not compiled again.
+# k8s.io/* and what they stand on are those of tests/cluster/build/1.35: what was compiled for it is not compiled again.
 # Helm without a cluster takes it to be of this release, as its own builds have it; else of 1.20.
 _RELEASE = " ".join(
-    f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersion{part}={value}" for part, value in (("Major", 1), ("Minor", 34))
+    f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersion{part}={value}"
+    for part, value in zip(("Major", "Minor"), DEFAULT.split("."), strict=True)
 )
 _FLAGS = ("-mod=readonly", "-trimpath", f"-ldflags=-s -w {_RELEASE}")
 _ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
@@ -41,7 +43,7 @@ def helm() -> Path:
 
 @functools.cache
 def kustomize() -> Path:
-    """Return kustomize, of the release that kubectl 1.34 has in it."""
+    """Return kustomize, of the release that kubectl 1.35 has in it."""
     return _compiled() / "kustomize"
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A Kubernetes of one node, by kubeadm. Its kubelet is configured by the very file that node.sh wrote.
-# 1.34, as in tests/cluster: the kubelet of 1.35 no longer starts on cgroup v1 by default.
+# 1.35, as in tests/cluster.
 set -euo pipefail
 # shellcheck source=vagrant/provision/files.sh
 . "$(dirname "$0")/files.sh"
 
-minor=1.34
+minor=1.35
 repository=https://pkgs.k8s.io/core:/stable:/v$minor/deb
 key=/etc/apt/keyrings/kubernetes.asc
 

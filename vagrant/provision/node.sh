@@ -71,7 +71,7 @@ evictionHard:
   imagefs.inodesFree: 5%
 EOT
 
-# sandbox_image: kubeadm's of Kubernetes 1.34. NRI: containerd 1.6, Debian 12's, has none and ignores the section.
+# sandbox_image: kubeadm's of Kubernetes 1.35. NRI: containerd 1.6, Debian 12's, has none and ignores the section.
 put /etc/containerd/config.toml <<'EOT'
 version = 2
 [plugins."io.containerd.nri.v1.nri"]

@@ -1,4 +1,4 @@
 // Each minor has a go.mod of its own: go build -modfile=1.36/go.mod
 module koordebpf.test/kubernetes
 
-go 1.24.0
+go 1.25.0
