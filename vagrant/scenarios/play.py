@@ -80,6 +80,7 @@ class _Run:
         self._say_line = say
         self._stack = stack
         self._log: list[str] = []
+        self._looked: dict[str, str] = {}  # what commands said last
         self._started_s = time.monotonic()
         (self._files / "manifests").mkdir()
 
@@ -214,13 +215,13 @@ class _Run:
         if expected.by == "run":
             return self._wait_for_line(expected.says, _SAID_S)
         until = time.monotonic() + _SAID_S
-        while True:
-            text = self._look(expected.by)
-            if found := re.search(expected.says, text, re.MULTILINE):
-                return found[0]
-            if time.monotonic() > until:
-                self._say_line(f"  koordebpf {expected.by} said in the end:\n{text}")
+        # One answer may have all that is expected of a command.
+        while not (found := re.search(expected.says, self._looked.get(expected.by, ""), re.MULTILINE)):
+            if expected.by in self._looked and time.monotonic() > until:
+                self._say_line(f"  koordebpf {expected.by} said in the end:\n{self._looked[expected.by]}")
                 return None
+            self._looked[expected.by] = self._look(expected.by)
+        return found[0]
 
     # What a person would type, while the agent runs.
     def _look(self, command: str) -> str:
