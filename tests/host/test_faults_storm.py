@@ -2,7 +2,7 @@
 
 Watches are cut each second in the middle of a line, each event comes thrice and the one before it once more, a NodeSLO
 flaps ten times a second, a pod object has a mebibyte, and for the first half of it an eviction is answered with 500,
-503 and 429. KOORDEBPF_STORM_S makes it shorter or longer: continuous integration has two minutes of it.
+503 and 429. KOORDEBPF_STORM_S makes it shorter or longer: `make soak` has two minutes of it.
 """
 
 from __future__ import annotations
