@@ -72,7 +72,7 @@ def test_idle_and_short_connections_starve_no_probe(agent: LiveAgent) -> None:
     with holds(agent.port, 1000), holds(agent.probe_port, 1000, "127.0.0.3"):
         probes(agent, 2)
         assert descriptors(agent) <= open_before + 2 * 64
-    with floods(agent.port, 10_000) as flood:
+    with floods(agent.port, 2000) as flood:
         until(lambda: probes(agent, 0.5) or flood.poll() is not None, "the flood's end", 150)
     until(lambda: agent.metric(_TICKS) > before, "another tick")
     until(lambda: descriptors(agent) <= open_before + 4, lambda: f"closed descriptors: {descriptors(agent)}")
