@@ -23,7 +23,7 @@ from tests.support.patience import patience
 NODE_MIB = 400
 HOG_MIB, OTHER_MIB = 200, 100  # 75 % of the node together; each alone covers the need
 THRESHOLD_PERCENT = 70
-WATCHED_S = 2.0  # Why: the fault was ten evictions within 110 ms
+WATCHED_S = 1.0  # Why: the fault was ten evictions within 110 ms
 
 
 class Shortage:

@@ -148,7 +148,7 @@ def test_no_pod_is_evicted_unless_asked_for(thrashing: Thrashing, tmp_path: Path
         if how == "a dry run":
             agent.said("evicting default/reader", timeout_s=90)
         with pytest.raises(subprocess.TimeoutExpired):
-            reader.wait(5 if how == "a dry run" else 25)
+            reader.wait(5 if how == "a dry run" else 15)
         assert all(each["result"] == "dry_run" for line in agent.plans() for each in line["outcomes"])
         assert agent.stop() == 0
 
@@ -166,7 +166,7 @@ def test_a_pod_that_thrashes_at_its_own_limit_costs_no_other_pod(
         thrashing.read(thrashing.web, WALKED_MIB)
         reader = thrashing.read(thrashing.reader, 24)  # reads all the time, and leaves room
         with pytest.raises(subprocess.TimeoutExpired):
-            reader.wait(20)
+            reader.wait(15)
         assert agent.plans() == []
         assert "can be evicted" not in agent.log  # what fires and finds no aggressor would say so
         if limit == "memory.max":
