@@ -98,7 +98,7 @@ def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(2))  # either of them first
 def test_where_both_are_ended_at_once_everything_is_restored(held: HeldNode, tmp_path: Path, number: int) -> None:
     before = held.quota_file.read_bytes()
     pause_s = random.Random(number).uniform(-0.3, 0.3)
