@@ -1,8 +1,9 @@
 """Which lines and branches no test reaches: `make cover`, and with `LIVE=1` what host and cluster tests reach.
 
 Runs the folders that need nothing and prints a row for each pure room; with --gate it fails where a room is below the
-least. With a name (`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --live it runs
-the quick tests of the live kernel and of a real cluster instead, counts the agents that they start too, and prints the
+least. With a name (`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --of it runs no
+test, and prints what a run of these folders with KOORDEBPF_COVERAGE reached (`.ci/run`). With --live it runs the quick
+tests of the live kernel and of a real cluster instead, counts the agents that they start too, and prints the
 rooms that act: a test that fails under its cost is no failure here.
 """
 
@@ -29,22 +30,32 @@ _LEAST_LINES, _LEAST_BRANCHES = 98, 95
 _MEASURE_CHILDREN = "import coverage\ncoverage.process_startup()\n"
 _SETTINGS = "[run]\nbranch = true\nparallel = true\nsource = koordebpf\ndata_file = {data}\n"
 
+VARIABLE = "KOORDEBPF_COVERAGE"  # the folder that tests/run.py has what it reaches written to
+
 Files = dict[str, dict[str, Any]]  # what coverage says of each file, by path below the package
 
 
-def measured(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> Files:
-    """Run tests, all but slow ones, and return what they reach, with the processes that they start."""
+def environment(folder: Path) -> dict[str, str]:
+    """Return what processes have to get so that what they reach is written to a folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "settings"
     settings.write_text(_SETTINGS.format(data=folder / "data"))
     (folder / "sitecustomize.py").write_text(_MEASURE_CHILDREN)
-    paths = os.pathsep.join([str(folder), str(ROOT)])
-    environment = os.environ | {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": paths}
+    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> None:
+    """Run tests, all but slow ones; what they reach, with the processes that they start, is in the folder."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    subprocess.run([*command, *tests], cwd=ROOT, env=environment, check=must_pass)
-    coverage = [sys.executable, "-m", "coverage"]
-    report = folder / "report.json"
+    subprocess.run([*command, *tests], cwd=ROOT, env=os.environ | environment(folder), check=must_pass)
+
+
+def measured(folder: Path) -> Files:
+    """Return what was reached, by what is in a folder."""
+    settings, report = folder / "settings", folder / "report.json"
     for step in (["combine", "-q"], ["json", "-q", "-o", str(report)]):
-        subprocess.run([*coverage, step[0], f"--rcfile={settings}", *step[1:]], cwd=ROOT, check=True)
+        command = [sys.executable, "-m", "coverage", step[0], f"--rcfile={settings}", *step[1:]]
+        subprocess.run(command, cwd=ROOT, check=True)
     files: Files = json.loads(report.read_text())["files"]
     return {Path(path).relative_to("koordebpf").as_posix(): found for path, found in files.items()}
 
@@ -77,11 +88,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("room", nargs="?", help="print the lines of these files that are not reached")
     parser.add_argument("--gate", action="store_true", help="fail where a room is below the least")
     parser.add_argument("--live", action="store_true", help="measure agent, act and kube over host and cluster (root)")
+    parser.add_argument("--of", metavar="FOLDER", type=Path, help="run nothing: what was measured there")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these instead")
     options = parser.parse_args(arguments)
     folders = [str(ROOT / "tests" / name) for name in (LIVE_FOLDERS if options.live else FOLDERS)]
     with tempfile.TemporaryDirectory() as name:
-        files = measured(Path(name), options.tests or folders, must_pass=not options.live)
+        if not options.of:
+            measure(Path(name), options.tests or folders, must_pass=not options.live)
+        files = measured((options.of or Path(name)).absolute())
     if options.room:
         for path, found in files.items():
             if path.startswith(options.room) and (found["missing_lines"] or found["missing_branches"]):

@@ -3,7 +3,7 @@
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
 need nothing run beside each other, one on each CPU; the others one after the other. Virtual machines run beside all of
 them, on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only the first, and
-runs the stories of tests/node.
+runs the stories of tests/node. With KOORDEBPF_COVERAGE what those that need nothing reach is measured (cover.py).
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
@@ -23,12 +23,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import second_tries, slow  # noqa: E402
+from tests import cover, second_tries, slow  # noqa: E402
 from tests.counted import Counted, died  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -177,14 +177,14 @@ def run_folder(folder: str, arguments: list[str]) -> Counted:
 def run_beside(folders: Sequence[str], arguments: Sequence[str]) -> Counted:
     """Run folders that need nothing beside each other, one on each CPU; print what each printed when it has ended."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
-    waiting = sorted(folders, key=_NEEDS_NOTHING.index)
+    waiting, measured = sorted(folders, key=_NEEDS_NOTHING.index), _measured()
     running: dict[str, tuple[Path, Watched]] = {}
     total = Counted()
     try:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 folder = waiting.pop(0)
-                report, watched = running[folder] = _watched(folder)
+                report, watched = running[folder] = _watched(folder, measured)
                 command = _command(folder, report, [*color, *arguments])
                 with report.with_suffix(".txt").open("wb") as output:
                     watched.start(command, TESTS.parent, output.fileno())
@@ -203,10 +203,16 @@ def run_beside(folders: Sequence[str], arguments: Sequence[str]) -> Counted:
     return total
 
 
-def _watched(folder: str) -> tuple[Path, Watched]:
+def _watched(folder: str, environment: Mapping[str, str] | None = None) -> tuple[Path, Watched]:
     report = REPORTS / f"{folder}.xml"
     report.unlink(missing_ok=True)
-    return report, Watched(report, _bytecode())
+    return report, Watched(report, {**_bytecode(), **(environment or {})})
+
+
+# Nothing else that is started here is measured: tests of this runner start it, too.
+def _measured() -> Mapping[str, str]:
+    folder = os.environ.pop(cover.VARIABLE, None)
+    return cover.environment(Path(folder).absolute()) if folder else {}
 
 
 # Not for what is installed or built before the tests: pip would put there what it compiles for others, too.

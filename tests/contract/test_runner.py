@@ -35,6 +35,7 @@ def folders(tmp_path: Path) -> Path:
         "slow.py",
         "sum.py",
         "counted.py",
+        "cover.py",
         "machines.py",
     ):
         shutil.copy(TESTS / name, tests)
