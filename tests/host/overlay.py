@@ -110,6 +110,7 @@ def own_swap(root_copy: RootCopy) -> Iterator[str]:
     """
     if "KOORDEBPF_OWN_MACHINE" not in os.environ:
         pytest.skip(f"{OTHER_MACHINE}its swap is not the tests' to change")
+    root_copy.run("swapoff", "-a")  # what it was booted with
     assert root_copy.swaps() == []
     # The tests run in a chroot that has the host's modules.
     subprocess.run(["chroot", "/proc/1/root", "modprobe", "zram"], check=True)
