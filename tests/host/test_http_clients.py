@@ -69,7 +69,7 @@ def test_clients_that_send_a_byte_now_and_then_starve_no_probe(agent: LiveAgent,
 @pytest.mark.slow
 def test_idle_and_short_connections_starve_no_probe(agent: LiveAgent) -> None:
     before, open_before = agent.metric(_TICKS), descriptors(agent)
-    with holds(agent.port, 1000), holds(agent.probe_port, 1000, "127.0.0.3"):
+    with holds(agent.port, 300), holds(agent.probe_port, 300, "127.0.0.3"):
         probes(agent, 2)
         assert descriptors(agent) <= open_before + 2 * 64
     with floods(agent.port, 2000) as flood:
