@@ -205,7 +205,6 @@ MATRIX = (
         "6.12",
         "swap",
         swap_mib=256,
-        cpus=2,
         memory_mib=896,
         environment={"KOORDEBPF_OWN_MACHINE": "1"},
         tests=(
