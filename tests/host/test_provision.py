@@ -1,14 +1,14 @@
-"""The scripts that make Vagrant's machines, in a copy of this machine's root: what they write, and only once."""
+"""The scripts that make Vagrant's machines, in a copy of this machine's root: what they write, and only once.
+
+Not node.sh: tests/node runs it twice in its image, and boots the node that it makes.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import tomllib
 
 import pytest
-import yaml
 
 from tests.conftest import OTHER_MACHINE
 from tests.host.overlay import ROOT, RootCopy, own_swap, root_copy
@@ -50,28 +50,6 @@ def apt() -> None:
 def test_packages_are_installed_once(root_copy: RootCopy) -> None:
     run_twice(root_copy, "packages.sh")
     assert root_copy.run("curl", "--version").startswith("curl ")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("apt")
-def test_a_node_has_what_its_configuration_names(root_copy: RootCopy) -> None:
-    said = run_twice(root_copy, "node.sh")
-    written = re.findall(r"^put (\S+)", (PROVISION / "node.sh").read_text(), re.MULTILINE)
-    assert [line for line in said.splitlines() if "/" in line] == [f"changed: {path}" for path in written]
-
-    # containerd reads it, and has what it names.
-    understood = tomllib.loads(root_copy.run("containerd", "config", "dump"))
-    cri = understood["plugins"]["io.containerd.grpc.v1.cri"]
-    assert cri["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
-    assert cri["sandbox_image"].startswith("registry.k8s.io/pause:")
-    (plugin,) = json.loads(root_copy.read(f"{cri['cni']['conf_dir']}/10-pods.conflist"))["plugins"]
-    for name in (plugin["type"], plugin["ipam"]["type"], "loopback"):
-        root_copy.run("test", "-x", f"{cri['cni']['bin_dir']}/{name}")
-
-    # The kubelet and runc leave cgroups to the same.
-    kubelet = yaml.safe_load(root_copy.read("/etc/kubernetes/kubelet.yaml"))
-    assert kubelet["cgroupDriver"] == "systemd"
-    assert kubelet["containerRuntimeEndpoint"] == f"unix://{understood['grpc']['address']}"
 
 
 @pytest.mark.slow
