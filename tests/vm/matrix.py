@@ -119,8 +119,8 @@ _WRITES = (
     "test_other_values_than_its_own_are_corrected_as_seldom_as_elsewhere",
 )  # fmt: skip
 
-# The other machines run what is about them. A boot and pytest's start cost 20 s each: what needs no machine of its own
-# goes with others.
+# The other machines run what is about them. A boot and the start of pytest cost 20 s each: a test that needs no machine
+# of its own runs in another one.
 MATRIX = (
     # It runs before the host tests: what it leaves out, those compile for the machines after it. Here that would take a
     # minute.
