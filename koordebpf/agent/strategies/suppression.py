@@ -30,6 +30,7 @@ from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
 from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.series.node import node_series
+from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
@@ -68,8 +69,7 @@ class Suppression:
         self.series = node_series()  # of the whole node: other collectors write theirs too
         self._writer = writer
         kept, now_s = _read(self._kept), time.time()
-        self.state = adopted(kept, now_s, settings.keep_s)
-        self._desired: DesiredState | None = None
+        self._last = KeptSuppression(adopted(kept, now_s, settings.keep_s), now_s)  # as if this agent ended now
         self._is_absent = False
         self._problems = ProblemLog()
         self.amount: BeAmount | None = None  # of the last round; None: it suppressed no pod
@@ -129,7 +129,12 @@ class Suppression:
             if (plan.next.memory_hold is None) != (self.state.memory_hold is None):
                 log.info("%s", plan.reason)
             self._writer.apply(plan.desired, view.now_ns, SUPPRESS)
-            self._desired, self.state = plan.desired, plan.next
+            self._last = msgspec.structs.replace(self._last, state=plan.next, desired=plan.desired)
+
+    @property
+    def state(self) -> SuppressState:
+        """What the next decision starts from."""
+        return self._last.state
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -159,7 +164,7 @@ class Suppression:
         except KoordebpfError as error:
             log.warning("what the agent before this one held is not held until the CPUs are measured: %s", error)
         else:
-            self._desired = desired
+            self._last = msgspec.structs.replace(self._last, desired=desired)
 
     def _restore(self) -> None:
         try:
@@ -170,7 +175,7 @@ class Suppression:
         tell_left(left)
 
     def _keep(self, path: Path, *, waits: bool) -> None:
-        path.write_bytes(msgspec.json.encode(KeptSuppression(self.state, time.time(), self._desired)))
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._last, left_s=time.time())))
         if not waits:
             log.info("what suppression wrote is kept for the agent that stands by")
         elif self._writer.is_journalled:
