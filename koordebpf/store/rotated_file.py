@@ -24,14 +24,19 @@ class RotatedFile:
         self._path = path
         self._max_bytes = max_bytes
         self._kept = kept
+        self._is_whole = False  # the file ends with a whole line
 
     def append(self, line: bytes) -> None:
         """Write one line.
 
-        The file is opened for each: lines are rare, and a file that was moved or removed is recreated.
+        The file is opened for each: lines are rare, and a file that was moved or removed is recreated. Where the power
+        failed a line may have no end: the first one that is written here begins behind it.
 
         Raises:  OSError: nothing of it was written.
         """
+        if not self._is_whole and not _is_torn(self._path):
+            self._is_whole = True
+        line = line if self._is_whole else b"\n" + line
         fd = os.open(self._path, _FLAGS, 0o640)
         try:
             size = os.fstat(fd).st_size
@@ -44,6 +49,7 @@ class RotatedFile:
             if os.write(fd, line) != len(line):
                 os.ftruncate(fd, size)  # a full disk took a part: half a line would spoil the file for its readers
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._is_whole = True
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -57,6 +63,18 @@ class RotatedFile:
                 newer.replace(older)
         if self._kept == 0:
             path.unlink()
+
+
+def _is_torn(path: Path) -> bool:
+    if not path.is_file():  # none yet, or a pipe, whose open(2) would wait
+        return False
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            return file.read(1) not in (b"", b"\n")
+    except OSError:
+        return False
 
 
 def check_file(option: str, path: Path) -> None:

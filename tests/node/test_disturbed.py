@@ -170,7 +170,7 @@ def test_after_a_reboot_during_an_eviction_no_other_pod_is_evicted(
     after = node.agent("--enforce")
     hold(node)
     time.sleep(SETTLED_S)
-    assert {each["name"] for each in outcomes(after)} == {"stubborn"}
+    assert {each["name"] for each in outcomes(after)} <= {"stubborn"}
     assert "Traceback" not in after.log()
     node.until(lambda: node.pod("stubborn") is None, "the evicted pod is gone")
     after.stop()

@@ -116,6 +116,19 @@ def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
     assert (log.written, log.dropped) == (20, 0)
 
 
+@pytest.mark.parametrize("torn", [b'{"schema": "koord', b'{"schema": ' + bytes(40)], ids=["cut", "zeros"])
+def test_a_line_without_an_end_spoils_no_later_one(tmp_path: Path, torn: bytes) -> None:
+    path, records = tmp_path / "audit.jsonl", [open_plan(plan()).record() for _ in range(2)]
+    # GIVEN a file whose last line has no end, since the power failed
+    path.write_bytes(torn)
+    log = AuditLog(path)
+    assert [log.write(record) for record in records] == [True, True]
+    first, *later = path.read_bytes().split(b"\n")
+    assert first == torn
+    assert [decode_audit_line(line) for line in later if line] == records
+    assert len(later) == len(records) + 1
+
+
 def test_a_full_disk_is_counted_and_does_not_stop_anything() -> None:
     log = AuditLog(Path("/dev/full"), waiting_lines=100)
     for n in range(130):
