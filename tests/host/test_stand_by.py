@@ -72,9 +72,13 @@ def test_what_is_reset_while_no_agent_acts_is_held_before_anything_is_measured(h
         second.process.send_signal(signal.SIGCONT)
         # THEN it writes what the first one held, whatever it measures later
         until(lambda: held.quota_file.read_bytes() != before, lambda: f"a quota, but: {second.log}")
-        changes = [line["change"] for line in second.lines() if line["schema"] == "koordebpf.write/v1"]
-        (change,) = (each for each in changes if each["reason"] == "as the agent before this one held it")
-        assert change["path"] == str(held.quota_file)
+
+        def held_again() -> list[str]:
+            changes = [line["change"] for line in second.lines() if line["schema"] == "koordebpf.write/v1"]
+            return [each["path"] for each in changes if each["reason"] == "as the agent before this one held it"]
+
+        until(held_again, "the audit's line")
+        assert held_again() == [str(held.quota_file)]
         assert second.stop() == 0
     assert held.quota_file.read_bytes() == before
     assert left_in(tmp_path) == []
