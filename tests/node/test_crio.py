@@ -54,7 +54,7 @@ def processes(node: GuestNode, pod: Object) -> list[int]:
     return [int(line) for line in found.split()]
 
 
-def evict(node: GuestNode, name: str, executor: str) -> None:
+def expect_eviction_by(node: GuestNode, name: str, executor: str) -> None:
     """Let a hog cross the threshold, and expect that it alone is evicted, with all its processes and its memory."""
     hog = node.pod(name)
     assert hog is not None
@@ -107,7 +107,7 @@ def test_pods_and_containers_are_named_and_no_monitor_is_a_container(crio_node: 
 def test_on_a_node_with_crio_only_the_hog_is_evicted(crio_node: GuestNode, executor: str) -> None:
     name = f"by-{executor}"
     crio_node.add(pod_object(name, crio_node.name, *TWO_PROCESSES))
-    evict(crio_node, name, executor)
+    expect_eviction_by(crio_node, name, executor)
 
 
 @pytest.mark.parametrize("executor", ["api", "cgroup", "cri"])
@@ -126,4 +126,4 @@ def test_a_pod_in_a_user_namespace_is_named_and_evicted_with_all_its_processes(
     assert int(crio_node.guest.check(f"stat -c %u /proc/{first}")) == outside
     # THEN it is named and evicted as any other
     assert {f"default/{name}[load]", f"default/{name}[sandbox]"} <= rows(crio_node, "container")
-    evict(crio_node, name, executor)
+    expect_eviction_by(crio_node, name, executor)

@@ -220,7 +220,7 @@ class Kill(Closing):
     # Monitors first see how their containers end. Whatever is called as one lives a second longer.
     def _is_killed_v2(self) -> bool:
         is_sparing = self.rounds == 1 or self._spared_until_ns is not None
-        if is_sparing and killed_beside_monitors(self._directory_fd):
+        if is_sparing and killed_beside_monitors(self._directory_fd, _FIRST_LOOK):
             self._spared_until_ns = self._spared_until_ns or time.monotonic_ns() + _MONITORS_NS
             return True
         self._spared_until_ns = None

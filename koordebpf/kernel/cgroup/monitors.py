@@ -14,21 +14,20 @@ from koordebpf.kernel.cgroup.freezer import write_state
 from koordebpf.kernel.cgroup.subtree import read_file
 
 MONITOR = re.compile(r"(?:crio|libpod)-conmon-.*")
-_MOST = 512  # Why: as kill.py looks into at first; a pod with more is killed whole
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def killed_beside_monitors(pod_fd: int) -> bool:
-    """Write cgroup.kill of every cgroup in the pod's but those of monitors.
+def killed_beside_monitors(pod_fd: int, most: int) -> bool:
+    """Write cgroup.kill of every cgroup in the pod's but those of monitors, where it has at most so many.
 
     False: there is no monitor, or something else is as no runtime makes it; the pod is to be killed whole.
     Cost:    30 µs, and 20 µs for each cgroup.
     """
     try:
         with os.scandir(pod_fd) as entries:
-            names = [entry.name for entry in islice((e for e in entries if e.is_dir(follow_symlinks=False)), _MOST + 1)]
+            names = [entry.name for entry in islice((e for e in entries if e.is_dir(follow_symlinks=False)), most + 1)]
         others = [name for name in names if not MONITOR.fullmatch(name)]
-        if len(others) == len(names) or len(names) > _MOST or read_file(pod_fd, "cgroup.procs"):
+        if len(others) == len(names) or len(names) > most or read_file(pod_fd, "cgroup.procs"):
             return False
         refused = [name for name in others if not _killed(pod_fd, name)]
         return not refused
