@@ -142,7 +142,7 @@ class Kill(Closing):
                 break
             # A task that was signalled and is still listed only needs time; a new one needs a signal.
             is_new = bool(pids - self._signalled - self._refusals.keys())
-            if is_new or self._pidfds == {} or self._is_sparing_over():
+            if is_new or self._pidfds == {} or self._ends_sparing():
                 self._round(deadline_ns)
                 self._thaw()
         return KillReport(
@@ -206,7 +206,7 @@ class Kill(Closing):
         for pid, pidfd in self._pidfds.items():
             if pid in members:
                 _hurry(pid, pidfd)
-        if self._is_killed_v2():
+        if self._write_cgroup_kill():
             self._method = "cgroup.kill"
             self._signalled |= pids
             return
@@ -217,8 +217,8 @@ class Kill(Closing):
         finally:
             write_state("cgroup.freeze", b"0", self._directory_fd)
 
-    # Monitors first see how their containers end. Whatever is called as one lives a second longer.
-    def _is_killed_v2(self) -> bool:
+    # In the first second monitors are spared, to report how their containers end; so is whatever is named as one.
+    def _write_cgroup_kill(self) -> bool:
         is_sparing = self.rounds == 1 or self._spared_until_ns is not None
         if is_sparing and killed_beside_monitors(self._directory_fd, _FIRST_LOOK):
             self._spared_until_ns = self._spared_until_ns or time.monotonic_ns() + _MONITORS_NS
@@ -226,8 +226,8 @@ class Kill(Closing):
         self._spared_until_ns = None
         return write_state("cgroup.kill", b"1", self._directory_fd)
 
-    # Once.
-    def _is_sparing_over(self) -> bool:
+    # True once, when monitors have had their second: the next round kills the whole pod.
+    def _ends_sparing(self) -> bool:
         is_over = self._spared_until_ns is not None and time.monotonic_ns() >= self._spared_until_ns
         if is_over:
             self._spared_until_ns = None
