@@ -125,7 +125,7 @@ class Evictions:
         killed = {
             pod.cgroup_id: pod.uid for pod in view.pods if pod.uid in self.memory.killed and pod.cgroup_id is not None
         }
-        return frozenset(killed[each] for each in self._parts.collector.populated(killed))
+        return frozenset(killed[each] for each in self._parts.measuring.collector.populated(killed))
 
     def _executor_of(self, carried: CarriedOut) -> Actuator:
         found = {

@@ -25,7 +25,8 @@ class GuardWatch:
         self._watch = watch
         self._clock = clock
         self._records = 0
-        self._lost_seen = 0
+        totals = watch.totals()
+        self._lost_seen = totals.ring_lost if totals else 0
         self._loss_since_ns = 0
         self._suspended_ns = clock.suspended_ns()
         self._resumed_ns = 0

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.collect.memory.collector import MemoryCollector
-from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.sink import Sink
 
@@ -24,8 +23,7 @@ class AgentParts:
     """Everything that an agent measures with, acts by and reports to; what is None is not configured.
 
     Args:
-        watch: kernel signals, the cgroup index and the source of pods.
-        collector: measures memory.
+        measuring: measures the node.
         executor: evicts.
         outcomes: what its worker threads answer.
         sinks: everything that records or reports.
@@ -42,8 +40,7 @@ class AgentParts:
         clock: of the tick.
     """
 
-    watch: NodeWatch
-    collector: MemoryCollector
+    measuring: Measuring
     executor: Actuator
     outcomes: OutcomeQueue
     sinks: Sink

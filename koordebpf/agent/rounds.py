@@ -11,9 +11,7 @@ from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.guard_watch import GuardWatch
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
-from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.frame import frame_of, in_force, remembering
-from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.node_watch import signal_state
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
@@ -54,14 +52,13 @@ class RoundEnd(NamedTuple):
 class Rounds:
     """Decides on full measurements, each from a frame that holds all it depends on, and carries the decisions out."""
 
-    def __init__(self, config: AgentConfig, parts: AgentParts, known: Known, history: NodeHistory, pace: Pace) -> None:
+    def __init__(self, config: AgentConfig, parts: AgentParts, pace: Pace) -> None:
         self.evictions = Evictions(config, parts, pace)
-        self.guards = GuardWatch(config, parts.watch, parts.clock)
+        self.guards = GuardWatch(config, parts.measuring.watch, parts.clock)
         self.suppressed_view: NodeView | None = None  # of the last round that held CPU
         self._config = config
         self._parts = parts
-        self._known = known
-        self._history = history
+        self._known = parts.measuring.known
         self._pace = pace
         self._settings = _tick_settings(config, kills_overdue=parts.overdue_kill is not None)
         self._started_ns = parts.clock.now_ns()
@@ -85,9 +82,9 @@ class Rounds:
             if ladder and decision.ladder is not None:
                 self._pace.round_ns = min(self._pace.round_ns, ladder.due_ns(now_ns) or self._pace.round_ns)
         if ladder and ladder.last_rung_ns == view.now_ns:
-            self._history.restart_stall_window()
+            self._parts.measuring.history.restart_stall_window()
         self._carry_out_strategies(view, decision)
-        self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.watch)))
+        self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
         return RoundEnd(view.measure, decision.is_short)
 
     def _carry_out_strategies(self, view: NodeView, decision: TickDecision) -> None:
@@ -121,7 +118,8 @@ class Rounds:
             states=dict(parts.own.states) if parts.own else {},
         )
         view = self.evictions.settle(tick_view(tick, known.facts))
-        state = parts.watch.source.state() if parts.watch.source else None
+        source = parts.measuring.watch.source
+        state = source.state() if source else None
         lost = parts.emergency.listed_cgroups(measured, state) if parts.emergency and state else None
         return replace(
             tick,

@@ -21,6 +21,7 @@ from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
+from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
@@ -35,7 +36,6 @@ from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collector import NodeParts, Schedule
 from koordebpf.collect.collectors import open_schedule
-from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
@@ -99,16 +99,19 @@ def run_agent(config: AgentConfig) -> None:
         source.start(loop.wake)
         if config.source == "file":
             check_configuration(source.state())
+        measuring = open_measuring(config, scope, source, stack)
+        _tell_signals(measuring.watch)
+        _wake_on_signals(scope, measuring.watch, loop, stack)
         if config.enforce and acting is None:
 
             def watch_until(is_over: Callable[[], bool]) -> None:
-                _run(replace(config, enforce=False), scope, loop, source, None, None, is_over)
+                _run(replace(config, enforce=False), scope, loop, measuring, None, None, is_over)
 
             acting = stand_by(config, scope, loop, watch_until, stack)
             if acting is None:
                 return
             kept_list = open_kept_list(config, acting.folder, stack, knows_pods=True)
-        _run(config, scope, loop, source, acting, kept_list)
+        _run(config, scope, loop, measuring, acting, kept_list)
     log.info("stopped: everything is detached")
 
 
@@ -116,21 +119,21 @@ def _run(
     config: AgentConfig,
     scope: NodeScope,
     loop: Loop,
-    source: Source,
+    measuring: Measuring,
     acting: Acting | None,
     kept_list: KeptList | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     with contextlib.ExitStack() as stack:
         actions = open_actions(config, stack)
-        watch = stack.enter_context(NodeWatch(scope, source, config.min_stall_ns, backend=config.backend))
-        kept_root = KeptRoot(watch.index.kubelet, acting.folder / "cgroup-root" if acting else None, _own_pod_uid())
-        _tell_signals(watch)
-        _wake_on_signals(scope, watch, loop, stack)
-        agent, sinks, executor, schedule = _open_agent(config, scope, loop, watch, acting, actions, kept_list, stack)
+        kubelet, root_file = measuring.watch.index.kubelet, acting.folder / "cgroup-root" if acting else None
+        kept_root = KeptRoot(kubelet, root_file, _own_pod_uid())
+        agent, sinks, executor, schedule = _open_agent(
+            config, scope, loop, measuring, acting, actions, kept_list, stack
+        )
         _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
-        log.info("watching %s, pods from %s, %s", _scope_text(scope), source.name, mode)
+        log.info("watching %s, pods from %s, %s", _scope_text(scope), config.source, mode)
 
         def tick() -> int:
             due_ns = agent.tick()
@@ -140,20 +143,19 @@ def _run(
         _loop(config, loop, tick, sinks, is_over)
 
 
-# Everything that measures, decides and acts; what is opened last is closed first.
+# Everything that decides and acts; what is opened last is closed first.
 def _open_agent(
     config: AgentConfig,
     scope: NodeScope,
     loop: Loop,
-    watch: NodeWatch,
+    measuring: Measuring,
     acting: Acting | None,
     actions: KubeActions | None,
     kept_list: KeptList | None,
     stack: contextlib.ExitStack,
 ) -> tuple[Agent, Sinks, Actuator, Schedule]:
     folder = acting.folder if acting else None
-    collector = MemoryCollector(scope, watch.signals, watch.index)
-    stack.callback(collector.close)
+    watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
     by_cgroup = functools.partial(
         CgroupExecutor,
@@ -182,9 +184,8 @@ def _open_agent(
         wake=loop.wake,
     )
     parts = AgentParts(
-        watch=watch,
+        measuring=measuring,
         writer=writer,
-        collector=collector,
         executor=executor,
         outcomes=outcomes,
         sinks=sinks,

@@ -15,14 +15,11 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.rounds import Rounds
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.history import NodeHistory
 from koordebpf.events.records import OomKill
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU
-from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.state.view import Measured, NodeMeasure
 from koordebpf.store.sink import (
     OomKilled,
@@ -40,16 +37,12 @@ class Agent:
     def __init__(self, config: AgentConfig, parts: AgentParts) -> None:
         self._config = config
         self._parts = parts
-        is_by_label = asked_labels(config.eviction.exemptions) is not None
-        self._known = Known(
-            strict=config.compat == "strict",
-            labels_max_age_ns=config.guards.pods_max_age_ns if is_by_label else None,
-        )
-        self._history = NodeHistory(parts.watch, parts.collector, config.eviction.exemptions)
+        self._known = parts.measuring.known
+        self._learned_version = 0  # of the cluster's state; what an agent before this one learned is learned again
         self._pace = Pace(
             floor_ns=config.sample_floor_ns, cap_ns=config.sample_cap_ns, act_ahead_ns=config.eviction.act_ahead_ns
         )
-        self._rounds = Rounds(config, parts, self._known, self._history, self._pace)
+        self._rounds = Rounds(config, parts, self._pace)
         self._evicts_for_cpu = are_on(config.feature_gates, CPU)
         self._woken_by: str | None = None  # why best-effort pods are held before their time
         self._wants_cpu = False  # the CPUs are measured before their time
@@ -104,22 +97,24 @@ class Agent:
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
         records = 0
-        for record, owner in self._parts.watch.drain():
+        watch = self._parts.measuring.watch
+        for record, owner in watch.drain():
             records += 1
             if isinstance(record, OomKill):
                 self._parts.sinks.publish(OomKilled(record, owner, self._parts.clock.now_ns()))
         self._rounds.guards.count(records)
         self.take_outcomes()
-        state, is_news = self._parts.watch.cluster()
-        if is_news and state:
+        state, _ = watch.cluster()
+        if state and state.version != self._learned_version:
+            self._learned_version = state.version
             self._known.learn(state)
-            self._parts.watch.know_host_applications(self._known.host_applications)
+            watch.know_host_applications(self._known.host_applications)
             self._report_problems(self._known.problems_by_reason)
             self._rounds.evictions.listed(self._known.uids)
             self._pace.want_round()
         if state and self._known.look_at_namespaces(state, self._parts.clock.now_ns()):
             self._report_problems(self._known.problems_by_reason)
-        problems = self._parts.watch.index.problems
+        problems = watch.index.problems
         if problems != self._name_problems:
             self._name_problems = problems
             self._report_problems({"cgroup names": problems})
@@ -131,7 +126,7 @@ class Agent:
         waits = self._rounds.evictions.is_waiting(now_ns)
         self._pace.measured(now_ns, is_waiting=waits)
         tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
-        measured = self._history.measure(now_ns, self._known, tmpfs, sampled)
+        measured = self._parts.measuring.history.measure(now_ns, self._known, tmpfs, sampled)
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
         if (
             self._parts.suppression
@@ -143,12 +138,12 @@ class Agent:
             )
             measured = replace(measured, cpu=cpu)
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
-        self._parts.sinks.publish(StallsCharged(self._history.news, self._known.facts))
+        self._parts.sinks.publish(StallsCharged(self._parts.measuring.history.news, self._known.facts))
         if self._known.look_at_capacity(measured.node):
             self._report_problems(self._known.problems_by_reason)
         return measured
 
     def _sample(self) -> NodeMeasure:
-        node = self._parts.collector.node(self._threshold)
-        self._history.note(self._parts.clock.now_ns(), node)
+        node = self._parts.measuring.collector.node(self._threshold)
+        self._parts.measuring.history.note(self._parts.clock.now_ns(), node)
         return node

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
+from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
@@ -65,7 +66,8 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         executor = CgroupExecutor(lambda *_: None, outcomes)
         plans = OpenPlans("node", dry_run=True)
         sinks = open_sinks(plans, AgentMetrics(SelfUsageReader().read), Health(), Recent(plans))
-        parts = AgentParts(watch=watch, collector=collector, executor=executor, outcomes=outcomes, sinks=sinks)
+        measuring = Measuring.of(config, watch, collector)
+        parts = AgentParts(measuring=measuring, executor=executor, outcomes=outcomes, sinks=sinks)
         agent = Agent(config, parts)
         agent.tick()
         raise_thread_priority()

@@ -14,6 +14,7 @@ from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import pod_targets
+from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import Sinks
 from koordebpf.agent.tick import Agent
@@ -81,9 +82,8 @@ def agent_of(node: NodeCgroup, hierarchy: MemoryHierarchy, manifest: Path, *sink
         outcomes = OutcomeQueue(lambda: None)
         executor = CgroupExecutor(pod_targets(scope, watch), outcomes, enforce=True)
         stack.callback(executor.close)
-        parts = AgentParts(
-            watch=watch, collector=collector, executor=executor, outcomes=outcomes, sinks=Sinks(sinks, SystemClock())
-        )
+        measuring = Measuring.of(config, watch, collector)
+        parts = AgentParts(measuring=measuring, executor=executor, outcomes=outcomes, sinks=Sinks(sinks, SystemClock()))
         yield Agent(config, parts)
 
 

@@ -40,6 +40,17 @@ def waiting(held: HeldNode, folder: Path) -> LiveAgent:
     return agent
 
 
+def attached(agent: LiveAgent) -> set[str]:
+    """The BPF links of an agent that belong to its node watch: those of the scheduler are opened by who decides."""
+    found = set()
+    for file in Path(f"/proc/{agent.process.pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            fields = dict(line.split(":\t", 1) for line in file.read_text().splitlines() if ":\t" in line)
+            if "link_type" in fields and "sched" not in fields.get("tp_name", ""):
+                found.add(fields["link_id"])
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_it_takes_over_and_no_pod_is_released(held: HeldNode, tmp_path: Path, by: signal.Signals) -> None:
@@ -58,6 +69,16 @@ def test_it_takes_over_and_no_pod_is_released(held: HeldNode, tmp_path: Path, by
         assert second.stop() == 0
     assert held.quota_file.read_bytes() == before
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_its_bpf_programs_stay_attached_as_it_takes_over(held: HeldNode, tmp_path: Path) -> None:
+    with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
+        before = attached(second)
+        assert first.stop() == 0
+        second.said("enforcing by cgroup")
+        second.becomes_ready()
+        assert attached(second) >= before > set()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
@@ -41,7 +42,8 @@ def ticking_agent(
         sinks = open_sinks(plans, AgentMetrics(SelfUsageReader().read), Health(), Recent(plans))
         executor = CgroupExecutor(lambda *_: None, outcomes)
         try:
-            parts = AgentParts(watch=watch, collector=collector, executor=executor, outcomes=outcomes, sinks=sinks)
+            measuring = Measuring.of(config, watch, collector)
+            parts = AgentParts(measuring=measuring, executor=executor, outcomes=outcomes, sinks=sinks)
             yield Agent(config, parts)
         finally:
             collector.close()

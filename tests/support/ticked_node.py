@@ -9,6 +9,7 @@ from typing import Any
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.tick import Agent
 from koordebpf.collect.memory.collector import MemoryCollector
@@ -80,8 +81,7 @@ class Node:
         self.agent = Agent(
             config,
             AgentParts(
-                watch=self.watch,
-                collector=self.collector,
+                measuring=Measuring.of(config, self.watch, self.collector),
                 executor=self.executor,
                 outcomes=outcomes,
                 sinks=self.sink,
