@@ -201,6 +201,22 @@ def test_a_cpu_that_is_no_more_keeps_no_pod_from_what_is_left(
     assert {cgroups.text(path, CPUS) for path in TREE} == {f"{first}\n"}
 
 
+def test_a_file_whose_controller_was_turned_off_is_done_with(
+    cgroups: Cgroups, journal: Journal, writer: CgroupWriter
+) -> None:
+    if cgroups.version == 1:
+        pytest.skip(f"{OTHER_MACHINE}on v1 a controller has its files in every cgroup")
+    cgroups.make("be")
+    writer.apply(desired(cgroups, ("be", QUOTA, 50_000)), 0)
+    quota = cgroups.file("be", QUOTA)
+    (quota.parent.parent / "cgroup.subtree_control").write_text("-cpu")
+    assert not quota.exists()
+    report = writer.restore(1)
+    assert [(change.path, change.result) for change in report.changes] == [(str(quota), WriteResult.GONE)]
+    assert not report.left
+    assert not journal.originals
+
+
 def test_a_sysctl_that_procfs_has_renumbered_is_restored(journal: Journal, writer: CgroupWriter) -> None:
     if MACHINE_BYTES > 4096 * MIB:
         pytest.skip(f"{OTHER_MACHINE}others work on it")

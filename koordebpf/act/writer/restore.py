@@ -63,8 +63,9 @@ def restore(
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
-    with, and so is a file that another process changed since it held what `last` says. On v1 a set of CPUs gets
-    those that the one above has, and the sets that were copied from one that is restored are as that one.
+    with, and so is a file whose controller was turned off, which resets it, or that another process changed since it
+    held what `last` says. On v1 a set of CPUs gets those that the one above has, and the sets that were copied from one
+    that is restored are as that one.
     """
     return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
@@ -97,7 +98,10 @@ class _Restore:
                 held = look(self._places, key, self._now_ns)
                 wanted[key] = self._places.parse(key, original.text)
             except Unusable as error:
-                self._tell(key, None, error.result, error.detail)
+                if error.detail == "ENOENT" and isinstance(key[1], CgroupFile):  # of a cgroup that is still there
+                    self._tell(key, None, WriteResult.GONE, "its controller was turned off, which has reset it")
+                else:
+                    self._tell(key, None, error.result, error.detail)
             except KernelFileError as error:
                 self._tell(key, None, WriteResult.REFUSED, str(error))
             else:
