@@ -14,6 +14,7 @@ fails.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -295,76 +296,85 @@ def judge_slow(total: Counted, folders: Sequence[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the folders named, or all; print the total; return the exit code."""
-    folders, for_pytest = list(arguments), []
-    if "--" in arguments:
-        at = arguments.index("--")
-        folders, for_pytest = arguments[:at], arguments[at + 1 :]
-    kernels = "first"
-    if "--kernels" in folders:
-        at = folders.index("--kernels")
-        kernels = " ".join(folders[at + 1 : at + 2])
-        del folders[at : at + 2]
-    is_quick = "--quick" in folders
-    folders = [folder for folder in folders if folder != "--quick"]
-    marks = ["-m", f"not {slow.MARK}"] if is_quick else []
-    if unknown := sorted(set(folders) - set(FOLDERS)):
-        print(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}", file=sys.stderr)
-        return 2
+    asked = _asked(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    lacks = {
-        "deploy": what_deploy_lacks,
-        "host": what_host_lacks,
-        "cluster": what_cluster_lacks,
-        "node": what_node_lacks,
-        "vm": what_vm_lacks,
-    }
-    if is_quick:
-        lacks |= {"deploy": what_quick_deploy_lacks, "vm": lambda: "other kernels are part of make test-all"}
     if what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster,node")
-    total = Counted()
     started_s = time.monotonic()
-    lacking = {folder: lack() for folder, lack in lacks.items()}
-    left_to_name = _ONLY_BY_NAME if kernels == "first" else set()
-    wanted = folders or [folder for folder in FOLDERS if folder not in left_to_name]
+    lacking = _lacking(quick=asked.quick)
+    left_to_name = _ONLY_BY_NAME if asked.kernels == "first" else set()
+    wanted = asked.folders or [folder for folder in FOLDERS if folder not in left_to_name]
     chosen = [folder for folder in wanted if lacking.get(folder) is None]
-    left_out = [f"left out: {folder}: {lacking[folder]}" for folder in wanted if folder not in chosen]
     for extra in ("vm", "cluster", "node"):
         if extra in chosen:  # before anything runs: what it misses goes into the same .venv
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
-    machines = None
+    total = _run_all(asked, chosen, started_s)
+    judge_second_tries(total, chosen)
+    if not asked.for_pytest:
+        judge_slow(total, chosen)
+    print(f"\n{time.monotonic() - started_s:.0f} s in all")
+    print(*(f"left out: {folder}: {lacking[folder]}\n" for folder in wanted if folder not in chosen), sep="", end="")
+    print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
+    print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
+    COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return int(total.failed > 0 or total.passed == 0)
+
+
+def _asked(arguments: list[str]) -> argparse.Namespace:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(
+        prog="tests/run.py",
+        description="Run test folders, cheapest first; what comes after -- goes to pytest.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"one of {', '.join(FOLDERS)}; default: all")
+    parser.add_argument("--kernels", default="first", help="virtual machines: first, all, or some by name")
+    parser.add_argument("--quick", action="store_true", help="without virtual machines and slow tests")
+    asked = parser.parse_args(arguments[:at])
+    if unknown := sorted(set(asked.folders) - set(FOLDERS)):
+        parser.error(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}")
+    asked.for_pytest = arguments[at + 1 :]
+    return asked
+
+
+def _lacking(*, quick: bool) -> dict[str, str | None]:
+    """Return why folders cannot run here, by folder; None: they can."""
+    return {
+        "deploy": what_quick_deploy_lacks() if quick else what_deploy_lacks(),
+        "host": what_host_lacks(),
+        "cluster": what_cluster_lacks(),
+        "node": what_node_lacks(),
+        "vm": "other kernels are part of make test-all" if quick else what_vm_lacks(),
+    }
+
+
+def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float) -> Counted:
+    total, machines = Counted(), None
+    marks = ["-m", f"not {slow.MARK}"] if asked.quick else []
     try:
-        beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not for_pytest]
+        beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not asked.for_pytest]
         if len(beside) > 1:
             print(f"\n== {', '.join(beside)} · need nothing, and run beside each other", flush=True)
             total.add(run_beside(beside, marks))
         # Those kept every CPU busy.
-        machines = Machines(kernels, REPORTS) if "vm" in chosen else None
+        machines = Machines(asked.kernels, REPORTS) if "vm" in chosen else None
         for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
             seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
             if machines and folder == "vm":
                 total.add(machines.counted())
                 continue
-            stories = ["-m", slow.STORY] if folder == "node" and not folders else []
-            total.add(run(folder, [*marks, *stories, *for_pytest]))
+            stories = ["-m", slow.STORY] if folder == "node" and not asked.folders else []
+            total.add(run(folder, [*marks, *stories, *asked.for_pytest]))
     finally:
         if machines:
             machines.end()
-    judge_second_tries(total, chosen)
-    if not for_pytest:
-        judge_slow(total, chosen)
-    print(f"\n{time.monotonic() - started_s:.0f} s in all")
-    print(*left_out, sep="\n", end="\n" if left_out else "")
-    print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
-    print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
-    COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
-    return int(total.failed > 0 or total.passed == 0)
+    return total
 
 
 if __name__ == "__main__":

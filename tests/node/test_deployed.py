@@ -86,6 +86,8 @@ class Story:
             assert after != before
             self.deployment.said(after, "the agent before this one has ended: this one acts now")
             spans = followed.spans()
+        longest_s = max((span.seconds for span in spans if span.value == NO_QUOTA), default=0)
+        print(f"{old} to {new}: cpu.max lifted for {longest_s:.2f} s at most")
         assert lifted(spans) == []
 
     def others_live(self) -> bool:

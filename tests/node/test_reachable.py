@@ -19,6 +19,10 @@ def test_pods_are_in_slices_of_systemd(shared_node: GuestNode) -> None:
         shared_node.guest.check(f"test -d {shared_node.cgroup(found)}")
 
 
+def test_no_unit_of_systemd_has_failed(shared_node: GuestNode) -> None:
+    assert shared_node.guest.check("systemctl list-units --failed --no-legend --plain").split() == []
+
+
 def test_the_hierarchy_is_v2_alone(shared_node: GuestNode) -> None:
     assert shared_node.guest.check("stat -fc %T /sys/fs/cgroup").strip() == "cgroup2fs"
     controllers = shared_node.guest.check("cat /sys/fs/cgroup/kubepods.slice/cgroup.controllers").split()
