@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from qemu.qmp import ConnectError
 from qemu.qmp.legacy import QEMUMonitorProtocol
 
 from tests.cluster.processes import ServerProcess
@@ -251,7 +252,14 @@ class Guest:
         while not (self.folder / "monitor").exists():
             self._check_time(deadline, "QEMU has no monitor")
             time.sleep(0.02)
-        self._monitor.connect()
+        while True:
+            try:
+                self._monitor.connect()
+            except ConnectError:  # the socket has its name before QEMU listens
+                self._check_time(deadline, "QEMU's monitor does not listen")
+                time.sleep(0.02)
+            else:
+                return
 
     def _way(self) -> socket.socket:
         if self._commands is None:
