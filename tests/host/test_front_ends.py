@@ -441,6 +441,21 @@ class TestTop:
         assert (process.returncode, err) == (0, "")
         assert "\x1b" not in seen + out
 
+    def test_on_a_dumb_terminal_it_prints_page_after_page(self, node: NodeCgroup) -> None:
+        master, slave = pty.openpty()
+        command = [sys.executable, "-m", "koordebpf", "top", "--interval", "0.1", "--node-cgroup", str(node.path)]
+        process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=ENV | {"TERM": "dumb"})
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            seen = "".join(read_until(master, "\nPOD ", decoder) for _ in range(3))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=TIMEOUT_S)
+            os.close(master)
+            os.close(slave)
+        assert seen.count("\nPOD ") >= 3
+        assert "\x1b" not in seen
+
     def test_on_a_terminal_keys_choose_and_it_is_restored(self, tight: Path, node: NodeCgroup) -> None:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))

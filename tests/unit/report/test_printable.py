@@ -112,7 +112,9 @@ def top_page() -> TopPage:
 def rich_screen(top: TopPage) -> str:
     # Its own sequences begin with ESC [: what is left between them is ours.
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, height=24, highlight=False, legacy_windows=False)
+    console = Console(
+        file=out, force_terminal=True, width=80, height=24, highlight=False, legacy_windows=False, _environ={}
+    )
     with Screen(console) as screen:
         screen.show(top, Choice())
     return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", out.getvalue())

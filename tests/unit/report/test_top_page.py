@@ -258,7 +258,9 @@ def test_qos_in_five_columns() -> None:
 @pytest.mark.parametrize("height", [24, 8])
 def test_the_screen_is_redrawn_in_place_and_restored(height: int) -> None:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, height=height, color_system=None, highlight=False)
+    console = Console(
+        file=out, force_terminal=True, width=80, height=height, color_system=None, highlight=False, _environ={}
+    )
     with Screen(console) as screen:
         begin = out.tell()
         for _ in range(3):
