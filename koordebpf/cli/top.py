@@ -111,6 +111,7 @@ def top(
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
     from koordebpf.kube.sources.file import FileSource
+    from koordebpf.report.pages.screen import can_redraw
     from koordebpf.report.pages.top import Choice
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
@@ -119,17 +120,10 @@ def top(
     with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
         if as_frame:
             _print_frame(watch, interval, choice)
-        elif not (once or as_json) and _can_redraw():
+        elif not (once or as_json) and sys.stdout.isatty() and can_redraw():
             _show(watch, interval, choice, rows)
         else:
             _print(watch, interval, choice, rows, once=once, as_json=as_json)
-
-
-# On a terminal that moves no cursor (TERM=dumb) a screen would stay empty.
-def _can_redraw() -> bool:
-    from rich.console import Console
-
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
 def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None) -> None:

@@ -14,6 +14,11 @@ from koordebpf.report.pages.top import KEY_LINE, Choice, TopPage, cut, page_line
 _STYLES = {"": "", "bold": "bold", "red": "bold red", "dim": "dim"}
 
 
+def can_redraw() -> bool:
+    """Tell whether the terminal moves its cursor: on one that does not (TERM=dumb) a screen stays empty."""
+    return not Console().is_dumb_terminal
+
+
 class Screen:
     """The terminal's other screen; what was there before is back afterwards."""
 
