@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
@@ -84,7 +84,22 @@ class Kernel:
         self.quota_us = wanted(plan, QUOTA).get(BE_ROOT, self.quota_us)
 
 
+# Left and taken up again within a tenth of a second.
+CPUSET_AGAIN = [
+    Moment(30, True, policy, threshold, 0, set(), set())
+    for policy, threshold in [
+        ("cpuset", 0),
+        ("cpuset", 0),
+        ("cpuset", 65),
+        ("cfsQuota", 0),
+        ("cpuset", 0),
+        ("cpuset", 65),
+    ]
+]
+
+
 @given(st.sampled_from(MACHINES), st.lists(moments, min_size=1, max_size=12))
+@example(next(each for each in MACHINES if len(each.cpus) == 8), CPUSET_AGAIN)
 def test_every_round_keeps_every_promise(whole, story):
     kernel, state, now_ns = Kernel(whole), SuppressState(), NOW_NS
     grown_ns = -NS_PER_S

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.policy.suppress.cpuset import MIN_CPUS, recovered_cpuset
@@ -50,6 +52,8 @@ def recovery(cpu: CpuView, state: SuppressState, reason: str) -> DesiredState:
 def recovered_state(cpu: CpuView, state: SuppressState) -> SuppressState:
     """Return the state with what is seen to be recovered: a write may fail, so only the kernel says that it is done.
 
+    When each value grew last stays known: a policy that is left and taken up again grows no faster for it.
+
     A pool of fewer than two CPUs is not written (`recovered_cpuset`), and nothing is seen by it therefore.
     """
     quota, pool = cpu.measured.be_quota, be_pools(cpu).cpus
@@ -57,10 +61,11 @@ def recovered_state(cpu: CpuView, state: SuppressState) -> SuppressState:
     has_pool = len(pool) >= MIN_CPUS and all(
         each.cpus is None or each.cpus == whole or pool.issubset(each.cpus) for each in cpu.measured.be_cgroups
     )
-    return SuppressState(
+    return replace(
+        state,
         is_ruled=True,
         cpuset="recovered" if has_pool else state.cpuset,
         quota="recovered" if quota is None or quota.quota_us is None else state.quota,
         idle="recovered" if not cpu.measured.be_idle else state.idle,
-        memory_rest_until_ns=state.memory_rest_until_ns,
+        memory_hold=None,
     )
