@@ -53,11 +53,9 @@ def build_view(
     started_ns: int | None = None,
     suppression: SuppressState | None = None,
     namespaces: Iterable[Namespace] = (),
-    strict: bool = False,
+    strict: bool = False,  # percents are of the Node's capacity, as with `compat: strict`
 ) -> NodeView:
     """Return the node as one value: every pod with what was measured of it, measured or not.
-
-    `strict`: percents are of the Node's capacity, as with `compat: strict`.
 
     Raises: ConfigError: a quantity of the Node is none.
     Cost:   0.5 µs a pod (measured at 110 and 500).
@@ -92,6 +90,7 @@ def build_view(
         suppression=suppression,
         namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
+        katalyst=measured.katalyst,
     )
 
 

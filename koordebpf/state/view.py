@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuMeasured, CpuView
+from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
@@ -236,6 +237,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerView | None = None
     cpu: CpuMeasured | None = None  # None: not needed
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
+    katalyst: KatalystMeasured | None = None  # None: no feature needs it
 
 
 Problem = Literal["failed", "gone", "no_process", "memory_stays"]
@@ -377,6 +379,7 @@ class NodeView(msgspec.Struct, frozen=True):
     stall_window: tuple[StallSample, ...] = ()  # as Measured has it
     woken_by: str | None = None  # in words, where a burst has started this round before its time
     killed: frozenset[str] = frozenset()  # as Frame has it
+    katalyst: KatalystMeasured | None = None  # as Measured has it
 
     @property
     def known_used_bytes(self) -> int:

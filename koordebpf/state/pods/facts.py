@@ -24,6 +24,8 @@ from koordebpf.state.pods.requests import (
     NATIVE_MEMORY,
     cpu_requests,
     memory_requests,
+    native_memory_of_every_container,
+    reclaimed_requests,
 )
 from koordebpf.state.pods.terms import PodTerms
 
@@ -147,6 +149,9 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         started_s=_started_s(pod),
         is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
+        annotations=annotations or {},
+        native_memory_request_bytes=native_memory_of_every_container(pod),
+        reclaimed_requests=reclaimed_requests(pod),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
     )

@@ -17,6 +17,10 @@ MEMORY_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_MEMORY, "koord-mid": M
 NATIVE_CPU = "cpu"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 MID_CPU = "kubernetes.io/mid-cpu"
+# Of Katalyst; the first one counts millicpu. Source: katalyst-api pkg/consts/resource.go.
+RECLAIMED_CPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+RECLAIMED_MEMORY = "resource.katalyst.kubewharf.io/reclaimed_memory"
+RECLAIMED_RESOURCES = (RECLAIMED_CPU, RECLAIMED_MEMORY)
 CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
 CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
 
@@ -73,6 +77,25 @@ def cpu_requests(pod: Pod) -> CpuRequests:
         _extended(pod, BATCH_CPU, quantity_bytes),
         _extended(pod, MID_CPU, quantity_bytes),
     )
+
+
+def native_memory_of_every_container(pod: Pod) -> int | None:
+    """Return the memory that the containers request, without init containers; None: one of them requests none.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    path = f"pod {pod.key} spec"
+    requests = [_request(container, NATIVE_MEMORY, quantity_bytes, path) for container in pod.spec.containers]
+    return sum(requests) if requests and all(requests) else None
+
+
+def reclaimed_requests(pod: Pod) -> dict[str, int]:
+    """Return what the pod requests of Katalyst's reclaimed resources, by resource, as native ones are counted.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    amounts = {resource: _native(pod, resource, quantity_bytes) for resource in RECLAIMED_RESOURCES}
+    return {resource: amount for resource, amount in amounts.items() if amount}
 
 
 def _native(pod: Pod, resource: str, amount: Amount) -> int:

@@ -1,0 +1,1 @@
+"""What Katalyst's annotations, labels and configuration say. Pure."""

@@ -1,0 +1,89 @@
+"""Katalyst's QoS levels, and what a pod asks of its eviction manager.
+
+Source: katalyst-core pkg/config/generic/qos.go; katalyst-api pkg/consts/{qos,pod}.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+
+QosLevel = Literal["dedicated_cores", "shared_cores", "reclaimed_cores", "system_cores"]
+QOS_LEVELS: tuple[QosLevel, ...] = get_args(QosLevel)
+
+QOS_LEVEL = "katalyst.kubewharf.io/qos_level"
+MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
+SOFT_NOTICE = "katalyst.kubewharf.io/pod_soft_evict_notify"
+NUMA_BIND_RESULT = "katalyst.kubewharf.io/numa_bind_result"
+NIC_SELECTION_RESULT = "katalyst.kubewharf.io/nic_selection_result"
+
+_RSS_OVERUSE = "rss_overuse_threshold"
+
+Annotations = Mapping[str, str]
+Selectors = Mapping[QosLevel, Mapping[str, str]]  # more annotations that give a pod a level
+
+
+def qos_level(annotations: Annotations, more: Selectors | None = None) -> QosLevel:
+    """Return a pod's level; shared_cores where no annotation names one.
+
+    Args:
+        annotations: of the pod.
+        more: annotations beside Katalyst's own; one of them gives a pod its level.
+    Raises:  ConfigError: the level is none of the four, or annotations name two.
+    """
+    written = annotations.get(QOS_LEVEL)
+    found: set[QosLevel] = set()
+    for level in QOS_LEVELS:
+        if written == level:
+            found.add(level)
+        selector = more.get(level, {}) if more else {}
+        matching = [key for key, value in selector.items() if annotations.get(key) == value]
+        other = [key for key in selector if key in annotations and key not in matching]
+        if matching and other:
+            raise ConfigError(
+                f"annotations.{other[0]}", annotations[other[0]], f"says no {level}, as {matching[0]} does"
+            )
+        if matching:
+            found.add(level)
+    if written is not None and written not in QOS_LEVELS:
+        raise ConfigError(f"annotations.{QOS_LEVEL}", written, f"must be one of {', '.join(QOS_LEVELS)}")
+    if len(found) > 1:
+        raise ConfigError("annotations", sorted(found), "name more than one QoS level")
+    return found.pop() if found else "shared_cores"
+
+
+def wants_notice(annotations: Annotations) -> bool:
+    """Tell whether a pod is to be notified before a soft eviction, in place of being evicted.
+
+    Source: katalyst-core pkg/agent/evictionmanager, `pod_soft_evict_notify`; any case of "true".
+    """
+    return annotations.get(SOFT_NOTICE, "").lower() == "true"
+
+
+def rss_overuse_ratio(annotations: Annotations) -> float | None:
+    """Return the pod's own RSS threshold, as a ratio of its memory request; None: it sets none.
+
+    Raises:  ConfigError: the enhancement is no JSON object of strings, or the ratio no number above 0.
+    """
+    written = annotations.get(MEMORY_ENHANCEMENT)
+    if written is None:
+        return None
+    path = f"annotations.{MEMORY_ENHANCEMENT}"
+    try:
+        enhancements = msgspec.json.decode(written, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(path, written, "must be a JSON object of strings") from error
+    text = enhancements.get(_RSS_OVERUSE)
+    if text is None:
+        return None
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0 < ratio < float("inf"):
+        raise ConfigError(f"{path}.{_RSS_OVERUSE}", text, "must be a number above 0")
+    return ratio

@@ -1,0 +1,78 @@
+"""What is measured of a node for Katalyst's plugins inside the agent, beside what every decision has. Values only.
+
+Absent is not zero: a part that is None was not measured, and the plugin that needs it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordebpf.state.katalyst.answers import PluginAnswer
+
+
+class NumaMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One NUMA node's memory: its zone Normal in /proc/zoneinfo, in pages, and what its pods hold there, in bytes.
+
+    `total_bytes` is MemTotal of /sys/devices/system/node/node<id>/meminfo.
+    """
+
+    node: int
+    total_bytes: int
+    free_pages: int
+    min_pages: int
+    low_pages: int
+    inactive_file_pages: int
+    pods: Mapping[str, int] = {}  # memory.numa_stat, by UID
+
+
+class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The machine's memory. Bytes; `scale_factor` is vm.watermark_scale_factor, in ten-thousandths.
+
+    `pressure` is `some avg10` of the kubelet's burstable level, in percent; None: cgroup v1, or no such file.
+    """
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int
+    scale_factor: int
+    pressure: float | None = None
+
+
+class RootfsUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file system of container images and writable layers: statfs(2), and what each pod uses, by UID."""
+
+    capacity_bytes: int
+    available_bytes: int
+    inodes: int
+    free_inodes: int
+    pods: Mapping[str, tuple[int, int]] = {}  # bytes, inodes
+
+
+class Cnr(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What this node's CustomNodeResource has to give to reclaimed pods, by resource; amounts rounded up."""
+
+    allocatable: Mapping[str, int] = {}
+
+
+class RemoteAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What plugins outside the process answered: to which call of the manager, and until when."""
+
+    call: int
+    answers: tuple[PluginAnswer, ...]
+    ended_ns: int
+
+
+class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything that Katalyst's manager and the plugins inside decide from, beside the view.
+
+    `remote_plugins` are the names of those outside that are registered.
+    """
+
+    system: SystemMemory | None = None
+    numa: tuple[NumaMemory, ...] | None = None
+    rootfs: RootfsUse | None = None
+    cnr: Cnr | None = None
+    remote_plugins: tuple[str, ...] = ()
+    remote: RemoteAnswers | None = None
