@@ -8,6 +8,7 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.measuring import Measuring
+from koordebpf.agent.strategies.katalyst import Katalyst
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
 from koordebpf.agent.strategies.suppression import Suppression
@@ -36,6 +37,7 @@ class AgentParts:
         ladder: milder rungs before an eviction.
         own: strategies beside those.
         marking: taints the node.
+        katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
         clock: of the tick.
     """
@@ -53,5 +55,6 @@ class AgentParts:
     ladder: Ladder | None = None
     own: OwnStrategies | None = None
     marking: NodeMarking | None = None
+    katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None
     clock: Clock = field(default_factory=SystemClock)

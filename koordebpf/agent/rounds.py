@@ -96,6 +96,8 @@ class Rounds:
         if parts.own:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
+        if parts.katalyst:
+            parts.katalyst.carry_out(decision.strategies)
         if parts.marking:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
         if parts.ladder:

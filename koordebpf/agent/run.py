@@ -25,6 +25,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.agent.strategies.katalyst import open_katalyst
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
@@ -197,6 +198,7 @@ def _open_agent(
         ladder=ladder,
         own=open_own_strategies(writer, stack),
         marking=open_node_marking(config, stack),
+        katalyst=open_katalyst(config, watch, stack),
         overdue_kill=open_overdue_kill(config, executor),
     )
     agent = Agent(config, parts)

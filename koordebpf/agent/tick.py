@@ -82,9 +82,12 @@ class Agent:
         self._rounds.evictions.take_outcomes()
 
     def _threshold_of(self, node: NodeMeasure) -> int | None:
-        if not any(self._config.feature_gates.get(name) for name in _BY_USE):
-            return None
-        return threshold_bytes(self._known.strategy, self._known.capacity_bytes(node))
+        found = []
+        if any(self._config.feature_gates.get(name) for name in _BY_USE):
+            found.append(threshold_bytes(self._known.strategy, self._known.capacity_bytes(node)))
+        if self._parts.katalyst:
+            found.append(self._parts.katalyst.threshold_bytes())
+        return min((each for each in found if each is not None), default=None)
 
     # Rounds that are due before their time.
     def _take_wakes(self, now_ns: int) -> None:
@@ -137,6 +140,8 @@ class Agent:
                 measured.now_ns, self._known, self._rounds.suppressed_view, each_pod=self._evicts_for_cpu
             )
             measured = replace(measured, cpu=cpu)
+        if self._parts.katalyst:
+            measured = replace(measured, katalyst=self._parts.katalyst.measure(measured))
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
         self._parts.sinks.publish(StallsCharged(self._parts.measuring.history.news, self._known.facts))
         if self._known.look_at_capacity(measured.node):

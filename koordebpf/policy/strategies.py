@@ -9,6 +9,7 @@ import msgspec
 
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -20,6 +21,7 @@ from koordebpf.state.view import NodeView
 STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     *FEATURES,
     BE_CPU_SUPPRESS,
+    KATALYST_EVICTION,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then
@@ -47,7 +49,7 @@ def section_of(strategy: Strategy[Any, Any]) -> str | None:
     """Return the section of the configuration file that has a strategy's settings; None: it has none."""
     if strategy.settings is Empty:
         return None
-    return _SHARED.get(strategy.settings) or f"strategies.{strategy.name}"
+    return _SHARED.get(strategy.settings) or strategy.section or f"strategies.{strategy.name}"
 
 
 def settings_of(strategy: Strategy[Any, Any], sections: Any) -> Any:

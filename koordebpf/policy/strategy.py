@@ -39,6 +39,8 @@ class Demand(msgspec.Struct, frozen=True):
     `mode`           force: PodDisruptionBudgets and grace periods as the operator set. soft: after all that is forced,
                      and both are always honoured.
     `is_one_by_one`  how much an eviction releases is not known: one pod is evicted, and its effect awaited.
+    `reasons`        why a pod is evicted, by UID, for its Event; of one that is left out Koordinator's text.
+    `grace_s`        how long a pod is given to end, by UID; of one that is left out as the operator set.
     """
 
     verdict: Verdict
@@ -47,6 +49,8 @@ class Demand(msgspec.Struct, frozen=True):
     whom: str
     mode: Literal["force", "soft"] = "force"
     is_one_by_one: bool = False
+    reasons: Mapping[str, str] = {}
+    grace_s: Mapping[str, int] = {}
 
 
 class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -81,6 +85,7 @@ class Strategy(abc.ABC, Generic[S, C]):
     `is_on`             the gate's default.
     `settings`          a type whose docstring says of each field what it is and why its default; it is a section of
                         the configuration file.
+    `section`           the name of that section; None: strategies.<name>.
     `state`             a type with a default for each field.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
@@ -95,6 +100,7 @@ class Strategy(abc.ABC, Generic[S, C]):
     is_on: bool = False
     decides_when_off: bool = False
     needs_cpu: bool = False
+    section: str | None = None
 
     def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:
         """Tell whether it decides: its gate is on, or it reads the gate itself."""

@@ -1,4 +1,4 @@
-"""The page on Koordinator: each row is whole, and the tests that show it exist."""
+"""The pages on Koordinator and Katalyst: each row is whole, and the tests that show it exist."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "deploy" / "koordinator.md"
 STRICT = ("tests/scenarios/test_strict_compat.py", "tests/scenarios/test_strict_cpu_compat.py")
+KATALYST = ROOT / "docs" / "katalyst.md"
 COLUMNS = ["documented", "the original", "koordebpf", "`compat: strict`", "shown by"]
 
 
@@ -62,3 +63,12 @@ def test_every_test_of_strict_compatibility_stands_on_the_page(path: str) -> Non
 
 def test_every_table_was_read() -> None:
     assert len(rows()) > 30
+
+
+def test_each_difference_from_katalyst_is_shown_by_tests_that_exist() -> None:
+    rows = [line for line in KATALYST.read_text().partition("## Where it differs")[2].splitlines() if "](" in line]
+    assert len(rows) > 10
+    for row in rows:
+        assert shown_by(row), row
+        for path, test in shown_by(row):
+            assert test in {name.rpartition("::")[2] for name in cases_of(ROOT / path)}, (path, test)

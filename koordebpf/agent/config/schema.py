@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.policy.strategies import FEATURE_GATES
+from koordebpf.policy.strategies import FEATURE_GATES, OWN_STRATEGIES
 
 Form = Literal["plain", "duration", "quantity"]
 
@@ -49,6 +49,10 @@ _PLACES: Mapping[str, str] = {
     "frames": "report.frames",
     "koordinator_metrics": "report.koordinatorMetrics",
     "log_format": "report.logFormat",
+}
+# The same of strategies that do not have a section of that name.
+_SECTIONS: Mapping[tuple[str, ...], str] = {
+    ("strategies", each.name): each.section for each in OWN_STRATEGIES if each.section
 }
 # Not in the file: enforcement has to be typed, and `compat` sets the other.
 TYPED = "enforce"
@@ -90,7 +94,7 @@ def _settings_of(of: msgspec.Struct, field: tuple[str, ...], path: str) -> Itera
         here, value = (*field, each.name), getattr(of, each.name)
         if here in _ELSEWHERE:
             continue
-        place = _PLACES.get(each.name) if not field else None
+        place = _PLACES.get(each.name) if not field else _SECTIONS.get(here)
         place = place or f"{path}{_camel(each.name)}"
         if isinstance(value, msgspec.Struct):
             yield from _settings_of(value, here, f"{place}.")

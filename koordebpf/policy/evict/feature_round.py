@@ -87,10 +87,12 @@ def _victim(current: Round, demand: Demand, chosen: Candidate, *, is_for_use: bo
     return Victim(
         chosen,
         EVICT_REASON,
-        evict_message(demand.verdict.feature, chosen.name),
+        demand.reasons.get(chosen.uid) or evict_message(demand.verdict.feature, chosen.name),
         is_for_use,
         is_forced and not is_honoured(settings.exemptions.budgets, chosen.namespace, view),
-        capped_grace_s(current.pods[chosen.uid], view, settings) if is_forced and is_for_use else None,
+        demand.grace_s.get(
+            chosen.uid, capped_grace_s(current.pods[chosen.uid], view, settings) if is_forced and is_for_use else None
+        ),
     )
 
 

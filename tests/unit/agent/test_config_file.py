@@ -92,7 +92,9 @@ def another(setting: Setting, now: Any) -> Any:
     of = get_args(setting.type)[0] if hasattr(setting.type, "__metadata__") else setting.type
     if get_origin(of) in (tuple, frozenset):
         item = get_args(of)[0]
-        text = "prod-*" if "exemptions" in setting.field else "/some/thing"
+        text = (
+            "prod-*" if "exemptions" in setting.field else "some=thing" if "katalystEviction" in setting.field else "/a"
+        )
         return [next(iter(item)).value if isinstance(item, enum.EnumMeta) else text]
     if of is bool:
         return not now

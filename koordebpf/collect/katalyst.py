@@ -1,0 +1,145 @@
+"""Measures what Katalyst's plugins inside the agent decide from, beside the node's memory and pods."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.cgroup.numa_stat import numa_held
+from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.text_file import read_kernel_file
+from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.kernel.proc.zoneinfo import Zoneinfo
+from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.view import NodeMeasure
+from koordebpf.units import KIB
+
+log = logging.getLogger(__name__)
+
+_SCALE_FACTOR = Path("/proc/sys/vm/watermark_scale_factor")
+
+
+class KatalystCollector(Closing):
+    """Reads free memory, watermarks and pressure. A node that is a cgroup has what its limit leaves, and no NUMA nodes.
+
+    Args:
+        watch: of the node, for the kubelet's burstable level.
+    """
+
+    def __init__(self, watch: NodeWatch) -> None:
+        self._watch = watch
+        is_machine = watch.scope.kind == "machine"
+        self._meminfo = Meminfo() if is_machine else None
+        self._zones = Zoneinfo() if is_machine else None
+        self._pressure: tuple[Path, PressureFile] | None = None
+        self._problems: set[str] = set()
+
+    def measure(self, node: NodeMeasure, *, with_numa: bool) -> KatalystMeasured:
+        """Return what is known now; `with_numa` asks for what each pod holds of a NUMA node, one file a pod.
+
+        `node` is as it was measured with the pods.
+
+        Cost:   30 µs; 0.4 ms and 30 µs a pod `with_numa`.
+        """
+        try:
+            scale_factor = int(read_kernel_file(_SCALE_FACTOR).text)
+        except (OSError, ValueError, CgroupGone) as error:
+            self._say(f"{_SCALE_FACTOR}: {error}")
+            return KatalystMeasured()
+        found = self._free_and_available(node)
+        if found is None:
+            return KatalystMeasured()
+        system = SystemMemory(node.total_bytes, *found, scale_factor, self._burstable_pressure())
+        return KatalystMeasured(system, self._numa() if with_numa else None)
+
+    def close(self) -> None:
+        """Close every fd."""
+        for each in (self._meminfo, self._zones, self._pressure and self._pressure[1]):
+            if each is not None:
+                each.close()
+
+    def _free_and_available(self, node: NodeMeasure) -> tuple[int, int] | None:
+        if self._meminfo is not None:
+            values = self._meminfo.read()
+            return values.mem_free_bytes, values.mem_available_bytes
+        if node.memory is None or node.used_bytes is None:
+            return None
+        free = node.total_bytes - node.memory.usage_bytes
+        return max(free, 0), max(node.total_bytes - node.used_bytes, 0)
+
+    def _numa(self) -> tuple[NumaMemory, ...] | None:
+        if self._zones is None:
+            return None
+        try:
+            zones = self._zones.read()
+        except KernelFileError as error:
+            self._say(str(error))
+            return None
+        pods = {uid: self._held(cgroup_id) for uid, cgroup_id in self._watch.index.pod_cgroups().items()}
+        return tuple(
+            NumaMemory(
+                zone.node,
+                _total_bytes(zone.node),
+                zone.free_pages,
+                zone.min_pages,
+                zone.low_pages,
+                zone.inactive_file_pages,
+                {uid: held[zone.node] for uid, held in pods.items() if zone.node in held},
+            )
+            for zone in zones
+        )
+
+    def _held(self, cgroup_id: int) -> dict[int, int]:
+        hierarchy, path = self._watch.scope.hierarchy, self._watch.index.path(cgroup_id)
+        if path is None:
+            return {}
+        try:
+            return numa_held(hierarchy.mount_point / path, hierarchy.version)
+        except (CgroupGone, OSError):
+            return {}
+
+    # The kubelet's burstable level, wherever its driver has it; on v1 there is no such file.
+    def _burstable_pressure(self) -> float | None:
+        path = self._burstable()
+        if path is None:
+            return None
+        try:
+            if self._pressure is None or self._pressure[0] != path:
+                if self._pressure is not None:
+                    self._pressure[1].close()
+                    self._pressure = None
+                self._pressure = path, PressureFile(path)
+            return self._pressure[1].read().some.avg10
+        except (SupportError, CgroupGone) as error:
+            self._say(str(error))
+            return None
+
+    def _burstable(self) -> Path | None:
+        scope = self._watch.scope
+        if scope.hierarchy.version == 1:
+            return None
+        for kubepods in self._watch.index.kubelet.counting:
+            directory = scope.path / kubepods.path
+            name = directory.name
+            level = f"{name.removesuffix('.slice')}-burstable.slice" if name.endswith(".slice") else "burstable"
+            if (directory / level / "memory.pressure").exists():
+                return directory / level / "memory.pressure"
+        return None
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._problems:
+            self._problems.add(sentence)
+            log.warning("Katalyst's plugins: %s", sentence)
+
+
+def _total_bytes(node: int) -> int:
+    try:
+        text = Path(f"/sys/devices/system/node/node{node}/meminfo").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"MemTotal: +([0-9]+) kB", text)
+    return int(found[1]) * KIB if found else 0

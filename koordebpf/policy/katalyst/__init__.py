@@ -1,0 +1,1 @@
+"""Katalyst's eviction manager as a strategy: rounds of plugins, grace, soft and forced pods, conditions. Pure."""

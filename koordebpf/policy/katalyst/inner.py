@@ -1,0 +1,87 @@
+"""The plugins inside the agent, in the order of their names: their settings and states. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from koordebpf.policy.katalyst.clocks import MetSince, is_actionable
+from koordebpf.policy.katalyst.plugin import InnerPlugin, Seen
+from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
+from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED
+from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
+from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, is_below
+from koordebpf.state.katalyst.answers import PluginAnswer
+
+INNER: Mapping[str, InnerPlugin[Any, Any]] = {
+    "numaMemory": NUMA_MEMORY,
+    "reclaimedResources": RECLAIMED,
+    "rssOveruse": RSS_OVERUSE,
+    "systemMemory": SYSTEM_MEMORY,
+}
+
+if TYPE_CHECKING:
+    InnerSettings = Any
+else:
+    InnerSettings = msgspec.defstruct(
+        "InnerSettings",
+        [(section, each.settings, each.settings()) for section, each in INNER.items()],
+        frozen=True,
+        forbid_unknown_fields=True,
+        namespace={"__doc__": "A section for each plugin inside the agent."},
+    )
+
+States = Mapping[str, Any]  # by the plugin's name, as it is or as JSON has it
+
+
+def look_inside(
+    seen: Seen, states: States, settings: InnerSettings, is_on: Callable[[str], bool]
+) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
+    """Return what each plugin says, before pods are chosen for thresholds, and what it remembers."""
+    answers, after = [], dict(states)
+    for section, plugin in INNER.items():
+        if not is_on(plugin.name):
+            after.pop(plugin.name, None)
+            continue
+        found = plugin.look(seen, _state(plugin, states), getattr(settings, section))
+        after[plugin.name] = found.state
+        answers.append(PluginAnswer(plugin.name, found.threshold, found.evict, problem=found.lacks))
+    return tuple(answers), after
+
+
+def is_pressing(seen: Seen, clocks: Mapping[str, MetSince], settings: InnerSettings) -> bool:
+    """Tell whether the machine's memory has just become short: no round waits for its time then."""
+    system = seen.measured.system
+    if system is None or SYSTEM_MEMORY.name in clocks or not settings.systemMemory.is_on:
+        return False
+    return is_below(system, settings.systemMemory)
+
+
+def choose_inside(
+    answers: tuple[PluginAnswer, ...],
+    clocks: Mapping[str, MetSince],
+    seen: Seen,
+    states: States,
+    settings: InnerSettings,
+) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
+    """Return the answers with the pods for each threshold that has been met for its grace period."""
+    chosen, after = [], dict(states)
+    sections = {plugin.name: (section, plugin) for section, plugin in INNER.items()}
+    for answer in answers:
+        section, plugin = sections[answer.plugin]
+        if answer.threshold is None or not is_actionable(answer, clocks, seen.now_ns):
+            chosen.append(answer)
+            continue
+        top_n = 1 if answer.threshold.met == "hard" else 0
+        top, after[plugin.name] = plugin.top_pods(seen, _state(plugin, after), getattr(settings, section), top_n)
+        chosen.append(msgspec.structs.replace(answer, top=top))
+    return tuple(chosen), after
+
+
+def _state(plugin: InnerPlugin[Any, Any], states: States) -> Any:
+    state = states.get(plugin.name)
+    if state is None:
+        return plugin.state()
+    return state if isinstance(state, plugin.state) else msgspec.convert(state, plugin.state)

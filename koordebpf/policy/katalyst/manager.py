@@ -1,0 +1,197 @@
+"""Katalyst's eviction manager as a strategy: one round of plugins to demands, notices and conditions. Pure.
+
+Source: katalyst-core pkg/agent/evictionmanager/manager.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from koordebpf.policy.detect.verdict import Need, Verdict
+from koordebpf.policy.evict.candidates.protection import exclusion
+from koordebpf.policy.evict.ranking.order import as_candidates
+from koordebpf.policy.evict.resources import Relief
+from koordebpf.policy.evict.round import Round
+from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
+from koordebpf.policy.katalyst.inner import choose_inside, is_pressing, look_inside
+from koordebpf.policy.katalyst.outside import outside_round
+from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
+from koordebpf.policy.katalyst.requests import Requests, Wanted, gather
+from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
+from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
+from koordebpf.policy.plan import Candidate, Holding
+from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
+from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
+from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.view import NodeView, PodView
+from koordebpf.units import format_bytes
+
+GATE = "KatalystEviction"
+
+PODS = Resource("pods", Unit("pods"), ended="no plugin wants a pod evicted")
+ASKED_PODS = Dimension("asked pods", PODS, is_use=True)
+
+
+class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
+    """The decision with what is done beside evictions.
+
+    `notices`   pods to be notified of a soft eviction.
+    `reported`  conditions that the node is to have.
+    `call`      what plugins outside are to be called for now.
+    `requests`  what the plugins of this round asked for; None: no round ended.
+    """
+
+    notices: tuple[Wanted, ...] = ()
+    reported: tuple[LastMet, ...] = ()
+    call: RemoteCall | None = None
+    requests: Requests | None = None
+
+
+class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
+    """Katalyst's eviction manager: plugins inside and outside, soft and forced pods, conditions."""
+
+    name = "katalystEviction"
+    gate = GATE
+    summary = "evict what Katalyst's eviction plugins ask for"
+    settings = KatalystSettings
+    state = ManagerState
+    section = "eviction.katalyst"
+
+    def decide(self, view: NodeView, state: ManagerState, settings: KatalystSettings) -> KatalystDecision:
+        """Return what the queue still asks for, or the demands of a round that ends now."""
+        active = katalyst_pods(view.pods, settings.qos.by_level())
+        is_due = state.synced_ns is None or view.now_ns - state.synced_ns >= settings.sync_ns
+        measured = view.katalyst or KatalystMeasured()
+        seen = Seen(view, measured, active, candidates(active, settings.skip), is_due)
+        outside = outside_round(seen, state.remote, settings)
+        state = replace(state, remote=outside.state)
+        inside: tuple[PluginAnswer, ...] = ()
+        if is_due or is_pressing(seen, state.clocks, settings.inner):
+            inside, state = _inside(seen, state, settings)
+        answers = (*inside, *outside.answers)
+        requests = None
+        if answers:
+            uids = {each.pod.uid for each in seen.candidates}
+            clocks = {**state.clocks, **state.remote.clocks}
+            dry = [each.plugin for each in answers if is_listed(each.plugin, settings.dry_run)]
+            requests = gather(answers, clocks, view.now_ns, uids, dry)
+            state = _queued(seen, state, settings, requests)
+            counted = [each for each in answers if each.plugin not in dry]
+            conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
+        else:
+            conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
+        state = replace(state, conditions=conditions)
+        return _decision(seen, state, settings, requests, outside.call)
+
+
+KATALYST_EVICTION = KatalystEviction()
+
+
+def _inside(
+    seen: Seen, state: ManagerState, settings: KatalystSettings
+) -> tuple[tuple[PluginAnswer, ...], ManagerState]:
+    answers, inner = look_inside(seen, state.inner, settings.inner, lambda name: is_listed(name, settings.plugins))
+    clocks = met_since(state.clocks, answers, seen.now_ns)
+    answers, inner = choose_inside(answers, clocks, seen, inner, settings.inner)
+    return answers, replace(state, inner=inner, clocks=clocks, synced_ns=seen.now_ns)
+
+
+# The burst: the forced pods that go in this round, and the soft ones of which one may. Pods that already leave count in
+# neither, so that each round makes progress.
+def _queued(seen: Seen, state: ManagerState, settings: KatalystSettings, requests: Requests) -> ManagerState:
+    leaving = _leaving(seen)
+    pods = [
+        each
+        for each in seen.candidates
+        if may_be_evicted(each) and not each.pod.is_terminating and each.pod.uid not in leaving
+    ]
+    forced = [each for each in pods if each.pod.uid in requests.forced]
+    ordered = in_eviction_order(forced, {uid: each.scope for uid, each in requests.forced.items()})
+    burst = ordered if settings.burst < 0 else ordered[: settings.burst]
+    soft = [each for each in pods if each.pod.uid in requests.soft]
+    ordered = in_eviction_order(soft, {uid: each.scope for uid, each in requests.soft.items()})
+    return replace(
+        state,
+        queue=tuple(requests.forced[each.pod.uid] for each in burst),
+        soft=tuple(requests.soft[each.pod.uid] for each in ordered),
+    )
+
+
+def _leaving(seen: Seen) -> set[str]:
+    return {entry.uid for entry in seen.view.pending}
+
+
+def _decision(
+    seen: Seen,
+    state: ManagerState,
+    settings: KatalystSettings,
+    requests: Requests | None,
+    call: RemoteCall | None,
+) -> KatalystDecision:
+    wants_notice = {each.pod.uid for each in seen.active if each.wants_notice}
+    soft = [each for each in state.soft if each.uid not in wants_notice]
+    # One of them in a round: as soon as any leaves, the rest stays.
+    there = {each.pod.uid for each in seen.active if not each.pod.is_terminating} - _leaving(seen)
+    if any(each.uid not in there for each in soft):
+        soft = []
+    demands = []
+    if state.queue:
+        demands.append(_demand(seen, state.queue, len(state.queue), "force"))
+    if soft:
+        demands.append(_demand(seen, soft, 1, "soft"))
+    synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
+    wakes = [synced_ns + settings.sync_ns]
+    if state.remote.ended_ns is not None:
+        wakes.append(state.remote.ended_ns + settings.sync_ns)
+    names = sorted({each.plugin for each in (*state.queue, *state.soft)})
+    asked = f"{', '.join(names)} asks for {len(state.queue)} forced and {len(state.soft)} soft evictions"
+    return KatalystDecision(
+        state=state,
+        reason=asked if names else "no eviction plugin asks for one",
+        demands=tuple(demands),
+        conditions=tuple(f"{each.condition.name} is met" for each in state.conditions),
+        wake_at_ns=min(wakes),
+        notices=tuple(each for each in state.soft if each.uid in wants_notice) if requests is not None else (),
+        reported=state.conditions,
+        call=call,
+        requests=requests,
+    )
+
+
+def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
+    return format_bytes(candidate.of(MEMORY).released)
+
+
+def _demand(seen: Seen, wanted: Sequence[Wanted], most: int, mode: Literal["force", "soft"]) -> Demand:
+    order = [each.uid for each in wanted]
+    reasons = {each.uid: each.reason for each in wanted}
+    verdict = Verdict(
+        GATE,
+        fires=True,
+        reason=wanted[0].reason,
+        needs=(Need(ASKED_PODS, min(most, len(order)), len(order), len(seen.active)),),
+    )
+
+    def holding(pod: PodView, _: bool) -> Holding:
+        return Holding(PODS, int(pod.uid in reasons), int(pod.uid in reasons))
+
+    def rank(current: Round) -> Ranking:
+        pods = [current.pods[uid] for uid in order if uid in current.pods]
+        barred = [exclusion(pod, current.barred[pod.uid]) for pod in pods if pod.uid in current.barred]
+        free = [pod for pod in pods if pod.uid not in current.barred]
+        return as_candidates(free, current.reliefs, current.caused), tuple(barred)
+
+    return Demand(
+        verdict,
+        Relief(PODS, holding, lambda pod, _: 0, gives=_memory_text),
+        rank,
+        "pod that a plugin asks for",
+        mode=mode,
+        reasons=reasons,
+        grace_s={each.uid: each.grace_s for each in wanted if each.grace_s is not None},
+    )

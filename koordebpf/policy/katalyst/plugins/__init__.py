@@ -1,0 +1,1 @@
+"""Katalyst's eviction plugins inside the agent, one module each. Pure."""

@@ -1,0 +1,134 @@
+"""Eviction where reclaimed pods request more than the node's CNR has to give now. Pure.
+
+Source: katalyst-core pkg/agent/evictionmanager/plugin/resource/{resources,reclaimed_resources}.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.pods import KatalystPod
+from koordebpf.policy.strategy import Empty
+from koordebpf.state.katalyst.answers import Met, Threshold, TopPods
+from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
+from koordebpf.units import NS_PER_S
+
+Factor = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ReclaimedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When reclaimed pods request too much.
+
+    `is_on`        what they request is judged. Why on: Katalyst's eviction-plugins * has it.
+    `cpu_factor`   of the CPU that the CNR has to give. Why 5: Katalyst's.
+    `memory_factor` of the memory that it has to give. Why 5: Katalyst's.
+    `soft_cpu_factor` of CPU for a soft threshold. Why None: Katalyst documents 1.5, and never reads it.
+    `soft_memory_factor` the same of memory. Why None: Katalyst documents 1.2, and never reads it.
+    `skip_zero`    resources of which 0 to give is no shortage. Why none: Katalyst's.
+    `tolerance_ns` for so long before a pod is evicted. Why 0: Katalyst's.
+    `grace_seconds` of an evicted pod; None: its own. Why 60: Katalyst's.
+    """
+
+    is_on: bool = True
+    cpu_factor: Factor = 5.0
+    memory_factor: Factor = 5.0
+    soft_cpu_factor: Factor | None = None
+    soft_memory_factor: Factor | None = None
+    skip_zero: frozenset[str] = frozenset()
+    tolerance_ns: int = 0
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = 60
+
+
+class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
+    """reclaimed-resource-pressure-eviction-plugin."""
+
+    name = "reclaimed-resource-pressure-eviction-plugin"
+    settings = ReclaimedSettings
+    state = Empty
+
+    def look(self, seen: Seen, state: Empty, settings: ReclaimedSettings) -> Looked[Empty]:
+        """Return a threshold for the first resource, by name, of which reclaimed pods request too much."""
+        if not settings.is_on:
+            return Looked(state=state)
+        cnr = seen.measured.cnr
+        if cnr is None:
+            return Looked(state=state, lacks="there is no CustomNodeResource of this node")
+        if not cnr.allocatable:
+            return Looked(state=state, lacks="the CustomNodeResource has no allocatable resources")
+        asked = requested(each for each in seen.active if each.is_reclaimed)
+        found = over(asked, cnr.allocatable, settings)
+        if found is None:
+            return Looked(state=state)
+        met, resource, limit = found
+        threshold = Threshold(
+            met, resource, limit, float(asked[resource]), "greater_than", settings.tolerance_ns // NS_PER_S
+        )
+        return Looked(state=state, threshold=threshold)
+
+    def top_pods(self, seen: Seen, state: Empty, settings: ReclaimedSettings, top_n: int) -> tuple[TopPods, Empty]:
+        """Return the reclaimed pods that request the most of the resource; for a soft threshold those to notify."""
+        cnr = seen.measured.cnr
+        found = None
+        if cnr is not None:
+            found = over(requested(each for each in seen.active if each.is_reclaimed), cnr.allocatable, settings)
+        if found is None:
+            return TopPods(()), state
+        met, resource, limit = found
+        pods = [each for each in seen.candidates if each.is_reclaimed]
+        chosen = largest(pods, resource, top_n) if met == "hard" else above(pods, resource, limit)
+        return TopPods(tuple(each.pod.uid for each in chosen), settings.grace_seconds), state
+
+
+RECLAIMED = ReclaimedPlugin()
+
+
+def requested(pods: Iterable[KatalystPod]) -> dict[str, int]:
+    """Return what pods request together, by resource."""
+    sums: dict[str, int] = {}
+    for each in pods:
+        for resource, amount in each.pod.terms.reclaimed_requests.items():
+            sums[resource] = sums.get(resource, 0) + amount
+    return sums
+
+
+def over(
+    asked: Mapping[str, int], total: Mapping[str, int], settings: ReclaimedSettings
+) -> tuple[Met, str, float] | None:
+    """Return the first resource, by name, of which more is requested than its factor allows, hard thresholds first."""
+    hard = {RECLAIMED_CPU: settings.cpu_factor, RECLAIMED_MEMORY: settings.memory_factor}
+    soft = {RECLAIMED_CPU: settings.soft_cpu_factor, RECLAIMED_MEMORY: settings.soft_memory_factor}
+    factors: tuple[tuple[Met, Mapping[str, float | None]], ...] = (("hard", hard), ("soft", soft))
+    for met, of in factors:
+        for resource in sorted(asked):
+            there, factor = total.get(resource), of.get(resource)
+            if there is None or factor is None or (there <= 0 and resource in settings.skip_zero):
+                continue
+            if asked[resource] > factor * there:
+                return met, resource, factor * there
+    return None
+
+
+def largest(pods: Iterable[KatalystPod], resource: str, top_n: int) -> list[KatalystPod]:
+    """Return the pods that request the most of a resource."""
+    ordered = sorted(pods, key=lambda each: (-_amount(each, resource), each.pod.namespace, each.pod.name, each.pod.uid))
+    return ordered[:top_n] if top_n else ordered
+
+
+def above(pods: Iterable[KatalystPod], resource: str, limit: float) -> list[KatalystPod]:
+    """Return the pods to notify: of those that want a notice the largest, which do not fit below the limit."""
+    ordered = largest((each for each in pods if each.wants_notice), resource, 0)
+    fitting, kept = 0, 0
+    for each in reversed(ordered):
+        fitting += _amount(each, resource)
+        if fitting >= limit:
+            break
+        kept += 1
+    return ordered[: max(len(ordered) - kept, 1)]
+
+
+def _amount(each: KatalystPod, resource: str) -> int:
+    return each.pod.terms.reclaimed_requests.get(resource, 0)

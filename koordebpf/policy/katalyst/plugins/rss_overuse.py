@@ -1,0 +1,76 @@
+"""Soft eviction of pods whose resident memory is above a multiple of what they request. Pure.
+
+Source: katalyst-core pkg/agent/evictionmanager/plugin/memory/rss_overuse.go.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.pods import KatalystPod, KeyValue, pairs
+from koordebpf.policy.strategy import Empty
+from koordebpf.slo.katalyst.qos import rss_overuse_ratio
+from koordebpf.state.katalyst.answers import EvictAsked
+from koordebpf.state.view import PodView
+from koordebpf.units import format_bytes
+
+
+class RssOveruseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a pod uses too much.
+
+    `is_on`  pods are judged. Why off: Katalyst's eviction-enable-rss-overuse.
+    `factor` of the pod's memory request; a pod's own annotation takes precedence. Why 1.05: Katalyst's.
+    `labels` only pods that have all of these, each as key=value. Why none: Katalyst's, all pods.
+    """
+
+    is_on: bool = False
+    factor: Annotated[float, msgspec.Meta(gt=0)] = 1.05
+    labels: tuple[KeyValue, ...] = ()
+
+
+class RssOverusePlugin(InnerPlugin[Empty, RssOveruseSettings]):
+    """rss-overuse-eviction-plugin."""
+
+    name = "rss-overuse-eviction-plugin"
+    settings = RssOveruseSettings
+    state = Empty
+
+    def look(self, seen: Seen, state: Empty, settings: RssOveruseSettings) -> Looked[Empty]:
+        """Return the pods above their threshold; one without a request in every container is none."""
+        if not settings.is_on:
+            return Looked(state=state)
+        asked = [_asked(each, resident_bytes(each.pod), settings) for each in seen.candidates]
+        return Looked(state=state, evict=tuple(each for each in asked if each is not None))
+
+
+RSS_OVERUSE = RssOverusePlugin()
+
+
+def resident_bytes(pod: PodView) -> int | None:
+    """Return a pod's anonymous memory, without its tmpfs: `anon` of memory.stat; None: it was not measured."""
+    memory = pod.memory
+    if memory is None or memory.shmem_bytes is None:
+        return None
+    anon = memory.inactive_anon_bytes + memory.active_anon_bytes + memory.unevictable_bytes
+    return max(anon - memory.shmem_bytes, 0)
+
+
+def _asked(each: KatalystPod, rss_bytes: int | None, settings: RssOveruseSettings) -> EvictAsked | None:
+    terms = each.pod.terms
+    request_bytes = terms.native_memory_request_bytes
+    if each.level not in ("reclaimed_cores", "shared_cores") or rss_bytes is None or request_bytes is None:
+        return None
+    if any(terms.labels.get(key) != value for key, value in pairs(settings.labels).items()):
+        return None
+    try:
+        ratio = rss_overuse_ratio(terms.annotations) or settings.factor
+    except ConfigError:
+        return None  # for safety, as in Katalyst
+    if rss_bytes <= ratio * request_bytes:
+        return None
+    rss, request = format_bytes(rss_bytes), format_bytes(request_bytes)
+    return EvictAsked(each.pod.uid, f"it has {rss} resident, more than {ratio:g} times its request of {request}")

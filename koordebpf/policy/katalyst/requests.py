@@ -1,0 +1,139 @@
+"""What the plugins of one round ask for together: pods to force out, pods to evict softly. Pure.
+
+Source: katalyst-core pkg/agent/evictionmanager/eviction_resp_collector.go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
+
+import msgspec
+
+from koordebpf.policy.katalyst.clocks import MetSince, is_actionable
+from koordebpf.policy.katalyst.pods import FORCE, SOFT
+from koordebpf.state.katalyst.answers import PluginAnswer, Threshold
+
+_EXPONENT_FROM, _EXPONENT_BELOW = 6, -4  # strconv.FormatFloat(value, 'g', -1, 64)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A pod that plugins want evicted. `grace_s` None: its own; `scope` force, soft, or the threshold's."""
+
+    uid: str
+    plugin: str
+    scope: str
+    reason: str
+    grace_s: int | None = None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What a plugin asked for and does not get, and why: a stable word and the end of a sentence."""
+
+    plugin: str
+    uid: str
+    code: str
+    why: str
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """What a round asks for, by UID. `dry_run` are victims of plugins that only count them."""
+
+    forced: Mapping[str, Wanted] = {}
+    soft: Mapping[str, Wanted] = {}
+    dry_run: tuple[Wanted, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+def gather(
+    answers: Iterable[PluginAnswer],
+    clocks: Mapping[str, MetSince],
+    now_ns: int,
+    candidates: Collection[str],
+    dry_run: Collection[str],
+) -> Requests:
+    """Return what the plugins ask for, each pod once; a soft request for a pod that is forced is none.
+
+    Plugins count in the order of their names, so that the same answers give the same result; where Katalyst lets the
+    last answer of a chance order stand. A grace period below 0 refuses that request.
+
+    Args:
+        answers: of all plugins.
+        clocks: since when thresholds are met.
+        now_ns: CLOCK_MONOTONIC.
+        candidates: UIDs that plugins were asked about: no other pod is evicted, whatever names it.
+        dry_run: plugins whose victims are counted and not evicted.
+    """
+    forced: dict[str, Wanted] = {}
+    soft: dict[str, Wanted] = {}
+    counted: list[Wanted] = []
+    refused: list[Refused] = []
+    for answer in sorted(answers, key=lambda each: each.plugin):
+        for is_forced, wanted in _wanted_by(answer, clocks, now_ns):
+            if (why := _refusal(wanted, candidates)) is not None:
+                refused.append(Refused(wanted.plugin, wanted.uid, *why))
+            elif answer.plugin in dry_run:
+                counted.append(wanted)
+            elif is_forced:
+                forced[wanted.uid] = _joined(forced.get(wanted.uid), wanted)
+            else:
+                soft[wanted.uid] = msgspec.structs.replace(wanted, grace_s=None)
+    soft = {uid: wanted for uid, wanted in soft.items() if uid not in forced}
+    return Requests(forced, soft, tuple(counted), tuple(refused))
+
+
+def threshold_reason(plugin: str, threshold: Threshold) -> str:
+    """Return Katalyst's text for a pod that is evicted for a threshold."""
+    target, observed = go_float(threshold.value), go_float(threshold.observed)
+    return f"plugin {plugin} met threshold in scope {threshold.scope}, target {target}, observed {observed}"
+
+
+def go_float(value: float) -> str:
+    """Return a number as Go's %v prints a float64: the fewest digits, with an exponent from 1e+06 and below 1e-04.
+
+    >>> [go_float(each) for each in (5368709120.0, 100000.0, 0.5, 1e6, 0.00001, 0.0)]
+    ['5.36870912e+09', '100000', '0.5', '1e+06', '1e-05', '0']
+    """
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
+    shortest = Decimal(repr(value)).normalize()
+    if not shortest:
+        return "0"
+    sign, digits, _ = shortest.as_tuple()
+    exponent = shortest.adjusted()
+    if _EXPONENT_BELOW <= exponent < _EXPONENT_FROM:
+        return f"{shortest:f}"
+    first, *rest = map(str, digits)
+    mantissa = f"{first}.{''.join(rest)}" if rest else first
+    return f"{'-' if sign else ''}{mantissa}e{exponent:+03d}"
+
+
+def _wanted_by(answer: PluginAnswer, clocks: Mapping[str, MetSince], now_ns: int) -> Iterable[tuple[bool, Wanted]]:
+    for each in answer.evict:
+        scope = FORCE if each.is_forced else SOFT
+        yield each.is_forced, Wanted(each.uid, answer.plugin, scope, each.reason, each.grace_s)
+    threshold = answer.threshold
+    if threshold is None or answer.top is None or not is_actionable(answer, clocks, now_ns):
+        return
+    reason = threshold_reason(answer.plugin, threshold)
+    for uid in answer.top.uids:
+        yield threshold.met == "hard", Wanted(uid, answer.plugin, threshold.scope, reason, answer.top.grace_s)
+
+
+def _refusal(wanted: Wanted, candidates: Collection[str]) -> tuple[str, str] | None:
+    if wanted.uid not in candidates:
+        return "no_candidate", "it is no pod that plugins were asked about"
+    if wanted.grace_s is not None and wanted.grace_s < 0:
+        return "negative_grace", f"the grace period {wanted.grace_s} s is below 0"
+    return None
+
+
+# Two plugins that force the same pod out: the longer grace period, both reasons.
+def _joined(before: Wanted | None, wanted: Wanted) -> Wanted:
+    if before is None:
+        return wanted
+    grace_s = wanted.grace_s
+    if before.grace_s is not None:
+        grace_s = max(before.grace_s, grace_s or 0)
+    return msgspec.structs.replace(wanted, grace_s=grace_s, reason=f"{wanted.reason}; {before.reason}")

@@ -1,0 +1,49 @@
+"""What an operator may set of Katalyst's eviction manager: section `eviction.katalyst`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+
+class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How plugins are asked and what is done about their answers.
+
+    `plugins`       of the plugins inside, those that run: names, `-name` for all but that one, `*` for all. Why *:
+                    Katalyst's default is none, and every deployment sets *.
+    `dry_run`       plugins whose victims are counted and not evicted, in the same words. Why none: Katalyst's.
+    `sync_ns`       from the end of one round to the next. Why 5: Katalyst's. Pressure does not wait for it.
+    `transition_ns` for how long a condition stays after it was met last. Why 5 min: Katalyst's. 0: none is reported.
+    `burst`         at most so many pods are forced out in a round; below 0: all. Why 3: Katalyst's.
+    `skip`          pods that no plugin is asked about.
+    `qos`           annotations that give a pod its QoS level.
+    `inner`         of the plugins inside.
+    """
+
+    plugins: tuple[str, ...] = ("*",)
+    dry_run: tuple[str, ...] = ()
+    sync_ns: Annotated[int, msgspec.Meta(ge=NS_PER_MS)] = 5 * NS_PER_S
+    transition_ns: int = 300 * NS_PER_S
+    burst: int = 3
+    skip: SkipSettings = SkipSettings()
+    qos: QosSelectors = QosSelectors()
+    inner: InnerSettings = InnerSettings()
+
+
+def is_listed(name: str, names: tuple[str, ...]) -> bool:
+    """Tell whether a list names something: the first of `name` and `-name` decides, else whether there is a `*`.
+
+    Source: katalyst-core pkg/util/general, IsNameEnabled.
+
+    >>> is_listed("a", ("*", "-a")), is_listed("b", ("*", "-a")), is_listed("a", ("a", "-a")), is_listed("a", ())
+    (False, True, True, False)
+    """
+    for each in names:
+        if each in (name, f"-{name}"):
+            return each == name
+    return "*" in names

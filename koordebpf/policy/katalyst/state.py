@@ -1,0 +1,54 @@
+"""What the manager remembers from one round to the next, and what it calls plugins outside for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordebpf.policy.katalyst.clocks import LastMet, MetSince
+from koordebpf.policy.katalyst.requests import Wanted
+from koordebpf.state.katalyst.answers import PluginAnswer
+
+
+class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The round of plugins outside the process: which call is open, and what the one before it brought.
+
+    `call` counts calls, so that an answer is known to be of this one.
+    """
+
+    call: int = 0
+    began_ns: int | None = None  # None: no call is open
+    ended_ns: int | None = None  # of the last round
+    clocks: Mapping[str, MetSince] = {}
+    answers: tuple[PluginAnswer, ...] = ()  # of the call for thresholds, while the one for pods is open
+
+
+class TopAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID."""
+
+    plugin: str
+    scope: str
+    top_n: int
+    candidates: tuple[str, ...]
+
+
+class RemoteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What plugins outside are to be called for: thresholds and pods, or with `asks` the top pods."""
+
+    number: int
+    candidates: tuple[str, ...]
+    asks: tuple[TopAsk, ...] | None = None
+
+
+class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the manager remembers. `queue` and `soft` are what the last round asked for and may still be sent."""
+
+    synced_ns: int | None = None  # the last round of the plugins inside
+    clocks: Mapping[str, MetSince] = {}  # of the plugins inside
+    conditions: tuple[LastMet, ...] = ()
+    inner: Mapping[str, Any] = {}  # what each plugin inside remembers, by name
+    queue: tuple[Wanted, ...] = ()
+    soft: tuple[Wanted, ...] = ()
+    remote: RemoteRound = RemoteRound()

@@ -1,0 +1,264 @@
+"""Katalyst's eviction manager: rounds of plugins, as its documentation and its users tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.policy.decide_tick import TickDecision, decided_again
+from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.plugins.rss_overuse import RssOveruseSettings
+from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
+from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.state import ManagerState
+from koordebpf.policy.strategies import StrategySettings
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
+from koordebpf.state.katalyst.measured import KatalystMeasured, RemoteAnswers, SystemMemory
+from koordebpf.state.view import PendingRelease
+from koordebpf.units import GIB, NS_PER_S
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
+
+NAME = KATALYST_EVICTION.name
+# The plugins inside say nothing here unless a test asks them.
+QUIET = KatalystSettings(plugins=())
+
+
+def kpod(name: str, level: str = "reclaimed_cores", *, notice: bool = False, priority: int | None = 0) -> PodAndMeasure:
+    """A pod of a QoS level of Katalyst's."""
+    made = pod(name, anon=50, qos=None, kube_qos="Burstable", priority=priority, namespace="kat", uid=name, shmem=0)
+    annotations = {QOS_LEVEL: level, **({SOFT_NOTICE: "True"} if notice else {})}
+    return replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
+
+
+class Node:
+    """An agent's rounds, each from a frame that went through JSON; what is evicted is gone in the next one."""
+
+    def __init__(self, pods: Iterable[PodAndMeasure], settings: KatalystSettings = QUIET) -> None:
+        self.pods = {each.pod.uid: each for each in pods}
+        self.settings = TickSettings(strategies=StrategySettings(**{NAME: settings}))
+        self.state = ManagerState()
+        self.at_s = 0.0
+        self.measured = KatalystMeasured()
+        self.evicted: list[str] = []
+        self.pending: tuple[PendingRelease, ...] = ()
+
+    def round(self, after_s: float = 0) -> TickDecision:
+        """Decide, and carry out what is decided."""
+        self.at_s += after_s
+        now_ns = NOW_NS + int(self.at_s * NS_PER_S)
+        made = frame(self.pods.values(), used=100, gates={GATE: True}, pending=self.pending)
+        measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1, katalyst=self.measured)
+        tick = TickFrame(
+            frame=replace(made, measured=measured),
+            settings=self.settings,
+            guards=GuardFacts(now_ns=now_ns, source="file", pods_synced_ns=now_ns, running_pods=len(self.pods)),
+            states={NAME: self.state},
+        )
+        decision = decided_again(msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame))
+        made_by = decision.strategies[NAME]
+        assert isinstance(made_by, KatalystDecision)
+        self.made, self.state = made_by, made_by.state
+        for victim in decision.carried.screening.allowed if decision.carried else ():
+            self.evicted.append(victim.candidate.uid)
+            del self.pods[victim.candidate.uid]
+        return decision
+
+    def answer(self, *answers: PluginAnswer) -> TickDecision:
+        """Let plugins outside answer a round: thresholds and pods first, top pods where they are asked for."""
+        self.measured = KatalystMeasured(remote_plugins=tuple(each.plugin for each in answers))
+        decision = self.round(5)
+        while self.made.call is not None:
+            call = self.made.call
+            said = tuple(replace(each, top=None) if call.asks is None else _top(each, call.asks) for each in answers)
+            remote = RemoteAnswers(call.number, said, NOW_NS)
+            self.measured = replace(self.measured, remote=remote)
+            decision = self.round(0.01)
+        return decision
+
+
+def _top(answer: PluginAnswer, asks: Iterable[object]) -> PluginAnswer:
+    asked = {ask.plugin for ask in asks}
+    return PluginAnswer(answer.plugin, top=answer.top if answer.plugin in asked else None)
+
+
+def forced(plugin: str, *uids: str, grace_s: int | None = None) -> PluginAnswer:
+    return PluginAnswer(
+        plugin, evict=tuple(EvictAsked(uid, "because", is_forced=True, grace_s=grace_s) for uid in uids)
+    )
+
+
+def soft(plugin: str, *uids: str) -> PluginAnswer:
+    return PluginAnswer(plugin, evict=tuple(EvictAsked(uid, "because") for uid in uids))
+
+
+def hard(plugin: str, *uids: str, grace_s: int = 0, condition: Condition | None = None) -> PluginAnswer:
+    threshold = Threshold("hard", "disk", 10, 20, "greater_than", grace_s, condition)
+    return PluginAnswer(plugin, threshold, top=TopPods(uids))
+
+
+def test_of_soft_pods_the_reclaimed_one_is_evicted_and_not_the_most_protected() -> None:
+    node = Node([kpod("online", "shared_cores", priority=9000), kpod("batch", priority=100)])
+    node.answer(soft("p", "online", "batch"))
+    assert node.evicted == ["batch"]
+
+
+def test_of_all_soft_pods_one_is_evicted_in_a_round() -> None:
+    node = Node([kpod(f"pod-{number}") for number in range(4)])
+    for _ in range(2):
+        node.answer(soft("p", *node.pods), soft("q", *node.pods))
+    assert node.evicted == ["pod-0", "pod-1"]
+
+
+def test_a_pod_that_wants_a_notice_is_notified_and_not_evicted_softly() -> None:
+    node = Node([kpod("listens", notice=True)])
+    node.answer(soft("p", "listens"))
+    assert [each.uid for each in node.made.notices] == ["listens"]
+    node.answer(forced("p", "listens"))
+    assert node.evicted == ["listens"]
+
+
+def test_ten_forced_pods_go_three_in_a_round_the_reclaimed_first() -> None:
+    shared = [kpod(f"shared-{number}", "shared_cores") for number in range(5)]
+    node = Node([*shared, *(kpod(f"batch-{number}") for number in range(5))])
+    counts = []
+    while node.pods:
+        node.answer(forced("p", *node.pods))
+        counts.append(len(node.evicted))
+    assert counts == [3, 6, 9, 10]
+    assert node.evicted == [f"batch-{number}" for number in range(5)] + [f"shared-{number}" for number in range(5)]
+
+
+def test_between_two_rounds_no_more_than_the_burst_is_evicted() -> None:
+    node = Node([kpod(f"batch-{number}") for number in range(6)])
+    node.answer(forced("p", *node.pods))
+    for _ in range(3):
+        node.round(1)
+    assert len(node.evicted) == 3
+
+
+def test_a_pod_that_is_not_asked_for_again_is_withdrawn() -> None:
+    node = Node([kpod("batch"), kpod("other")], replace(QUIET, burst=1))
+    node.answer(forced("p", "batch", "other"))
+    node.answer(PluginAnswer("p"))
+    node.round(1)
+    assert node.evicted == ["batch"]
+
+
+def test_a_threshold_has_to_last_for_its_grace_period() -> None:
+    node = Node([kpod("batch")])
+    node.answer(hard("p", "batch", grace_s=12))
+    node.answer(hard("p", "batch", grace_s=12))
+    assert node.evicted == []
+    # a round without it starts the clock again, a failed call does not
+    node.answer(PluginAnswer("p"))
+    node.answer(hard("p", "batch", grace_s=12))
+    node.answer(PluginAnswer("p", problem="no answer in time"))
+    node.answer(hard("p", "batch", grace_s=12))
+    assert node.evicted == []
+    node.answer(hard("p", "batch", grace_s=12))
+    assert node.evicted == ["batch"]
+
+
+def test_a_condition_stays_for_the_transition_period() -> None:
+    node = Node([kpod("batch")], replace(QUIET, transition_ns=60 * NS_PER_S))
+    node.answer(hard("p", condition=Condition("Disk", "node", ("NoSchedule",))))
+    assert [each.condition.name for each in node.made.reported] == ["Disk"]
+    node.answer(PluginAnswer("p"))
+    assert node.made.reported
+    node.round(55)
+    assert not node.made.reported
+
+
+def test_victims_of_a_dry_run_plugin_are_counted_and_live() -> None:
+    node = Node([kpod("batch")], replace(QUIET, dry_run=("p",)))
+    node.answer(forced("p", "batch"))
+    assert node.evicted == []
+    assert node.made.requests is not None
+    assert [each.uid for each in node.made.requests.dry_run] == ["batch"]
+
+
+def test_pods_that_are_no_candidates_are_refused() -> None:
+    critical = kpod("critical", priority=2_000_001_000)
+    node = Node([kpod("batch"), critical, kpod("system", "system_cores")])
+    node.answer(forced("p", "critical", "elsewhere", "system"))
+    assert node.evicted == []
+    assert node.made.requests is not None
+    assert {each.uid: each.code for each in node.made.requests.refused} == {
+        "critical": "no_candidate",
+        "elsewhere": "no_candidate",
+    }
+
+
+def test_a_negative_grace_period_refuses_the_eviction() -> None:
+    node = Node([kpod("batch")])
+    node.answer(forced("p", "batch", grace_s=-1))
+    assert node.evicted == []
+    node.answer(forced("p", "batch", grace_s=0))
+    assert node.evicted == ["batch"]
+
+
+def test_a_plugin_outside_that_never_answers_holds_no_round_up() -> None:
+    settings = KatalystSettings(
+        plugins=("rss-overuse-eviction-plugin",),
+        inner=InnerSettings(rssOveruse=RssOveruseSettings(is_on=True)),
+    )
+    node = Node([_requesting(kpod("batch"), "40Mi")], settings)
+    node.measured = KatalystMeasured(remote_plugins=("hangs",))
+    node.round()
+    assert node.made.call is not None
+    assert node.evicted == ["batch"]
+    node.round(4)
+    assert node.made.state.remote.began_ns is None
+
+
+def test_memory_below_the_watermark_evicts_at_once_and_then_cools_down() -> None:
+    settings = KatalystSettings(inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB)))
+    node = Node([kpod("batch"), kpod("online", "shared_cores"), kpod("other")], settings)
+    node.measured = system(free=2 * GIB)
+    node.round()
+    node.measured = system(free=GIB // 2)
+    decision = node.round(0.1)
+    assert node.evicted == ["batch"]
+    assert decision.plan.sentence.startswith("evicting kat/batch")
+    assert [each.condition.name for each in node.made.reported] == ["MemoryPressure"]
+    for _ in range(6):
+        node.round(5)
+    assert node.evicted == ["batch"]
+    node.round(6)
+    assert node.evicted == ["batch", "other"]
+
+
+def test_page_cache_evicts_no_pod() -> None:
+    settings = KatalystSettings(inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB)))
+    node = Node([kpod("batch")], settings)
+    node.measured = system(free=GIB // 2, available=8 * GIB)
+    for _ in range(20):
+        node.round(5)
+    assert node.evicted == []
+
+
+def system(*, free: int, available: int | None = None) -> KatalystMeasured:
+    return KatalystMeasured(SystemMemory(16 * GIB, free, free if available is None else available, 10))
+
+
+def _requesting(made: PodAndMeasure, memory: str) -> PodAndMeasure:
+    requests: Mapping[str, str] = {"memory": memory}
+    containers = pod("x", requests=requests).pod.spec.containers
+    return replace(made, pod=replace(made.pod, spec=replace(made.pod.spec, containers=containers)))
+
+
+def test_a_longer_grace_period_of_one_pod_is_no_other_pods() -> None:
+    threshold = Threshold("hard", "disk", 10, 20, "greater_than")
+    node = Node([kpod("a"), kpod("b")])
+    decision = node.answer(
+        forced("p", "a", grace_s=60), PluginAnswer("q", threshold, top=TopPods(("a", "b"), grace_s=10))
+    )
+    victims = {victim.candidate.uid: victim for victim in decision.plan.victims}
+    assert {uid: victim.grace_s for uid, victim in victims.items()} == {"a": 60, "b": 10}
+    assert victims["a"].message == "plugin q met threshold in scope disk, target 10, observed 20; because"

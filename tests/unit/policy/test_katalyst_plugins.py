@@ -1,0 +1,207 @@
+"""What Katalyst's plugins inside the agent judge, and whom they choose."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from koordebpf.errors import ConfigError
+from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.plugins.numa_memory import (
+    NUMA_MEMORY,
+    NodeTimes,
+    NumaMemorySettings,
+    NumaMemoryState,
+    counted,
+    watermarks,
+)
+from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
+from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, ReclaimedSettings
+from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE, RssOveruseSettings
+from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemorySettings, SystemMemoryState
+from koordebpf.policy.katalyst.pods import katalyst_pods
+from koordebpf.policy.katalyst.requests import go_float
+from koordebpf.policy.strategy import Empty
+from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, qos_level, rss_overuse_ratio
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.pods.requests import RECLAIMED_CPU
+from koordebpf.state.view import PsiLine, StallShares
+from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
+
+PAGES = GIB // PAGE_BYTES
+
+
+def kpod(name: str, level: str = "reclaimed_cores", *, share: float | None = None, **more: object) -> PodAndMeasure:
+    made = pod(name, qos=None, kube_qos="Burstable", namespace="kat", uid=name, shmem=0, **more)
+    annotations = {QOS_LEVEL: level}
+    made = replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
+    if share is None:
+        return made
+    line = PsiLine(share, share, share, 0)
+    return replace(made, measure=replace(made.measure, shares=StallShares(line, None, derived=False)))
+
+
+def seen(*pods: PodAndMeasure, at_s: float = 0, **measured: object) -> Seen:
+    view = replace(view_of_frame(frame(pods)), now_ns=NOW_NS + int(at_s * NS_PER_S))
+    active = katalyst_pods(view.pods, {})
+    return Seen(view, KatalystMeasured(**measured), active, active)
+
+
+def numa(free: float, *, cache: float = 8, node: int = 0, pods: dict[str, int] | None = None) -> NumaMemory:
+    """A node of 64 GiB whose lowest watermark counts as 2 GiB and whose low one as 3.25; GiB."""
+    low, lowest = 3 * PAGES, PAGES
+    return NumaMemory(node, 64 * GIB, int(free * PAGES), lowest, low, int(cache * PAGES), pods or {})
+
+
+class TestNumaMemory:
+    ALONE = NumaMemorySettings(counts_cache=False)  # free pages alone, as Katalyst counts
+
+    def test_little_page_cache_makes_a_node_short_earlier(self) -> None:
+        assert watermarks(numa(5)) == (2 * PAGES, 3 * PAGES + PAGES // 4)
+        assert watermarks(numa(5, cache=0.5)) == (2 * PAGES, 4 * PAGES + PAGES // 4)
+
+    def test_the_lowest_watermark_is_never_above_the_low_one(self) -> None:
+        small = replace(numa(5), min_pages=100, low_pages=200)
+        assert watermarks(small)[0] == watermarks(small)[1] == 200 + PAGES // 4
+
+    def test_slowly_below_reclaimed_pods_go_after_seven_rounds_and_every_pod_after_twelve(self) -> None:
+        times, actions = NodeTimes(), []
+        for _ in range(12):
+            times = counted(numa(3), times, self.ALONE)
+            actions.append(times.action)
+        assert actions == [None] * 6 + ["reclaimed"] * 5 + ["eviction"]
+
+    def test_far_below_it_counts_twice(self) -> None:
+        times, rounds = NodeTimes(), 0
+        while times.action is None:
+            times, rounds = counted(numa(2.2), times, self.ALONE), rounds + 1
+        assert rounds == 5
+
+    def test_below_the_lowest_reclaimed_pods_go_at_once_and_every_pod_one_round_later(self) -> None:
+        first = counted(numa(1), NodeTimes(), self.ALONE)
+        assert (first.action, first.is_under) == ("reclaimed", True)
+        assert counted(numa(1), first, self.ALONE).action == "eviction"
+
+    def test_a_node_that_recovers_counts_back(self) -> None:
+        times = counted(numa(5), NodeTimes(12, "eviction", is_under=True), self.ALONE)
+        assert times == NodeTimes(6, None, is_under=False)
+
+    def test_a_flood_of_page_cache_is_no_shortage(self) -> None:
+        state = NumaMemoryState()
+        for _ in range(20):
+            found = NUMA_MEMORY.look(seen(kpod("a"), numa=(numa(0.5, cache=30),)), state, NumaMemorySettings())
+            state = found.state
+            assert found.threshold is None
+
+    def test_the_victim_is_of_the_node_that_is_short(self) -> None:
+        nodes = (numa(20, pods={"far": 9 * GIB}), numa(0.1, cache=0, node=1, pods={"near": GIB, "tiny": MIB}))
+        here = seen(kpod("far"), kpod("near"), kpod("tiny"), numa=nodes)
+        found = NUMA_MEMORY.look(here, NumaMemoryState(), NumaMemorySettings())
+        assert found.threshold is not None
+        top, _ = NUMA_MEMORY.top_pods(here, found.state, NumaMemorySettings(), 1)
+        assert top.uids == ("near",)
+        assert top.grace_s == 1
+
+    def test_a_round_ahead_of_its_time_counts_none(self) -> None:
+        early = replace(seen(kpod("a"), numa=(numa(0.1, cache=0),)), is_regular=False)
+        found = NUMA_MEMORY.look(early, NumaMemoryState(), NumaMemorySettings())
+        assert (found.threshold, found.state) == (None, NumaMemoryState())
+
+    def test_what_was_not_measured_is_said(self) -> None:
+        found = NUMA_MEMORY.look(seen(kpod("a")), NumaMemoryState(), NumaMemorySettings())
+        assert found.lacks == "the memory of NUMA nodes was not measured"
+
+
+class TestSystemPressure:
+    SETTINGS = SystemMemorySettings()
+
+    def look(self, at_s: float, state: SystemMemoryState, *, pressure: float, shares: tuple[float, ...]):
+        pods = [kpod(f"online-{number}", "shared_cores", share=each) for number, each in enumerate(shares)]
+        system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, pressure)
+        here = seen(*pods, kpod("batch", anon=100), at_s=at_s, system=system)
+        return here, SYSTEM_MEMORY.look(here, state, self.SETTINGS)
+
+    def test_reclaimed_pods_go_after_15_s_and_every_pod_after_45(self) -> None:
+        state, first = SystemMemoryState(), {}
+        for at_s in range(0, 60, 5):
+            here, found = self.look(at_s, state, pressure=20, shares=(6, 6, 6))
+            state = found.state
+            if found.threshold is not None:
+                top, _ = SYSTEM_MEMORY.top_pods(here, state, self.SETTINGS, 0)
+                first.setdefault(len(top.uids), at_s)
+        assert first == {1: 15, 4: 45}
+
+    @pytest.mark.parametrize(
+        ("pressure", "shares"),
+        [(14.9, (6, 6, 6)), (20, (6, 6)), (20, (0.5, 0.5, 40)), (20, (3.9, 3.9, 3.9))],
+        ids=["level below 15", "two pods", "one pod", "mean below 4"],
+    )
+    def test_less_than_that_evicts_no_pod(self, pressure: float, shares: tuple[float, ...]) -> None:
+        state = SystemMemoryState()
+        for at_s in range(0, 120, 5):
+            _, found = self.look(at_s, state, pressure=pressure, shares=shares)
+            state = found.state
+            assert found.threshold is None
+
+    def test_a_pause_starts_the_clock_again(self) -> None:
+        _, found = self.look(0, SystemMemoryState(), pressure=20, shares=(6, 6, 6))
+        _, found = self.look(10, found.state, pressure=20, shares=(0, 0, 6))
+        assert found.state.pressed_ns is None
+
+
+def test_a_reclaimed_pod_of_higher_priority_is_evicted_before_any_other() -> None:
+    pods = seen(
+        kpod("shared", "shared_cores", priority=0, anon=500),
+        kpod("small", priority=10, anon=10),
+        kpod("large", priority=10, anon=20),
+        kpod("strange", "no_such_level", priority=-5, anon=900),
+    ).candidates
+    assert [each.pod.name for each in ranked(pods, Action.RECLAIMED, memory_of, 0)] == ["large", "small"]
+    every = ranked(pods, Action.EVERY_POD, memory_of, 0)
+    assert [each.pod.name for each in every] == ["large", "small", "strange", "shared"]
+
+
+def test_reclaimed_pods_that_request_too_much_are_a_hard_threshold() -> None:
+    pods = [kpod("few", requests={RECLAIMED_CPU: "1000"}), kpod("many", requests={RECLAIMED_CPU: "9001"})]
+    here = seen(*pods, kpod("online", "shared_cores"), cnr=Cnr({RECLAIMED_CPU: 2000}))
+    found = RECLAIMED.look(here, Empty(), ReclaimedSettings())
+    assert found.threshold is not None
+    assert (found.threshold.scope, found.threshold.value, found.threshold.observed) == (RECLAIMED_CPU, 10000, 10001)
+    top, _ = RECLAIMED.top_pods(here, Empty(), ReclaimedSettings(), 1)
+    assert (top.uids, top.grace_s) == (("many",), 60)
+    without = RECLAIMED.look(seen(*pods), Empty(), ReclaimedSettings())
+    assert without.lacks == "there is no CustomNodeResource of this node"
+
+
+@pytest.mark.parametrize(
+    ("own", "anon", "is_over"),
+    [(None, 106, True), (None, 105, False), ("2", 106, False), ("0.5", 60, True), ("x", 500, False)],
+)
+def test_a_pod_may_use_so_many_times_its_request(own: str | None, anon: int, is_over: bool) -> None:
+    made = kpod("a", anon=anon, requests={"memory": "100Mi"})
+    if own is not None:
+        annotations = {QOS_LEVEL: "shared_cores", MEMORY_ENHANCEMENT: f'{{"rss_overuse_threshold": "{own}"}}'}
+        made = replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
+    found = RSS_OVERUSE.look(seen(made), Empty(), RssOveruseSettings(is_on=True))
+    assert bool(found.evict) is is_over
+
+
+def test_annotations_that_contradict_each_other_give_no_level() -> None:
+    assert qos_level({}) == "shared_cores"
+    assert qos_level({"tier": "batch"}, {"reclaimed_cores": {"tier": "batch"}}) == "reclaimed_cores"
+    for written in ({QOS_LEVEL: "Reclaimed"}, {QOS_LEVEL: "shared_cores", "tier": "batch"}):
+        with pytest.raises(ConfigError):
+            qos_level(written, {"reclaimed_cores": {"tier": "batch"}})
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"rss_overuse_threshold": "0"}', '{"rss_overuse_threshold": "inf"}'])
+def test_an_enhancement_that_cannot_be_read_says_so(text: str) -> None:
+    with pytest.raises(ConfigError, match="memory_enhancement"):
+        rss_overuse_ratio({MEMORY_ENHANCEMENT: text})
+
+
+def test_numbers_are_as_go_prints_them() -> None:
+    values = (1e6, 999999.0, 123456789.0, -0.5, 0.0001, float("inf"))
+    assert [go_float(each) for each in values] == ["1e+06", "999999", "1.23456789e+08", "-0.5", "0.0001", "+Inf"]
