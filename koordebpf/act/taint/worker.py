@@ -1,11 +1,13 @@
-"""Puts the mark on the node and takes it away, from one thread, however long the API server takes."""
+"""Makes the Node object what is wished for, from one thread, however long the API server takes."""
 
 from __future__ import annotations
 
+import abc
 import logging
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.taints import Mark
@@ -35,43 +37,68 @@ class MarksNode(Protocol):
         """Let requests that wait fail at once."""
 
 
-class NodeMarker:
-    """Makes the Node what was wished for last. It begins without a mark: what a predecessor left is taken away."""
+W = TypeVar("W")  # how the node is to be
 
-    def __init__(self, marks: MarksNode, mark: Mark) -> None:
-        self._marks = marks
-        self._mark = mark
+
+class NodeWorker(abc.ABC, Generic[W]):
+    """Makes the Node what was wished for last. It begins with nothing: what a predecessor left is taken away.
+
+    Args:
+        name: of the thread.
+        nothing: the wish at the start and at the end.
+        cut: lets requests that wait fail at once.
+    """
+
+    def __init__(self, name: str, nothing: W, cut: Callable[[], None]) -> None:
+        self._nothing = nothing
+        self._cut = cut
         self._changed = threading.Condition()
-        self._wish = False
-        self._is: bool | None = None  # as the Node was made; None: a predecessor may have left anything
+        self._wish = nothing
+        self._is: W | None = None  # as the Node was made; None: a predecessor may have left anything
         self._was_refused = False
         self._is_closing = False
         self._is_late = False
         self._backoff = Backoff(_FIRST_S, _CAP_S)
         self._denied = Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
-        self._thread = threading.Thread(target=self._work, name="node-mark", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def wish(self, is_on: bool) -> None:
+    @abc.abstractmethod
+    def make(self, wish: W, at: datetime) -> bool:
+        """Make the Node so; return whether it had to be changed. One request after another, without a retry."""
+
+    @abc.abstractmethod
+    def doing(self, wish: W) -> str:
+        """Return what is tried, as the end of "node x cannot be …"."""
+
+    @abc.abstractmethod
+    def done(self, wish: W, *, is_first: bool) -> str:
+        """Return what was made, as a sentence; `is_first`: after what a predecessor may have left."""
+
+    @abc.abstractmethod
+    def left(self) -> str:
+        """Return what may stay on the node at the end, as a sentence."""
+
+    def wish(self, wish: W) -> None:
         """Say how the node is to be from now on. Does not wait."""
         with self._changed:
-            if self._wish is not is_on:
-                self._wish = is_on
+            if self._wish != wish:
+                self._wish = wish
                 self._changed.notify()
 
     def close(self) -> None:
-        """Take the mark away, but for no longer than two seconds, then stop the thread."""
+        """Take everything away, but for no longer than two seconds, then stop the thread."""
         with self._changed:
-            self._wish, self._is_closing = False, True
+            self._wish, self._is_closing = self._nothing, True
             self._changed.notify()
         self._thread.join(_CLOSE_S)
         with self._changed:
             self._is_late = True
             self._changed.notify()
-        self._marks.close()
+        self._cut()
         self._thread.join()
-        if self._is is not False and not self._was_refused:
-            _log.warning("node %s may keep a %s until an agent starts there", self._marks.node_name, self._mark)
+        if self._is != self._nothing and not self._was_refused:
+            _log.warning("%s", self.left())
 
     def _work(self) -> None:
         while (wish := self._next()) is not None:
@@ -83,47 +110,113 @@ class NodeMarker:
                     self._rest(wish, wait_s)
 
     # None: it is time to end.
-    def _next(self) -> bool | None:
+    def _next(self) -> W | None:
         with self._changed:
-            while self._wish is self._is and not self._is_closing:
+            while self._wish == self._is and not self._is_closing:
                 self._changed.wait()
-            return None if self._is_late or self._wish is self._is else self._wish
+            return None if self._is_late or self._wish == self._is else self._wish
 
-    def _rest(self, wish: bool, wait_s: float) -> None:
+    def _rest(self, wish: W, wait_s: float) -> None:
         if self._is_closing:
             self._is_late = self._is_late or self._was_refused
             self._changed.wait_for(lambda: self._is_late, wait_s)
         else:
-            self._changed.wait_for(lambda: self._wish is not wish or self._is_closing, wait_s)
+            self._changed.wait_for(lambda: self._wish != wish or self._is_closing, wait_s)
 
     # How long to wait before the next try; None: it is done.
-    def _make(self, wish: bool) -> float | None:
-        what = f"node {self._marks.node_name} cannot be {'marked' if wish else 'unmarked'}"
+    def _make(self, wish: W) -> float | None:
         try:
-            if wish:
-                has_changed = self._marks.put(self._mark, at=datetime.now(UTC), timeout_s=_TIMEOUT_S)
-            else:
-                has_changed = self._marks.remove(timeout_s=_TIMEOUT_S)
+            has_changed = self.make(wish, datetime.now(UTC))
         except KubeDenied as error:
             if not self._was_refused:
-                _log.warning("%s: %s: allow %s on %s", what, error, error.verb, error.resource)
+                _log.warning("%s: %s: allow %s on %s", self.doing(wish), error, error.verb, error.resource)
             self._was_refused = True
             return self._denied.next_s()
         except KubeConflict:
             return self._backoff.next_s()  # another wrote first, which is no news: the next try looks again
         except KubeError as error:
-            _log.warning("%s: %s", what, error)
+            _log.warning("%s: %s", self.doing(wish), error)
             asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
             return asked_s or self._backoff.next_s()
         except Exception:  # without the thread the mark would stay
-            _log.exception("%s", what)
+            _log.exception("%s", self.doing(wish))
             return self._denied.next_s()
         if has_changed:
-            said = f"is marked by a {self._mark}" if wish else f"is without its {self._mark}"
-            if not wish and self._is is None:
-                said = "is without the mark that was left on it"
-            _log.info("node %s %s", self._marks.node_name, said)
+            _log.info("%s", self.done(wish, is_first=self._is is None))
         self._was_refused = False
         self._backoff.reset()
         self._denied.reset()
         return None
+
+
+class NodeMarker(NodeWorker[bool]):
+    """Puts one mark on the node and takes it away."""
+
+    def __init__(self, marks: MarksNode, mark: Mark) -> None:
+        self._marks = marks
+        self._mark = mark
+        super().__init__("node-mark", False, marks.close)
+
+    def make(self, wish: bool, at: datetime) -> bool:
+        """As `NodeWorker.make`."""
+        if wish:
+            return self._marks.put(self._mark, at=at, timeout_s=_TIMEOUT_S)
+        return self._marks.remove(timeout_s=_TIMEOUT_S)
+
+    def doing(self, wish: bool) -> str:
+        """As `NodeWorker.doing`."""
+        return f"node {self._marks.node_name} cannot be {'marked' if wish else 'unmarked'}"
+
+    def done(self, wish: bool, *, is_first: bool) -> str:
+        """As `NodeWorker.done`."""
+        said = f"is marked by a {self._mark}" if wish else f"is without its {self._mark}"
+        if not wish and is_first:
+            said = "is without the mark that was left on it"
+        return f"node {self._marks.node_name} {said}"
+
+    def left(self) -> str:
+        """As `NodeWorker.left`."""
+        return f"node {self._marks.node_name} may keep a {self._mark} until an agent starts there"
+
+
+Taints = frozenset[tuple[str, str]]  # key and effect
+
+
+class TaintsNode(Protocol):
+    """The calls that are made; `kube.clients.katalyst_taints.KatalystTaints` has them."""
+
+    node_name: str
+
+    def set_to(self, wanted: Taints, *, timeout_s: float) -> bool:
+        """Return whether the Node had to be changed."""
+
+    def close(self) -> None:
+        """Let requests that wait fail at once."""
+
+
+class Tainter(NodeWorker[Taints]):
+    """Keeps the taints of Katalyst's conditions on the node."""
+
+    def __init__(self, taints: TaintsNode) -> None:
+        self._taints = taints
+        super().__init__("katalyst-taints", frozenset(), taints.close)
+
+    def make(self, wish: Taints, at: datetime) -> bool:
+        """As `NodeWorker.make`."""
+        return self._taints.set_to(wish, timeout_s=_TIMEOUT_S)
+
+    def doing(self, wish: Taints) -> str:
+        """As `NodeWorker.doing`."""
+        return f"node {self._taints.node_name} cannot be given the taints {_named(wish)}"
+
+    def done(self, wish: Taints, *, is_first: bool) -> str:
+        """As `NodeWorker.done`."""
+        return f"node {self._taints.node_name} has the taints {_named(wish)} of Katalyst's conditions"
+
+    def left(self) -> str:
+        """As `NodeWorker.left`."""
+        return f"node {self._taints.node_name} may keep taints of Katalyst's conditions until an agent starts there"
+
+
+def _named(taints: Taints) -> str:
+    return ", ".join(f"{key}:{effect}" for key, effect in sorted(taints)) or "(none)"
