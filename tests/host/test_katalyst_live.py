@@ -62,6 +62,9 @@ def test_below_the_watermark_the_reclaimed_pod_is_killed(node: NodeCgroup, tmp_p
             large.stop()
         assert "met threshold in scope SystemMemory" in line["sentence"]
         assert [(outcome["name"], outcome["result"]) for outcome in line["outcomes"]] == [("batch", "done")]
+        # AND once: its object is in the list for as long as the agent runs
+        time.sleep(2)
+        assert len(agent.plans()) == 1
         assert agent.stop() == 0
 
 

@@ -20,7 +20,7 @@ from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured, RemoteAnswers, SystemMemory
-from koordebpf.state.view import PendingRelease
+from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 
@@ -47,12 +47,15 @@ class Node:
         self.measured = KatalystMeasured()
         self.evicted: list[str] = []
         self.pending: tuple[PendingRelease, ...] = ()
+        self.evictions: tuple[PastEviction, ...] = ()
+        self.stays = False  # as with executor cgroup: an evicted pod's object stays in the list
 
     def round(self, after_s: float = 0) -> TickDecision:
         """Decide, and carry out what is decided."""
         self.at_s += after_s
         now_ns = NOW_NS + int(self.at_s * NS_PER_S)
         made = frame(self.pods.values(), used=100, gates={GATE: True}, pending=self.pending)
+        made = replace(made, evictions=self.evictions)
         measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1, katalyst=self.measured)
         tick = TickFrame(
             frame=replace(made, measured=measured),
@@ -66,7 +69,10 @@ class Node:
         self.made, self.state = made_by, made_by.state
         for victim in decision.carried.screening.allowed if decision.carried else ():
             self.evicted.append(victim.candidate.uid)
-            del self.pods[victim.candidate.uid]
+            past = PastEviction(now_ns, victim.candidate.uid, victim.candidate.namespace)
+            self.evictions = (*self.evictions, past)
+            if not self.stays:
+                del self.pods[victim.candidate.uid]
         return decision
 
     def answer(self, *answers: PluginAnswer) -> TickDecision:
@@ -118,7 +124,8 @@ def test_of_all_soft_pods_one_is_evicted_in_a_round() -> None:
 def test_a_pod_that_wants_a_notice_is_notified_and_not_evicted_softly() -> None:
     node = Node([kpod("listens", notice=True)])
     node.answer(soft("p", "listens"))
-    assert [each.uid for each in node.made.notices] == ["listens"]
+    assert [(each.name, each.plugin) for each in node.made.notices] == [("listens", "p")]
+    assert node.made.listening == (("kat", "listens"),)
     node.answer(forced("p", "listens"))
     assert node.evicted == ["listens"]
 
@@ -262,3 +269,12 @@ def test_a_longer_grace_period_of_one_pod_is_no_other_pods() -> None:
     victims = {victim.candidate.uid: victim for victim in decision.plan.victims}
     assert {uid: victim.grace_s for uid, victim in victims.items()} == {"a": 60, "b": 10}
     assert victims["a"].message == "plugin q met threshold in scope disk, target 10, observed 20; because"
+
+
+def test_a_pod_whose_object_stays_is_sent_once_a_round() -> None:
+    node = Node([kpod("batch"), kpod("other"), kpod("third")])
+    node.stays = True
+    node.answer(forced("p", "batch", "other"), soft("q", "third"))
+    for _ in range(40):
+        node.round(0.1)
+    assert sorted(node.evicted) == ["batch", "other", "third"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.katalyst import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -15,18 +16,28 @@ from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
+from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import Measured
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from koordebpf.act.taint.worker import Tainter
 
 
 class Katalyst:
     """Measures for the manager, and carries out what its decisions say beside evictions."""
 
-    def __init__(self, settings: KatalystSettings, collector: KatalystCollector) -> None:
+    def __init__(
+        self,
+        settings: KatalystSettings,
+        collector: KatalystCollector,
+        tainter: Tainter | None,
+        notifier: PodNotifier | None,
+    ) -> None:
         self._settings = settings
         self._collector = collector
+        self._tainter = tainter
+        self._notifier = notifier
         self._measured: KatalystMeasured | None = None
         self._due_ns = 0  # of the next round, which needs all
 
@@ -41,15 +52,42 @@ class Katalyst:
         return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]]) -> None:
-        """Note when the next round is due."""
+        """Notify pods, taint the node by what the decision reports, and note when the next round is due."""
         made = decisions.get(KATALYST_EVICTION.name)
-        if isinstance(made, KatalystDecision) and made.wake_at_ns is not None:
+        if not isinstance(made, KatalystDecision):
+            return
+        if made.wake_at_ns is not None:
             self._due_ns = made.wake_at_ns
+        if self._notifier is not None:
+            self._notifier.keep(made.listening)
+            for notice in made.notices:
+                self._notifier.notify(notice)
+        if self._tainter is not None:
+            conditions = [each.condition for each in made.reported if each.condition.kind == "node"]
+            self._tainter.wish(frozenset(taint for each in conditions for taint in taints_of(each.name, each.effects)))
 
 
 def open_katalyst(config: AgentConfig, watch: NodeWatch, stack: contextlib.ExitStack) -> Katalyst | None:
     """Return it where the feature gate is on; the stack closes what it reads."""
     if not config.feature_gates.get(GATE):
         return None
+    settings = settings_of(KATALYST_EVICTION, config)
     collector = stack.enter_context(KatalystCollector(watch))
-    return Katalyst(settings_of(KATALYST_EVICTION, config), collector)
+    notifier = None
+    if config.enforce and settings.notices:
+        notifier = PodNotifier(Path(settings.notices))
+        stack.callback(notifier.close)
+    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier)
+
+
+# urllib3 is imported only where something talks to an API server.
+def _open_tainter(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainter | None:
+    if not settings.taints or not config.enforce or config.source == "file" or config.node_name is None:
+        return None
+    from koordebpf.act.taint.worker import Tainter
+    from koordebpf.kube.clients.katalyst_taints import KatalystTaints
+    from koordebpf.kube.http.transport import open_cluster
+
+    tainter = Tainter(KatalystTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
+    stack.callback(tainter.close)
+    return tainter

@@ -6,7 +6,7 @@ Source: katalyst-core pkg/agent/evictionmanager/manager.go.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -37,16 +37,27 @@ PODS = Resource("pods", Unit("pods"), ended="no plugin wants a pod evicted")
 ASKED_PODS = Dimension("asked pods", PODS, is_use=True)
 
 
+class SoftNotice(NamedTuple):
+    """A pod that is asked to leave by itself, by which plugin and why."""
+
+    namespace: str
+    name: str
+    plugin: str
+    reason: str
+
+
 class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
     """The decision with what is done beside evictions.
 
     `notices`   pods to be notified of a soft eviction.
+    `listening` namespace and name of all that want such a notice.
     `reported`  conditions that the node is to have.
     `call`      what plugins outside are to be called for now.
     `requests`  what the plugins of this round asked for; None: no round ended.
     """
 
-    notices: tuple[Wanted, ...] = ()
+    notices: tuple[SoftNotice, ...] = ()
+    listening: tuple[tuple[str, str], ...] = ()
     reported: tuple[LastMet, ...] = ()
     call: RemoteCall | None = None
     requests: Requests | None = None
@@ -104,7 +115,7 @@ def _inside(
 # The burst: the forced pods that go in this round, and the soft ones of which one may. Pods that already leave count in
 # neither, so that each round makes progress.
 def _queued(seen: Seen, state: ManagerState, settings: KatalystSettings, requests: Requests) -> ManagerState:
-    leaving = _leaving(seen)
+    leaving = {entry.uid for entry in seen.view.pending} | seen.view.killed
     pods = [
         each
         for each in seen.candidates
@@ -117,13 +128,10 @@ def _queued(seen: Seen, state: ManagerState, settings: KatalystSettings, request
     ordered = in_eviction_order(soft, {uid: each.scope for uid, each in requests.soft.items()})
     return replace(
         state,
+        queued_ns=seen.now_ns,
         queue=tuple(requests.forced[each.pod.uid] for each in burst),
         soft=tuple(requests.soft[each.pod.uid] for each in ordered),
     )
-
-
-def _leaving(seen: Seen) -> set[str]:
-    return {entry.uid for entry in seen.view.pending}
 
 
 def _decision(
@@ -133,15 +141,16 @@ def _decision(
     requests: Requests | None,
     call: RemoteCall | None,
 ) -> KatalystDecision:
-    wants_notice = {each.pod.uid for each in seen.active if each.wants_notice}
+    wants_notice = {each.pod.uid: each.pod for each in seen.active if each.wants_notice}
+    # Each is sent once a round, and of the soft ones one.
+    sent = {each.uid for each in seen.view.evictions if each.at_ns >= state.queued_ns}
+    forced = [each for each in state.queue if each.uid not in sent]
     soft = [each for each in state.soft if each.uid not in wants_notice]
-    # One of them in a round: as soon as any leaves, the rest stays.
-    there = {each.pod.uid for each in seen.active if not each.pod.is_terminating} - _leaving(seen)
-    if any(each.uid not in there for each in soft):
+    if any(each.uid in sent for each in soft):
         soft = []
     demands = []
-    if state.queue:
-        demands.append(_demand(seen, state.queue, len(state.queue), "force"))
+    if forced:
+        demands.append(_demand(seen, forced, len(forced), "force"))
     if soft:
         demands.append(_demand(seen, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
@@ -156,7 +165,12 @@ def _decision(
         demands=tuple(demands),
         conditions=tuple(f"{each.condition.name} is met" for each in state.conditions),
         wake_at_ns=min(wakes),
-        notices=tuple(each for each in state.soft if each.uid in wants_notice) if requests is not None else (),
+        notices=tuple(
+            SoftNotice(pod.namespace, pod.name, each.plugin, each.reason)
+            for each in (state.soft if requests is not None else ())
+            if (pod := wants_notice.get(each.uid)) is not None
+        ),
+        listening=tuple((pod.namespace, pod.name) for pod in wants_notice.values()),
         reported=state.conditions,
         call=call,
         requests=requests,

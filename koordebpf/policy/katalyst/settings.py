@@ -20,6 +20,10 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `sync_ns`       from the end of one round to the next. Why 5: Katalyst's. Pressure does not wait for it.
     `transition_ns` for how long a condition stays after it was met last. Why 5 min: Katalyst's. 0: none is reported.
     `burst`         at most so many pods are forced out in a round; below 0: all. Why 3: Katalyst's.
+    `taints`        the node's conditions become taints of the Node. Why on: as in Katalyst. Needs enforcement, source
+                    api or kubelet, and the right to change Nodes: deploy/components/node-mark.
+    `notices`       a directory of the node where pods that want it find the notice of a soft eviction; empty for none.
+                    Why /opt/katalyst: Katalyst's.
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
     `inner`         of the plugins inside.
@@ -30,6 +34,8 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sync_ns: Annotated[int, msgspec.Meta(ge=NS_PER_MS)] = 5 * NS_PER_S
     transition_ns: int = 300 * NS_PER_S
     burst: int = 3
+    taints: bool = True
+    notices: str = "/opt/katalyst"
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
     inner: InnerSettings = InnerSettings()

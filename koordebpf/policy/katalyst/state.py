@@ -49,6 +49,7 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     clocks: Mapping[str, MetSince] = {}  # of the plugins inside
     conditions: tuple[LastMet, ...] = ()
     inner: Mapping[str, Any] = {}  # what each plugin inside remembers, by name
+    queued_ns: int = 0  # when these were asked for
     queue: tuple[Wanted, ...] = ()
     soft: tuple[Wanted, ...] = ()
     remote: RemoteRound = RemoteRound()

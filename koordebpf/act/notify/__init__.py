@@ -1,0 +1,1 @@
+"""Tells pods that they are asked to leave."""

@@ -1,0 +1,77 @@
+"""Notifies pods of soft evictions from one thread, however long the disk takes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Full, Queue
+
+from koordebpf.act.notify.folders import NoticeFolders
+from koordebpf.kernel.io.ending import have_ended
+from koordebpf.policy.katalyst.manager import SoftNotice
+
+_log = logging.getLogger(__name__)
+
+_QUEUED = 200  # Why: a notice for each pod of a node; what does not fit is sent in the next round
+_CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
+
+
+class PodNotifier:
+    """Keeps the directories of pods that want a notice, and writes it. `sent` and `failed` count notices."""
+
+    def __init__(self, root: Path) -> None:
+        self._folders = NoticeFolders(root)
+        self._queue: Queue[Callable[[], None] | None] = Queue(_QUEUED)
+        self._kept: frozenset[tuple[str, str]] | None = None
+        self._is_said = False
+        self.sent = 0
+        self.failed = 0
+        self._thread = threading.Thread(target=self._work, name="pod-notices", daemon=True)
+        self._thread.start()
+
+    def keep(self, pods: Collection[tuple[str, str]]) -> None:
+        """Say which pods want notices, by namespace and name. Does not wait."""
+        wanted = frozenset(pods)
+        if wanted != self._kept and self._put(lambda: self._folders.keep(wanted)):
+            self._kept = wanted
+
+    def notify(self, notice: SoftNotice) -> None:
+        """Notify one pod. Does not wait."""
+        if not self._put(lambda: self._notify(notice)):
+            self.failed += 1
+
+    def close(self) -> None:
+        """Stop the thread; one that hangs is left."""
+        self._put(None)
+        if not have_ended([self._thread], _CLOSE_S):
+            _log.warning("the disk has not answered: the last notices of soft evictions are left out")
+
+    def _put(self, work: Callable[[], None] | None) -> bool:
+        with contextlib.suppress(Full):
+            self._queue.put_nowait(work)
+            return True
+        return False
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except (OSError, ValueError) as error:
+                if not self._is_said:
+                    _log.warning("no notice of a soft eviction: %s", error)
+                self._is_said = True
+            else:
+                self._is_said = False
+
+    def _notify(self, notice: SoftNotice) -> None:
+        try:
+            self._folders.notify(notice.namespace, notice.name, datetime.now(UTC).isoformat())
+        except (OSError, ValueError):
+            self.failed += 1
+            raise
+        self.sent += 1
+        _log.info("%s/%s is notified: %s asks it to leave: %s", *notice)
