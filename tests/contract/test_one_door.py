@@ -16,6 +16,7 @@ _KERNEL = {
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
 }
 _OWN = {
+    "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "store/budget.py",
     "store/cgroup_root.py",

@@ -22,7 +22,8 @@ from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, Syste
 from koordebpf.policy.katalyst.pods import katalyst_pods
 from koordebpf.policy.katalyst.requests import go_float
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, qos_level, rss_overuse_ratio
+from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE, qos_level, rss_overuse_ratio
+from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
 from koordebpf.state.pods.requests import RECLAIMED_CPU
@@ -41,6 +42,11 @@ def kpod(name: str, level: str = "reclaimed_cores", *, share: float | None = Non
         return made
     line = PsiLine(share, share, share, 0)
     return replace(made, measure=replace(made.measure, shares=StallShares(line, None, derived=False)))
+
+
+def _listening(made: PodAndMeasure) -> PodAndMeasure:
+    annotations = {**(made.pod.metadata.annotations or {}), SOFT_NOTICE: "true"}
+    return replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
 
 
 def seen(*pods: PodAndMeasure, at_s: float = 0, **measured: object) -> Seen:
@@ -173,6 +179,45 @@ def test_reclaimed_pods_that_request_too_much_are_a_hard_threshold() -> None:
     assert (top.uids, top.grace_s) == (("many",), 60)
     without = RECLAIMED.look(seen(*pods), Empty(), ReclaimedSettings())
     assert without.lacks == "there is no CustomNodeResource of this node"
+
+
+def test_above_a_soft_factor_the_largest_pods_that_listen_are_notified() -> None:
+    sizes = {"small": 1000, "middle": 2000, "large": 4000}
+    pods = [_listening(kpod(name, requests={RECLAIMED_CPU: str(size)})) for name, size in sizes.items()]
+    here = seen(*pods, kpod("deaf", requests={RECLAIMED_CPU: "9000"}), cnr=Cnr({RECLAIMED_CPU: 4000}))
+    settings = ReclaimedSettings(soft_cpu_factor=0.9)
+    found = RECLAIMED.look(here, Empty(), settings)
+    assert found.threshold is not None
+    assert (found.threshold.met, found.threshold.value) == ("soft", 3600)
+    top, _ = RECLAIMED.top_pods(here, Empty(), settings, 0)
+    assert top.uids == ("large",)  # the two others fit below the limit
+
+
+def test_a_resource_that_the_node_does_not_give_is_no_shortage() -> None:
+    pods = [kpod("a", requests={RECLAIMED_CPU: "10"})]
+    here = seen(*pods, cnr=Cnr({RECLAIMED_CPU: 0}))
+    skipping = ReclaimedSettings(skip_zero=frozenset({RECLAIMED_CPU}))
+    assert RECLAIMED.look(here, Empty(), ReclaimedSettings()).threshold is not None
+    assert RECLAIMED.look(here, Empty(), skipping).threshold is None
+    assert RECLAIMED.top_pods(here, Empty(), skipping, 1)[0].uids == ()
+    assert RECLAIMED.look(here, Empty(), ReclaimedSettings(is_on=False)).threshold is None
+    assert RECLAIMED.look(seen(*pods, cnr=Cnr()), Empty(), ReclaimedSettings()).lacks is not None
+
+
+@pytest.mark.parametrize(
+    ("condition", "effects", "taints"),
+    [
+        ("MemoryPressure", ("NoExecute", "NoSchedule", "NoSchedule"), ["NoSchedule", "NoExecute"]),
+        ("Disk", ("Whatever",), []),
+        ("no name", ("NoSchedule",), []),
+        ("x" * 64, ("NoSchedule",), []),
+    ],
+)
+def test_a_condition_is_as_many_taints_as_it_has_effects(
+    condition: str, effects: tuple[str, ...], taints: list[str]
+) -> None:
+    key = f"{TAINT_PREFIX}{condition}"
+    assert taints_of(condition, effects) == [(key, effect) for effect in taints]
 
 
 @pytest.mark.parametrize(
