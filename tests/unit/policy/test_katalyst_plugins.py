@@ -18,7 +18,12 @@ from koordebpf.policy.katalyst.plugins.numa_memory import (
 from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, ReclaimedSettings
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE, RssOveruseSettings
-from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemorySettings, SystemMemoryState
+from koordebpf.policy.katalyst.plugins.system_memory import (
+    SYSTEM_MEMORY,
+    SystemMemorySettings,
+    SystemMemoryState,
+    used_threshold_bytes,
+)
 from koordebpf.policy.katalyst.pods import katalyst_pods
 from koordebpf.policy.katalyst.requests import go_float
 from koordebpf.policy.strategy import Empty
@@ -250,3 +255,54 @@ def test_an_enhancement_that_cannot_be_read_says_so(text: str) -> None:
 def test_numbers_are_as_go_prints_them() -> None:
     values = (1e6, 999999.0, 123456789.0, -0.5, 0.0001, float("inf"))
     assert [go_float(each) for each in values] == ["1e+06", "999999", "1.23456789e+08", "-0.5", "0.0001", "+Inf"]
+
+
+class TestSystemMemory:
+    SHORT = SystemMemory(64 * GIB, GIB, GIB, 500)  # 5 % of it are 3.2 GiB
+
+    def test_switched_off_or_not_measured_it_judges_nothing(self) -> None:
+        off = SystemMemorySettings(is_on=False)
+        assert SYSTEM_MEMORY.look(seen(system=self.SHORT), SystemMemoryState(), off).threshold is None
+        absent = SYSTEM_MEMORY.look(seen(), SystemMemoryState(), SystemMemorySettings())
+        assert absent.lacks == "the machine's free memory was not measured"
+        assert used_threshold_bytes(self.SHORT, off) is None
+
+    def test_between_two_evictions_it_cools_down_and_without_a_shortage_it_chooses_no_pod(self) -> None:
+        settings, pods = SystemMemorySettings(), (kpod("a"), kpod("b"))
+        top, state = SYSTEM_MEMORY.top_pods(seen(*pods, system=self.SHORT), SystemMemoryState(), settings, 1)
+        assert len(top.uids) == 1
+        for at_s, count in ((34, 0), (36, 1)):
+            found, _ = SYSTEM_MEMORY.top_pods(seen(*pods, at_s=at_s, system=self.SHORT), state, settings, 1)
+            assert len(found.uids) == count
+        free = replace(self.SHORT, available_bytes=32 * GIB)
+        assert SYSTEM_MEMORY.top_pods(seen(*pods, system=free), SystemMemoryState(), settings, 1)[0].uids == ()
+
+    def test_from_its_threshold_on_a_round_does_not_wait(self) -> None:
+        used = used_threshold_bytes(self.SHORT, SystemMemorySettings(free_minimum_bytes=8 * GIB))
+        assert used == 56 * GIB + 1
+        assert used_threshold_bytes(self.SHORT, SystemMemorySettings(counts_cache=False)) is None
+
+
+def test_only_pods_with_all_labels_a_level_and_a_measurement_may_use_too_much() -> None:
+    settings = RssOveruseSettings(is_on=True, labels=("tier=batch", "team=a"))
+    asked = {"memory": "1Mi"}
+    pods = (
+        kpod("whole", anon=9, requests=asked, labels={"tier": "batch", "team": "a"}),
+        kpod("half", anon=9, requests=asked, labels={"tier": "batch"}),
+        kpod("system", "system_cores", anon=9, requests=asked, labels={"tier": "batch", "team": "a"}),
+        kpod("unmeasured", measured=False, requests=asked, labels={"tier": "batch", "team": "a"}),
+        kpod("without", anon=9, labels={"tier": "batch", "team": "a"}),
+    )
+    found = RSS_OVERUSE.look(seen(*pods), Empty(), settings)
+    assert [each.uid for each in found.evict] == ["whole"]
+    assert RSS_OVERUSE.look(seen(*pods), Empty(), RssOveruseSettings()).evict == ()
+    assert RSS_OVERUSE.top_pods(seen(*pods), Empty(), settings, 1)[0].uids == ()
+
+
+def test_a_selector_that_half_matches_is_a_contradiction() -> None:
+    selectors = {"reclaimed_cores": {"tier": "batch", "team": "a"}}
+    with pytest.raises(ConfigError, match="says no reclaimed_cores"):
+        qos_level({"tier": "batch", "team": "b"}, selectors)
+    assert rss_overuse_ratio({MEMORY_ENHANCEMENT: '{"numa_binding": "true"}'}) is None
+    with pytest.raises(ConfigError, match="above 0"):
+        rss_overuse_ratio({MEMORY_ENHANCEMENT: '{"rss_overuse_threshold": "many"}'})
