@@ -30,7 +30,8 @@ _HEAD = {"apiVersion": API_VERSION, "kind": KIND}
 # Kubernetes' form, metav1.Duration.
 _DURATION = r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
 _DURATION_RULE = "must be a duration such as 500ms, 4s or 1h30m"
-_QUANTITY = r"^[0-9]+(\.[0-9]+)?([eE][0-9]+|[kMGTPE]i?)?$"
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?([eE][0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?$"
+_QUANTITY_RULE = "must be a quantity of bytes such as 500Mi, 2Gi or 1e9"
 _LONGEST_S = 10 * 365 * 24 * 3600  # beyond it 64 bits of nanoseconds come to their end
 _WIDTH = 100
 _DOCUMENT_END = "...\n"  # PyYAML's, after a bare scalar
@@ -230,6 +231,9 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
             raise ConfigError(path, written, "must be 10 years or less")
         number: Any = seconds if setting.field[-1].endswith("_s") else round(seconds * NS_PER_S)
     else:
+        is_text = isinstance(written, str) and re.fullmatch(_QUANTITY, written) is not None
+        if not is_text and (isinstance(written, bool) or not isinstance(written, int)):
+            raise ConfigError(path, written, _QUANTITY_RULE)
         number = quantity_bytes(written, path)
     try:
         return msgspec.convert(number, setting.type)

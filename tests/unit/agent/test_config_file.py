@@ -368,3 +368,16 @@ def test_namespaces_are_selected_by_name_and_by_label() -> None:
         assert len(problems_of(wrong_body)) == 1
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**HEAD, **wrong_body}, schema())
+
+
+@pytest.mark.parametrize("written", [1.5, "5m", "+5", "-1", ".5Gi", "2GiB", True, "9" * 30])
+def test_what_is_no_number_of_bytes_is_refused(written: object) -> None:
+    path = "eviction.katalyst.inner.systemMemory.freeMinimum"
+    (problem,) = problems_of(at(path, written))
+    assert problem.startswith(f"f.yaml: {path}: ")
+
+
+@pytest.mark.parametrize(("written", "number"), [("10Ki", 10 << 10), ("1.5Gi", 3 << 29), ("2k", 2000), (7, 7)])
+def test_bytes_may_be_written_as_quantities(written: object, number: int) -> None:
+    config = config_of(at("eviction.katalyst.inner.systemMemory.freeMinimum", written))
+    assert config.strategies.katalystEviction.inner.systemMemory.free_minimum_bytes == number

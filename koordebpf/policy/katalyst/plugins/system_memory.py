@@ -21,7 +21,7 @@ _FACTOR_OF = 10_000  # vm.watermark_scale_factor counts ten-thousandths
 _FULL_AFTER = 3  # times the duration: pods of every level
 _PRESSED_PERCENT, _PRESSED_PODS = 1, 3
 
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Grace = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
