@@ -31,7 +31,6 @@ ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
 ASKING_WITH_A_COMPONENT = {"clients/taints.py": NODE_MARK, "sources/namespaces.py": NAMESPACE_LABELS}
-ASKING_FOR_A_PART = {"clients/katalyst_taints.py": NODE_MARK}
 ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT.values())
 _METHODS = {"post": "create", "put": "update", "patch": "patch"}
 
@@ -83,15 +82,8 @@ class TestRights:
         assert asked
         assert Rules("koordebpf-agent", path=path).granted() == asked
 
-    @pytest.mark.parametrize(("module", "path"), ASKING_FOR_A_PART.items())
-    def test_a_component_gives_what_other_code_asks_for_too(self, module: str, path: Path) -> None:
-        asked = set(requests_of(KUBE / module))
-        assert asked
-        assert asked <= Rules("koordebpf-agent", path=path).granted()
-
     def test_no_other_module_asks(self) -> None:
-        known = {name for names in ASKING.values() for name in names} | ASKING_OTHERS
-        known |= set(ASKING_WITH_A_COMPONENT) | set(ASKING_FOR_A_PART)
+        known = {name for names in ASKING.values() for name in names} | ASKING_OTHERS | set(ASKING_WITH_A_COMPONENT)
         asking = {str(path.relative_to(KUBE)) for path in KUBE.rglob("*.py") if set(requests_of(path))}
         assert asking == known
 

@@ -69,7 +69,7 @@ class NodeWorker(abc.ABC, Generic[W]):
 
     @abc.abstractmethod
     def doing(self, wish: W) -> str:
-        """Return what is tried, as the end of "node x cannot be …"."""
+        """Return what cannot be done where a request fails, as the begin of a sentence."""
 
     @abc.abstractmethod
     def done(self, wish: W, *, is_first: bool) -> str:

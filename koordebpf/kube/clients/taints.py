@@ -5,6 +5,7 @@ It sends once and never retries. What others wrote on the Node stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -25,6 +26,7 @@ Mark = Literal["condition", "taint"]
 
 class _Meta(msgspec.Struct, frozen=True):
     resourceVersion: str
+    annotations: dict[str, str] | None = None
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -56,18 +58,48 @@ class _Node(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_Node)
 
 
-class NodeMarks:
-    """The marks of one Node. Owns `transport` and closes it.
+class NodeTaints:
+    """The taints of one Node, read and written as a whole. Owns `transport` and closes it.
 
-    Needs:   RBAC get and patch on nodes, patch on nodes/status.
-    Raises:  KubeError and its kin, each of the requests. KubeConflict: another changed the taints meanwhile; nothing
-             was written, and the next call begins with a fresh look.
+    Needs:   RBAC get and patch on nodes.
+    Raises:  KubeError and its kin, each of the requests. KubeConflict: another changed the Node meanwhile; nothing was
+             written, and the next call begins with a fresh look.
     """
 
     def __init__(self, transport: Transport, node_name: str) -> None:
         self._transport = transport
         self.node_name = node_name
         self._path = f"/api/v1/nodes/{quote(node_name, safe='')}"
+
+    def close(self) -> None:
+        """Cut the connection; requests that wait fail at once."""
+        self._transport.close()
+
+    def _read(self, timeout_s: float) -> _Node:
+        body = self._transport.get(self._path, verb="get", resource="nodes", timeout_s=timeout_s)
+        try:
+            return _DECODER.decode(body)
+        except MALFORMED as e:
+            raise malformed("nodes", "the answer is not a Node", e) from e
+
+    # A patch replaces the whole list of taints, which has no merge key (core/v1 NodeSpec). With the resourceVersion of
+    # the list it was made from, the server takes it only where the Node has not changed. None removes an annotation.
+    def _write_taints(
+        self,
+        node: _Node,
+        taints: list[dict[str, Any]],
+        timeout_s: float,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> None:
+        metadata: dict[str, Any] = {"resourceVersion": node.metadata.resourceVersion}
+        if annotations is not None:
+            metadata["annotations"] = annotations
+        change = {"metadata": metadata, "spec": {"taints": taints or None}}
+        self._transport.patch(self._path, msgspec.json.encode(change), resource="nodes", timeout_s=timeout_s)
+
+
+class NodeMarks(NodeTaints):
+    """The marks of one Node; a condition needs RBAC patch on nodes/status, too."""
 
     def put(self, mark: Mark, *, at: datetime, timeout_s: float) -> bool:
         """Return whether the mark had to be written; afterwards it is there."""
@@ -98,26 +130,6 @@ class NodeMarks:
             return False
         self._write_taints(node, [taint for taint in node.spec.taints or () if not _is_ours(taint)], timeout_s)
         return True
-
-    def close(self) -> None:
-        """Cut the connection; requests that wait fail at once."""
-        self._transport.close()
-
-    def _read(self, timeout_s: float) -> _Node:
-        body = self._transport.get(self._path, verb="get", resource="nodes", timeout_s=timeout_s)
-        try:
-            return _DECODER.decode(body)
-        except MALFORMED as e:
-            raise malformed("nodes", "the answer is not a Node", e) from e
-
-    # A patch replaces the whole list of taints, which has no merge key (core/v1 NodeSpec). With the resourceVersion of
-    # the list it was made from, the server takes it only where the Node has not changed.
-    def _write_taints(self, node: _Node, taints: list[dict[str, Any]], timeout_s: float) -> None:
-        change = {
-            "metadata": {"resourceVersion": node.metadata.resourceVersion},
-            "spec": {"taints": taints or None},
-        }
-        self._transport.patch(self._path, msgspec.json.encode(change), resource="nodes", timeout_s=timeout_s)
 
     # Conditions are merged by their type: the kubelet's own are not touched, in any order of writes.
     def _write_condition(self, condition: dict[str, str], timeout_s: float) -> None:
