@@ -70,7 +70,7 @@ def pod_facts(pod: Pod) -> PodFacts:
 
     One of which a quantity cannot be read asks for nothing, and `terms.problem` says what is wrong with it.
 
-    Cost:   1 µs.
+    Cost:   25 µs with three containers that have requests.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     try:

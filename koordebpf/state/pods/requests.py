@@ -21,6 +21,7 @@ MID_CPU = "kubernetes.io/mid-cpu"
 RECLAIMED_CPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 RECLAIMED_MEMORY = "resource.katalyst.kubewharf.io/reclaimed_memory"
 RECLAIMED_RESOURCES = (RECLAIMED_CPU, RECLAIMED_MEMORY)
+_RECLAIMED = frozenset(RECLAIMED_RESOURCES)
 CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
 CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
 
@@ -85,8 +86,12 @@ def native_memory_of_every_container(pod: Pod) -> int | None:
     Raises: ConfigError: a quantity is none, or negative.
     """
     path = f"pod {pod.key} spec"
-    requests = [_request(container, NATIVE_MEMORY, quantity_bytes, path) for container in pod.spec.containers]
-    return sum(requests) if requests and all(requests) else None
+    total = 0
+    for container in pod.spec.containers:
+        if not (request := _request(container, NATIVE_MEMORY, quantity_bytes, path)):
+            return None
+        total += request
+    return total or None
 
 
 def reclaimed_requests(pod: Pod) -> dict[str, int]:
@@ -94,8 +99,20 @@ def reclaimed_requests(pod: Pod) -> dict[str, int]:
 
     Raises: ConfigError: a quantity is none, or negative.
     """
+    if not _names_reclaimed(pod):
+        return {}
     amounts = {resource: _native(pod, resource, quantity_bytes) for resource in RECLAIMED_RESOURCES}
     return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+# Most pods name none: to add them up takes ten times as long.
+def _names_reclaimed(pod: Pod) -> bool:
+    for container in (*pod.spec.containers, *(pod.spec.initContainers or ())):
+        if (resources := container.resources) is not None:
+            for written in (resources.requests, resources.limits):
+                if written and not _RECLAIMED.isdisjoint(written):
+                    return True
+    return not _RECLAIMED.isdisjoint(pod.spec.overhead or ())
 
 
 def _native(pod: Pod, resource: str, amount: Amount) -> int:
