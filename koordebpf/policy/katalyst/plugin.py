@@ -6,7 +6,7 @@ Source: katalyst-core pkg/agent/evictionmanager/plugin/plugin.go.
 from __future__ import annotations
 
 import abc
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from koordebpf.state.katalyst.answers import EvictAsked, Threshold, TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import NodeView
 
+Grace = Annotated[int, msgspec.Meta(ge=0)] | None  # seconds that an evicted pod is given; None: its own
 S = TypeVar("S", bound=msgspec.Struct)  # what a plugin remembers from one round to the next
 C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 

@@ -17,7 +17,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `plugins`       of the plugins inside, those that run: names, `-name` for all but that one, `*` for all. Why *:
                     Katalyst's default is none, and every deployment sets *.
     `dry_run`       plugins whose victims are counted and not evicted, in the same words. Why none: Katalyst's.
-    `sync_ns`       from the end of one round to the next. Why 5: Katalyst's. Pressure does not wait for it.
+    `sync_ns`       from the end of one round to the next. Why 5 s: Katalyst's. Pressure does not wait for it.
     `transition_ns` for how long a condition stays after it was met last. Why 5 min: Katalyst's. 0: none is reported.
     `burst`         at most so many pods are forced out in a round; below 0: all. Why 3: Katalyst's.
     `taints`        the node's conditions become taints of the Node. Why on: as in Katalyst. Needs enforcement, source

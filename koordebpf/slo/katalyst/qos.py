@@ -18,8 +18,6 @@ QOS_LEVELS: tuple[QosLevel, ...] = get_args(QosLevel)
 QOS_LEVEL = "katalyst.kubewharf.io/qos_level"
 MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
 SOFT_NOTICE = "katalyst.kubewharf.io/pod_soft_evict_notify"
-NUMA_BIND_RESULT = "katalyst.kubewharf.io/numa_bind_result"
-NIC_SELECTION_RESULT = "katalyst.kubewharf.io/nic_selection_result"
 
 _RSS_OVERUSE = "rss_overuse_threshold"
 

@@ -40,16 +40,6 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     pressure: float | None = None
 
 
-class RootfsUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file system of container images and writable layers: statfs(2), and what each pod uses, by UID."""
-
-    capacity_bytes: int
-    available_bytes: int
-    inodes: int
-    free_inodes: int
-    pods: Mapping[str, tuple[int, int]] = {}  # bytes, inodes
-
-
 class Cnr(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What this node's CustomNodeResource has to give to reclaimed pods, by resource; amounts rounded up."""
 
@@ -72,7 +62,6 @@ class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     system: SystemMemory | None = None
     numa: tuple[NumaMemory, ...] | None = None
-    rootfs: RootfsUse | None = None
     cnr: Cnr | None = None
     remote_plugins: tuple[str, ...] = ()
     remote: RemoteAnswers | None = None

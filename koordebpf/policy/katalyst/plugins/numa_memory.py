@@ -10,19 +10,17 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.plugins.ranking import Action, ranked
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Threshold, TopPods
 from koordebpf.state.katalyst.measured import NumaMemory
+from koordebpf.state.view import NotNegative
 from koordebpf.units import GIB, MIB, PAGE_BYTES
 
 SCOPE = "NumaMemory"
 _GUARD, _GAP, _RESERVE = 256 * MIB // PAGE_BYTES, GIB // PAGE_BYTES, 4 * GIB // PAGE_BYTES
 _MIN_TIMES = 2  # before what is far below the watermark counts twice
-
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-Grace = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
 class NumaMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.katalyst.answers import Met, Threshold, TopPods
+from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import NS_PER_S
 
@@ -40,7 +41,7 @@ class ReclaimedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     soft_memory_factor: Factor | None = None
     skip_zero: frozenset[str] = frozenset()
     tolerance_ns: int = 0
-    grace_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = 60
+    grace_seconds: Grace = 60
 
 
 class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
@@ -59,31 +60,30 @@ class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
             return Looked(state=state, lacks="there is no CustomNodeResource of this node")
         if not cnr.allocatable:
             return Looked(state=state, lacks="the CustomNodeResource has no allocatable resources")
-        asked = requested(each for each in seen.active if each.is_reclaimed)
-        found = over(asked, cnr.allocatable, settings)
-        if found is None:
-            return Looked(state=state)
-        met, resource, limit = found
-        threshold = Threshold(
-            met, resource, limit, float(asked[resource]), "greater_than", settings.tolerance_ns // NS_PER_S
-        )
-        return Looked(state=state, threshold=threshold)
+        return Looked(state=state, threshold=_threshold(seen, cnr, settings))
 
     def top_pods(self, seen: Seen, state: Empty, settings: ReclaimedSettings, top_n: int) -> tuple[TopPods, Empty]:
         """Return the reclaimed pods that request the most of the resource; for a soft threshold those to notify."""
         cnr = seen.measured.cnr
-        found = None
-        if cnr is not None:
-            found = over(requested(each for each in seen.active if each.is_reclaimed), cnr.allocatable, settings)
+        found = None if cnr is None else _threshold(seen, cnr, settings)
         if found is None:
             return TopPods(()), state
-        met, resource, limit = found
         pods = [each for each in seen.candidates if each.is_reclaimed]
-        chosen = largest(pods, resource, top_n) if met == "hard" else above(pods, resource, limit)
+        chosen = largest(pods, found.scope, top_n) if found.met == "hard" else above(pods, found.scope, found.value)
         return TopPods(tuple(each.pod.uid for each in chosen), settings.grace_seconds), state
 
 
 RECLAIMED = ReclaimedPlugin()
+
+
+def _threshold(seen: Seen, cnr: Cnr, settings: ReclaimedSettings) -> Threshold | None:
+    asked = requested(each for each in seen.active if each.is_reclaimed)
+    found = over(asked, cnr.allocatable, settings)
+    if found is None:
+        return None
+    met, resource, limit = found
+    grace_s = settings.tolerance_ns // NS_PER_S
+    return Threshold(met, resource, limit, float(asked[resource]), "greater_than", grace_s)
 
 
 def requested(pods: Iterable[KatalystPod]) -> dict[str, int]:

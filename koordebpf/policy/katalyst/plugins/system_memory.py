@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
 from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
 from koordebpf.state.katalyst.measured import SystemMemory
@@ -22,7 +22,6 @@ _FULL_AFTER = 3  # times the duration: pods of every level
 _PRESSED_PERCENT, _PRESSED_PODS = 1, 3
 
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
-Grace = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
 class SystemMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
