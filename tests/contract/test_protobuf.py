@@ -23,6 +23,11 @@ MESSAGES = {
         "leaves": (4, "*Leaf"),
         "numbers": (5, "*int64"),
         "texts": (300, "*string"),
+        "large": (6, "uint64"),
+        "is_so": (7, "bool"),
+        "share": (8, "double"),
+        "blob": (9, "bytes"),
+        "blobs": (10, "*bytes"),
     },
 }
 CLASSES = message_classes("test.v1", MESSAGES)
@@ -38,6 +43,11 @@ _TREE = st.fixed_dictionaries(
         "leaves": st.lists(_LEAF),
         "numbers": st.lists(_INT64),
         "texts": st.lists(st.text()),
+        "large": st.integers(0, (1 << 64) - 1),
+        "is_so": st.booleans(),
+        "share": st.floats(allow_nan=False),
+        "blob": st.binary(),
+        "blobs": st.lists(st.binary()),
     }
 )
 

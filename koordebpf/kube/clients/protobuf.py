@@ -8,19 +8,24 @@ Source: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koordebpf.errors import DecodeError
 
 Fields = Mapping[str, tuple[int, str]]
-"""field → number and type: int32, int64, string or a message of the same table; `*` is repeated. A map is a list of
-key and value on the wire."""
+"""field → number and type: int32, int64, uint64, bool, double, string, bytes or a message of the same table; `*` is
+repeated. A map is a list of key and value on the wire, and a message that is only passed on is bytes."""
 Messages = Mapping[str, Fields]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_INTEGERS = ("int32", "int64")
+_INTEGERS = ("int32", "int64", "uint64", "bool")
+_DOUBLE = struct.Struct("<d")
 _MASK = (1 << 64) - 1
+_DEFAULTS: Mapping[str, Any] = {
+    "int32": 0, "int64": 0, "uint64": 0, "bool": False, "double": 0.0, "string": "", "bytes": b"",
+}  # fmt: skip
 _MOST_SHIFT = 63  # ten bytes of seven bits
 
 
@@ -65,25 +70,36 @@ def _encode_field(messages: Messages, out: bytearray, number: int, kind: str, va
     if kind in _INTEGERS:
         out += _as_varint(number << 3 | _VARINT) + _as_varint(value & _MASK)
         return
-    content = value.encode() if kind == "string" else encode(messages, kind, value)
+    if kind == "double":
+        out += _as_varint(number << 3 | _FIXED64) + _DOUBLE.pack(value)
+        return
+    content = value.encode() if kind == "string" else value if kind == "bytes" else encode(messages, kind, value)
     out += _as_varint(number << 3 | _BYTES) + _as_varint(len(content)) + content
 
 
 def _default(kind: str) -> Any:
     if kind.startswith("*"):
         return []
-    return 0 if kind in _INTEGERS else "" if kind == "string" else None
+    return _DEFAULTS.get(kind)
 
 
 def _value(messages: Messages, kind: str, wire: int, content: Any) -> Any:
-    if wire != (_VARINT if kind in _INTEGERS else _BYTES):
+    if wire != (_VARINT if kind in _INTEGERS else _FIXED64 if kind == "double" else _BYTES):
         raise DecodeError(f"a field of type {kind} came as wire type {wire}")
     if kind in _INTEGERS:
         return _signed(content, kind)
+    if kind == "double":
+        return _DOUBLE.unpack(content)[0]
+    if kind == "bytes":
+        return bytes(content)
     return content.decode(errors="replace") if kind == "string" else decode(messages, kind, content)
 
 
 def _signed(number: int, kind: str) -> int:
+    if kind == "bool":
+        return bool(number)
+    if kind == "uint64":
+        return number & _MASK
     bits = int(kind[3:])
     number &= (1 << bits) - 1
     return number - (1 << bits) if number >> (bits - 1) else number

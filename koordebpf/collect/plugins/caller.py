@@ -1,0 +1,207 @@
+"""Calls all plugins outside the process side by side, with one deadline a call, away from the loop.
+
+Each plugin has a thread of its own while it is registered: one that hangs keeps no other waiting, and the call that it
+hangs in ends with the deadline.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+
+from koordebpf.collect.plugins.answers import Answered, thresholds_answer, top_answer
+from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kube.clients.grpc import GrpcSocket
+from koordebpf.kube.clients.protobuf import encode
+from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_SERVICE
+from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.measured import RemoteAnswers
+
+_DEADLINE_S = 0.8  # Why: a round with a plugin that hangs is to end within a second
+_CLOSE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+
+
+class TopRequest(msgspec.Struct, frozen=True):
+    """What one plugin is asked for: so many pods, for a scope, out of these, by UID."""
+
+    scope: str
+    top_n: int
+    candidates: tuple[str, ...]
+
+
+class PluginCaller:
+    """The plugins that are registered, by name, and the call that is open.
+
+    Args:
+        wake: is called from another thread when the answers of a call are there.
+    """
+
+    def __init__(self, wake: Callable[[], None], deadline_s: float = _DEADLINE_S) -> None:
+        self._wake = wake
+        self._deadline_s = deadline_s
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._round: _Round | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are registered."""
+        return tuple(sorted(self._endpoints))
+
+    def register(self, name: str, socket: Path) -> None:
+        """Call a plugin from now on, in place of one of the same name."""
+        if (before := self._endpoints.pop(name, None)) is not None:
+            before.close()
+        self._endpoints[name] = _Endpoint(name, socket)
+
+    def deregister(self, name: str) -> None:
+        """Call it no more; the open call does not wait for it."""
+        if (endpoint := self._endpoints.pop(name, None)) is not None:
+            endpoint.close()
+
+    def ask_thresholds(self, number: int, pods: Mapping[str, bytes]) -> None:
+        """Begin a call of every plugin: ThresholdMet, then GetEvictPods, with these pods."""
+        message = encode(PLUGIN_MESSAGES, "GetThresholdMetRequest", {"active_pods": list(pods.values())})
+        asked: dict[str, Ask] = {
+            name: lambda endpoint, ends_s: endpoint.thresholds(message, ends_s) for name in self._endpoints
+        }
+        self._begin(number, asked)
+
+    def ask_tops(self, number: int, requests: Mapping[str, TopRequest], pods: Mapping[str, bytes]) -> None:
+        """Begin a call of some plugins, by name: GetTopEvictionPods. One that is registered no more does not answer."""
+
+        def asking(request: TopRequest) -> Ask:
+            of = [pods[uid] for uid in request.candidates if uid in pods]
+            given = {"active_pods": of, "topN": request.top_n, "eviction_scope": request.scope}
+            message = encode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", given)
+            return lambda endpoint, ends_s: endpoint.top_pods(message, ends_s)
+
+        self._begin(number, {name: asking(each) for name, each in requests.items()})
+
+    def take(self) -> RemoteAnswers | None:
+        """Return the answers of the call that was begun last, once; None: it is open, or there is none."""
+        if self._round is None or (found := self._round.answers()) is None:
+            return None
+        self._round = None
+        return found
+
+    def close(self) -> None:
+        """End every thread; calls that hang are cut short."""
+        endpoints, self._endpoints = list(self._endpoints.values()), {}
+        for each in endpoints:
+            each.close()
+        have_ended([each.thread for each in endpoints], _CLOSE_S)
+
+    def _begin(self, number: int, asked: Mapping[str, Ask]) -> None:
+        ends_s = time.monotonic() + self._deadline_s
+        current = self._round = _Round(number, tuple(asked), ends_s, self._wake)
+        for name, ask in asked.items():
+            if (endpoint := self._endpoints.get(name)) is None:
+                current.put(PluginAnswer(name, problem="it is registered no more"))
+            else:
+                endpoint.submit(functools.partial(current.ask, endpoint, ask))
+        current.start()
+
+
+class _Round:
+    """One call of several plugins: complete when all have answered, or at its deadline."""
+
+    def __init__(self, number: int, names: Sequence[str], ends_s: float, wake: Callable[[], None]) -> None:
+        self._number = number
+        self._names = names
+        self._ends_s = ends_s
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._answers: dict[str, PluginAnswer] = {}
+        self._is_over = not names
+        self._timer = threading.Timer(max(ends_s - time.monotonic(), 0), self._end)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        if self._is_over:
+            self._wake()
+        else:
+            self._timer.start()
+
+    def ask(self, endpoint: _Endpoint, ask: Ask) -> None:
+        try:
+            answer = ask(endpoint, self._ends_s)
+        except Exception as error:  # without its answer the round would wait for the deadline
+            log.exception("plugin %s", endpoint.name)
+            answer = PluginAnswer(endpoint.name, problem=f"{type(error).__name__}: {error}")
+        self.put(answer)
+
+    def put(self, answer: PluginAnswer) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._answers[answer.plugin] = answer
+            if len(self._answers) < len(self._names):
+                return
+        self._end()
+
+    def answers(self) -> RemoteAnswers | None:
+        with self._lock:
+            if not self._is_over:
+                return None
+            late = PluginAnswer("", problem="no answer in time")
+            found = [self._answers.get(name) or msgspec.structs.replace(late, plugin=name) for name in self._names]
+        return RemoteAnswers(self._number, tuple(found), time.monotonic_ns())
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._timer.cancel()
+        self._wake()
+
+
+class _Endpoint:
+    """One plugin and its thread."""
+
+    def __init__(self, name: str, socket: Path) -> None:
+        self.name = name
+        self._socket = GrpcSocket(socket)
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name=f"plugin {name}", daemon=True)
+        self.thread.start()
+
+    def submit(self, work: Work) -> None:
+        self._work.put(work)
+
+    def thresholds(self, message: bytes, ends_s: float) -> PluginAnswer:
+        met = self._call("ThresholdMet", message, ends_s)
+        # Both requests have the pods alone, as field 1.
+        return thresholds_answer(self.name, met, self._call("GetEvictPods", message, ends_s))
+
+    def top_pods(self, message: bytes, ends_s: float) -> PluginAnswer:
+        return top_answer(self.name, self._call("GetTopEvictionPods", message, ends_s))
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._socket.close()
+
+    def _call(self, method: str, message: bytes, ends_s: float) -> Answered:
+        left_s = ends_s - time.monotonic()
+        if left_s <= 0:
+            return TimeoutError("no answer in time")
+        (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], left_s)
+        return answer
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+Ask = Callable[[_Endpoint, float], PluginAnswer]  # by when, on time.monotonic()

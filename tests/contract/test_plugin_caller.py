@@ -1,0 +1,179 @@
+"""Plugins outside the process are called side by side, and none of them holds a round up."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
+from tests.contract.apiserver import until
+from tests.contract.eviction_plugin import Plugin, pod
+from tests.support.patience import patience
+
+PODS = {"a": pod("a", b"\x9a\x06\x03abc"), "b": pod("b")}  # the first has a field 99
+
+
+class Called:
+    """A caller and what wakes its loop."""
+
+    def __init__(self, deadline_s: float = 0.8) -> None:
+        self.woken = threading.Event()
+        self.caller = PluginCaller(self.woken.set, deadline_s)
+        self._number = 0
+
+    def answers(self, ask: Callable[[int], None]) -> dict[str, PluginAnswer]:
+        """Ask, and wait for the answers by name."""
+        self.woken.clear()
+        self._number += 1
+        ask(self._number)
+        assert self.woken.wait(patience(10))
+        found = self.caller.take()
+        assert found is not None
+        assert found.call == self._number
+        return {each.plugin: each for each in found.answers}
+
+    def thresholds(self) -> dict[str, PluginAnswer]:
+        return self.answers(lambda number: self.caller.ask_thresholds(number, PODS))
+
+
+@pytest.fixture
+def called() -> Iterator[Called]:
+    made = Called()
+    yield made
+    made.caller.close()
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Callable[[str], Plugin]]:
+    made: list[Plugin] = []
+
+    def make(name: str) -> Plugin:
+        made.append(Plugin(tmp_path / f"{name}.sock"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def registered(called: Called, plugin: Callable[[str], Plugin], name: str) -> Plugin:
+    made = plugin(name)
+    called.caller.register(name, made.socket)
+    return made
+
+
+def test_all_that_a_plugin_says_arrives(called: Called, plugin: Callable[[str], Plugin]) -> None:
+    one = registered(called, plugin, "one")
+    condition = {"condition_type": 1, "condition_name": "Disk", "effects": ["reclaimed_cores/NoExecute"]}
+    one.met = {
+        "met_type": 2, "threshold_value": 0.5, "observed_value": 2e9, "threshold_operator": 1,
+        "eviction_scope": "disk", "grace_period_seconds": 30, "candidate_pods": [PODS["b"]],
+        "condition": {**condition, "met_condition": True},
+    }  # fmt: skip
+    one.evict = [
+        {"pod": PODS["a"], "reason": "because", "force_evict": True, "deletion_options": {"grace_period_seconds": 0}},
+        {"pod": PODS["b"], "reason": "softly"},
+        {"reason": "no pod"},
+    ]
+    reported = Condition("Disk", "cnr", ("reclaimed_cores/NoExecute",))
+    assert called.thresholds()["one"] == PluginAnswer(
+        "one",
+        Threshold("hard", "disk", 0.5, 2e9, "greater_than", 30, reported, ("b",)),
+        (EvictAsked("a", "because", is_forced=True, grace_s=0), EvictAsked("b", "softly")),
+    )
+    requests = {"one": TopRequest("disk", 1, ("b", "gone"))}
+    top = called.answers(lambda number: called.caller.ask_tops(number, requests, PODS))["one"]
+    assert top == PluginAnswer("one", top=TopPods(("b",)))
+    (asked,) = one.asked["GetTopEvictionPods"]
+    assert (asked.topN, asked.eviction_scope) == (1, "disk")
+
+
+def test_pods_are_passed_on_byte_for_byte(called: Called, plugin: Callable[[str], Plugin]) -> None:
+    one = registered(called, plugin, "one")
+    called.thresholds()
+    assert list(one.asked["ThresholdMet"][0].active_pods) == list(PODS.values())
+    assert list(one.asked["GetEvictPods"][0].active_pods) == list(PODS.values())
+
+
+@pytest.mark.slow
+def test_with_one_that_hangs_and_one_that_answers_garbage_the_others_count(
+    called: Called, plugin: Callable[[str], Plugin]
+) -> None:
+    plugins = [registered(called, plugin, f"plugin-{number}") for number in range(8)]
+    for each in plugins:
+        each.met = {"met_type": 1, "eviction_scope": "s"}
+    plugins[0].hold.clear()
+    plugins[1].raw = os.urandom(4 << 20)
+    took_s = []
+    for _ in range(5):
+        began_s = time.monotonic()
+        answers = called.thresholds()
+        took_s.append(time.monotonic() - began_s)
+        assert "no answer in time" in (answers["plugin-0"].problem or "")
+        assert answers["plugin-1"].problem
+        assert [answers[f"plugin-{number}"].threshold for number in range(2, 8)] == [Threshold("soft", "s", 0, 0)] * 6
+    print("ms a round:", [round(each * 1000) for each in took_s])
+    assert max(took_s) < patience(2)
+    # AND when it goes on it is heard again
+    plugins[0].hold.set()
+    time.sleep(0.2)
+    assert called.thresholds()["plugin-0"].problem is None
+
+
+@pytest.mark.parametrize(
+    ("met", "problem"),
+    [
+        ({"met_type": 7}, "met_type 7"),
+        ({"met_type": 2, "observed_value": float("nan")}, "observed_value nan"),
+        ({"met_type": 2, "threshold_operator": 5}, "threshold_operator 5"),
+        ({"met_type": 2, "candidate_pods": [b"\x0a\x00"]}, "without a metadata.uid"),
+        ({"met_type": 2, "candidate_pods": [b"\x0a\x7f"]}, "ends after"),
+    ],
+)
+def test_what_cannot_be_used_is_a_problem(
+    called: Called, plugin: Callable[[str], Plugin], met: dict[str, object], problem: str
+) -> None:
+    one = registered(called, plugin, "one")
+    one.met = met
+    found = called.thresholds()["one"]
+    assert found.threshold is None
+    assert problem in (found.problem or "")
+
+
+def test_one_that_is_gone_says_so_and_one_of_its_name_takes_its_place(
+    called: Called, plugin: Callable[[str], Plugin]
+) -> None:
+    first = registered(called, plugin, "one")
+    first.stop()
+    assert called.thresholds()["one"].problem
+    second = plugin("second")
+    called.caller.register("one", second.socket)
+    assert called.thresholds()["one"].problem is None
+    called.caller.deregister("one")
+    assert called.thresholds() == {}
+    assert called.caller.names == ()
+
+
+def test_registering_and_leaving_costs_no_thread_and_no_descriptor(
+    called: Called, plugin: Callable[[str], Plugin]
+) -> None:
+    one = registered(called, plugin, "one")
+
+    # The server has threads of its own in this process.
+    def held() -> tuple[int, int]:
+        threads = [each for each in threading.enumerate() if each.name.startswith("plugin ")]
+        return len(threads), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - of procfs
+
+    for _ in range(5):
+        called.thresholds()
+    before = held()
+    for _ in range(50):
+        called.caller.register("one", one.socket)
+        called.thresholds()
+    until(lambda: held() <= before, lambda: f"threads and descriptors {before}, but {held()}")
