@@ -10,9 +10,16 @@ from typing import Any
 
 import grpc
 
-from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_PACKAGE, POD_MESSAGES
+from koordebpf.kube.plugins.messages import (
+    PLUGIN_MESSAGES,
+    PLUGIN_PACKAGE,
+    POD_MESSAGES,
+    REGISTRATION_MESSAGES,
+    REGISTRATION_PACKAGE,
+)
 from tests.contract.protobuf_classes import message_classes
 
+REGISTRATION = message_classes(REGISTRATION_PACKAGE, REGISTRATION_MESSAGES)
 CLASSES = message_classes(PLUGIN_PACKAGE, PLUGIN_MESSAGES)
 POD = message_classes("core.v1", POD_MESSAGES)["Pod"]
 
@@ -25,8 +32,10 @@ def pod(uid: str, extra: bytes = b"") -> bytes:
 class Plugin:
     """Answers as its fields say; `asked` are the requests, by method."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, name: str = "") -> None:
         self.socket = socket
+        self.info = {"type": "EvictionPlugin", "name": name or socket.stem, "supported_versions": ["v1alpha1"]}
+        self.statuses: list[tuple[bool, str]] = []  # as it learned them
         self.met: dict[str, Any] = {}
         self.evict: list[dict[str, Any]] = []
         self.top: Callable[[Any], dict[str, Any]] = lambda request: {"target_pods": list(request.active_pods)}
@@ -35,7 +44,7 @@ class Plugin:
         self.hold = threading.Event()
         self.hold.set()
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
-        self._server.add_generic_rpc_handlers((self._handler(),))
+        self._server.add_generic_rpc_handlers((self._handler(), self._registration()))
         self._server.add_insecure_port(f"unix:{socket}")
         self._server.start()
 
@@ -43,9 +52,32 @@ class Plugin:
         self.hold.set()
         self._server.stop(0).wait()
 
+    def _registration(self) -> grpc.GenericRpcHandler:
+        def info(message: Any, context: grpc.ServicerContext) -> Any:
+            self.hold.wait(30)
+            return REGISTRATION["PluginInfo"](**self.info)
+
+        def notified(message: Any, context: grpc.ServicerContext) -> Any:
+            self.statuses.append((message.plugin_registered, message.error))
+            return REGISTRATION["RegistrationStatusResponse"]()
+
+        methods = {"GetInfo": ("InfoRequest", info), "NotifyRegistrationStatus": ("RegistrationStatus", notified)}
+        return grpc.method_handlers_generic_handler(
+            f"{REGISTRATION_PACKAGE}.Registration",
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    handle,
+                    request_deserializer=REGISTRATION[request].FromString,
+                    response_serializer=lambda message: message.SerializeToString(),
+                )
+                for name, (request, handle) in methods.items()
+            },
+        )
+
     def _handler(self) -> grpc.GenericRpcHandler:
         answers: Iterable[tuple[str, str, str, Callable[[Any], dict[str, Any]]]] = (
             ("ThresholdMet", "GetThresholdMetRequest", "ThresholdMetResponse", lambda _: self.met),
+            ("GetToken", "Empty", "GetTokenResponse", lambda _: {"token": ""}),
             ("GetEvictPods", "GetEvictPodsRequest", "GetEvictPodsResponse", lambda _: {"evict_pods": self.evict}),
             (
                 "GetTopEvictionPods",

@@ -1,0 +1,228 @@
+"""Finds eviction plugins by their sockets, as the kubelet's plugin watcher does, and registers those that qualify.
+
+A socket is asked who serves it. A plugin that qualifies is called from then on, and learns whether it was registered. A
+socket that is replaced, or whose plugin does not answer, is asked again, later each time. Everything runs beside the
+loop: no socket keeps another, or the loop, waiting.
+
+Source: k8s.io/kubernetes pkg/kubelet/pluginmanager; katalyst-core cmd/katalyst-agent/app/agent/eviction.go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from koordebpf.errors import DecodeError
+from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
+from koordebpf.kube.clients.protobuf import decode, encode
+from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.plugins.messages import (
+    PLUGIN_MESSAGES,
+    PLUGIN_SERVICE,
+    PLUGIN_TYPE,
+    REGISTRATION_MESSAGES,
+    REGISTRATION_SERVICE,
+    VERSION,
+)
+from koordebpf.printable import printable
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0  # Why: as often as the kubelet reconciles
+_INFO_S, _NOTIFY_S, _TOKEN_S = 1.0, 5.0, 10.0  # Why: Katalyst's
+_FIRST_S, _CAP_S = 1.0, 60.0
+_SIDE_BY_SIDE = 8
+_MOST_SOCKETS = 200  # Why: a directory that fills up must not make the agent ask for ever
+_CLOSE_S = 1.0
+_NAME_LENGTH = 100
+
+
+class Change(NamedTuple):
+    """A plugin that is to be called by this socket from now on; None: no more."""
+
+    name: str
+    socket: Path | None
+
+
+class Refusal(Exception):
+    """A plugin does not qualify: why, in a sentence."""
+
+
+class _Socket:
+    """One socket that was seen: which file it is, and what became of asking it."""
+
+    def __init__(self, identity: tuple[int, int]) -> None:
+        self.identity = identity
+        self.name: str | None = None  # of the plugin that is registered by it
+        self.problem: str | None = None
+        self.backoff = Backoff(_FIRST_S, _CAP_S)
+        self.due_s = 0.0
+        self.is_asked = False
+
+
+class PluginRegistry:
+    """The sockets below a directory, looked at each second.
+
+    Args:
+        folder: where plugins put their sockets; one that is not there is looked for again.
+        taken: names that no plugin outside may have.
+        wake: is called from another thread when `take` has something.
+    """
+
+    def __init__(self, folder: Path, taken: Collection[str], wake: Callable[[], None]) -> None:
+        self._folder = folder
+        self._taken = frozenset(taken)
+        self._wake = wake
+        self._sockets: dict[Path, _Socket] = {}
+        self._lock = threading.Lock()
+        self._changes: SimpleQueue[Change] = SimpleQueue()
+        self._ends = threading.Event()
+        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="plugin-registration")
+        self._thread = threading.Thread(target=self._run, name="plugin-registry", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[Change]:
+        """Return what has changed since the last call, in order."""
+        changes: list[Change] = []
+        while True:
+            try:
+                changes.append(self._changes.get_nowait())
+            except Empty:
+                return changes
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why sockets are not registered, by their path."""
+        with self._lock:
+            return {str(path): each.problem for path, each in self._sockets.items() if each.problem is not None}
+
+    def close(self) -> None:
+        """Ask no socket any more; a call that is open ends by its deadline."""
+        self._ends.set()
+        self._thread.join(_CLOSE_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._ends.wait(_LOOK_S):
+            try:
+                self._look(_sockets_below(self._folder))
+            except OSError as error:
+                log.debug("%s: %s", self._folder, error)
+
+    def _look(self, there: dict[Path, tuple[int, int]]) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            for path, known in list(self._sockets.items()):
+                if there.get(path) != known.identity:
+                    del self._sockets[path]
+                    self._leaves(known)
+            for path, identity in there.items():
+                known = self._sockets.setdefault(path, _Socket(identity))
+                if known.name is None and not known.is_asked and now_s >= known.due_s:
+                    known.is_asked = True
+                    self._pool.submit(self._ask, path, known)
+
+    def _leaves(self, known: _Socket) -> None:
+        if known.name is not None and not any(each.name == known.name for each in self._sockets.values()):
+            log.info("plugin %s is registered no more", known.name)
+            self._changes.put(Change(known.name, None))
+            self._wake()
+
+    def _ask(self, path: Path, known: _Socket) -> None:
+        try:
+            change = self._registered(path)
+        except Exception as error:
+            with self._lock:
+                is_news = known.problem != str(error)
+                known.problem, known.is_asked = str(error), False
+                known.due_s = time.monotonic() + known.backoff.next_s()
+            if is_news:
+                log.warning("no plugin is registered by %s: %s", printable(str(path)), error)
+            return
+        with self._lock:
+            known.name, known.problem, known.is_asked = change.name, None, False
+            is_there = self._sockets.get(path) is known
+            for other in self._sockets.values():
+                if other is not known and other.name == change.name:
+                    other.name = None  # it has lost its place, and would ask for it again
+                    other.due_s = float("inf")
+        if is_there:
+            log.info("plugin %s is registered by %s", change.name, printable(str(path)))
+            self._changes.put(change)
+            self._wake()
+
+    def _registered(self, path: Path) -> Change:
+        socket = GrpcSocket(path)
+        try:
+            try:
+                change = self._qualified(socket, path)
+            except Refusal as refusal:
+                _notify(socket, str(refusal))
+                raise
+            _notify(socket, "")
+            return change
+        finally:
+            socket.close()
+
+    def _qualified(self, socket: GrpcSocket, path: Path) -> Change:
+        info = _answer(socket, f"{REGISTRATION_SERVICE}/GetInfo", b"", _INFO_S)
+        found = decode(REGISTRATION_MESSAGES, "PluginInfo", info)
+        name = found["name"]
+        if found["type"] != PLUGIN_TYPE:
+            raise Refusal(f"its type {printable(found['type'][:_NAME_LENGTH])!r} is not {PLUGIN_TYPE}")
+        if not name or len(name) > _NAME_LENGTH or printable(name) != name:
+            raise Refusal(
+                f"its name {printable(name[:_NAME_LENGTH])!r} is no name of at most {_NAME_LENGTH} characters"
+            )
+        if name in self._taken:
+            raise Refusal(f"{name} is a plugin inside this agent")
+        if VERSION not in found["supported_versions"]:
+            raise Refusal(f"it supports {', '.join(found['supported_versions'][:5]) or 'no version'}, not {VERSION}")
+        endpoint = Path(found["endpoint"]) if found["endpoint"] else path
+        with contextlib.closing(GrpcSocket(endpoint)) as plugin:
+            token = _answer(plugin, f"{PLUGIN_SERVICE}/GetToken", b"", _TOKEN_S)
+        decode(PLUGIN_MESSAGES, "GetTokenResponse", token)
+        return Change(name, endpoint)
+
+
+def _notify(socket: GrpcSocket, error: str) -> None:
+    status = {"plugin_registered": not error, "error": error}
+    message = encode(REGISTRATION_MESSAGES, "RegistrationStatus", status)
+    try:
+        _answer(socket, f"{REGISTRATION_SERVICE}/NotifyRegistrationStatus", message, _NOTIFY_S)
+    except (GrpcError, DecodeError) as failed:
+        raise Refusal(f"it did not take the answer to its registration: {failed}") from failed
+
+
+def _answer(socket: GrpcSocket, method: str, message: bytes, timeout_s: float) -> bytes:
+    (answer,) = socket.call(method, [message], timeout_s)
+    if isinstance(answer, GrpcError):
+        raise answer
+    return answer
+
+
+# Directories below count too; what begins with a dot does not, nor does what a link leads to.
+def _sockets_below(folder: Path) -> dict[Path, tuple[int, int]]:
+    found: dict[Path, tuple[int, int]] = {}
+    for directory, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            path = Path(directory) / name
+            if name.startswith(".") or len(found) >= _MOST_SOCKETS:
+                continue
+            try:
+                status = path.lstat()
+            except OSError:
+                continue
+            if stat.S_ISSOCK(status.st_mode):
+                found[path] = status.st_ino, status.st_mtime_ns
+    return found
