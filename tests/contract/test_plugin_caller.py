@@ -120,7 +120,7 @@ def test_with_one_that_hangs_and_one_that_answers_garbage_the_others_count(
         assert [answers[f"plugin-{number}"].threshold for number in range(2, 8)] == [Threshold("soft", "s", 0, 0)] * 6
     print("ms a round:", [round(each * 1000) for each in took_s])
     assert max(took_s) < patience(2)
-    # AND when it goes on it is heard again
+    # AND when it continues, its answers count again
     plugins[0].hold.set()
     time.sleep(0.2)
     assert called.thresholds()["plugin-0"].problem is None

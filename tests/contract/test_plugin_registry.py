@@ -69,7 +69,7 @@ def plugin(tmp_path: Path) -> Iterator[Callable[..., Plugin]]:
 
 
 @pytest.mark.slow
-def test_one_comes_is_told_so_and_goes(watched: Watched, plugin: Callable[..., Plugin]) -> None:
+def test_one_is_registered_learns_so_and_leaves(watched: Watched, plugin: Callable[..., Plugin]) -> None:
     one = plugin("below/one.sock")
     watched.says(Change("one", one.socket))
     assert one.statuses == [(True, "")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.collect.katalyst import KatalystCollector
+from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes

@@ -1,1 +1,1 @@
-"""Eviction plugins outside the process: whom they are, and what they answer, as measurements."""
+"""Eviction plugins outside the process: where they are, and what they answer, as measurements."""

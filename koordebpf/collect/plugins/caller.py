@@ -89,7 +89,7 @@ class PluginCaller:
         self._begin(number, {name: asking(each) for name, each in requests.items()})
 
     def take(self) -> RemoteAnswers | None:
-        """Return the answers of the call that was begun last, once; None: it is open, or there is none."""
+        """Return the answers of the last call, once; None: it is open, or there is none."""
         if self._round is None or (found := self._round.answers()) is None:
             return None
         self._round = None

@@ -1,0 +1,1 @@
+"""What Katalyst's plugins inside the agent decide from: memory, NUMA nodes."""
