@@ -91,9 +91,9 @@ class Agent:
 
     # Rounds that are due before their time.
     def _take_wakes(self, now_ns: int) -> None:
-        wake, own = self._parts.wake, self._parts.own
+        wake, own, katalyst = self._parts.wake, self._parts.own, self._parts.katalyst
         self._woken_by = wake.look(now_ns) if wake else None
-        if self._woken_by or (own and own.is_due(now_ns)):
+        if self._woken_by or (own and own.is_due(now_ns)) or (katalyst and katalyst.is_due()):
             self._pace.want_full(now_ns)
         self._wants_cpu = bool(own and own.take_cpu(now_ns)) or self._woken_by is not None
 

@@ -220,7 +220,10 @@ def test_a_plugin_outside_that_never_answers_holds_no_round_up() -> None:
     node.round()
     assert node.made.call is not None
     assert node.evicted == ["batch"]
-    node.round(4)
+    # AND no round is asked for that the past is due for
+    node.round(2)
+    assert node.made.wake_at_ns == NOW_NS + 3 * NS_PER_S
+    node.round(2)
     assert node.made.state.remote.began_ns is None
 
 

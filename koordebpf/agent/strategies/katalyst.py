@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings
@@ -22,6 +25,7 @@ from koordebpf.state.view import Measured
 
 if TYPE_CHECKING:
     from koordebpf.act.taint.worker import Tainter
+    from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
 
 
 class Katalyst:
@@ -33,18 +37,28 @@ class Katalyst:
         collector: KatalystCollector,
         tainter: Tainter | None,
         notifier: PodNotifier | None,
+        outside: EvictionPlugins | None = None,
     ) -> None:
         self._settings = settings
         self._collector = collector
         self._tainter = tainter
         self._notifier = notifier
+        self._outside = outside
         self._measured: KatalystMeasured | None = None
         self._due_ns = 0  # of the next round, which needs all
 
     def measure(self, measured: Measured) -> KatalystMeasured:
         """Return what the manager decides from beside what was measured of node and pods."""
-        self._measured = self._collector.measure(measured.node, with_numa=measured.now_ns >= self._due_ns)
-        return self._measured
+        found = self._collector.measure(measured.node, with_numa=measured.now_ns >= self._due_ns)
+        if self._outside is not None:
+            names, answers = self._outside.take()
+            found = replace(found, remote_plugins=names, remote=answers)
+        self._measured = found
+        return found
+
+    def is_due(self) -> bool:
+        """Tell whether a round is due before its time, for what plugins outside have answered."""
+        return self._outside is not None and self._outside.is_due()
 
     def threshold_bytes(self) -> int | None:
         """Return the use of memory from which no round waits for its time; None: not known, or each one waits."""
@@ -58,6 +72,8 @@ class Katalyst:
             return
         if made.wake_at_ns is not None:
             self._due_ns = made.wake_at_ns
+        if self._outside is not None and made.call is not None:
+            self._outside.call(made.call)
         if self._notifier is not None:
             self._notifier.keep(made.listening)
             for notice in made.notices:
@@ -67,8 +83,10 @@ class Katalyst:
             self._tainter.wish(frozenset(taint for each in conditions for taint in taints_of(each.name, each.effects)))
 
 
-def open_katalyst(config: AgentConfig, watch: NodeWatch, stack: contextlib.ExitStack) -> Katalyst | None:
-    """Return it where the feature gate is on; the stack closes what it reads."""
+def open_katalyst(
+    config: AgentConfig, watch: NodeWatch, wake: Callable[[], None], stack: contextlib.ExitStack
+) -> Katalyst | None:
+    """Return it where the feature gate is on; the stack closes what it reads. `wake` is for plugins outside."""
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
@@ -77,7 +95,24 @@ def open_katalyst(config: AgentConfig, watch: NodeWatch, stack: contextlib.ExitS
     if config.enforce and settings.notices:
         notifier = PodNotifier(Path(settings.notices))
         stack.callback(notifier.close)
-    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier)
+    outside = _open_outside(config, settings, watch, wake, stack)
+    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier, outside)
+
+
+# gRPC is imported only where plugins outside are looked for.
+def _open_outside(
+    config: AgentConfig,
+    settings: KatalystSettings,
+    watch: NodeWatch,
+    wake: Callable[[], None],
+    stack: contextlib.ExitStack,
+) -> EvictionPlugins | None:
+    if not settings.sockets:
+        return None
+    from koordebpf.agent.strategies.eviction_plugins import open_eviction_plugins
+
+    taken = [each.name for each in INNER.values()]
+    return open_eviction_plugins(config, settings.sockets, taken, watch, wake, stack)
 
 
 # urllib3 is imported only where something talks to an API server.

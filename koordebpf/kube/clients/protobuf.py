@@ -16,7 +16,8 @@ from koordebpf.errors import DecodeError
 
 Fields = Mapping[str, tuple[int, str]]
 """field → number and type: int32, int64, uint64, bool, double, string, bytes or a message of the same table; `*` is
-repeated. A map is a list of key and value on the wire, and a message that is only passed on is bytes."""
+repeated, `?` is sent also where it is 0 or "", as proto2 has it. A map is a list of key and value on the wire, and a
+message that is only passed on is bytes."""
 Messages = Mapping[str, Fields]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -37,18 +38,18 @@ def encode(messages: Messages, name: str, value: Mapping[str, Any]) -> bytes:
         if kind.startswith("*"):
             for one in given or ():
                 _encode_field(messages, out, number, kind[1:], one)
-        elif given or (given is not None and kind in messages):
-            _encode_field(messages, out, number, kind, given)
+        elif given or (given is not None and (kind in messages or kind.startswith("?"))):
+            _encode_field(messages, out, number, kind.removeprefix("?"), given)
     return bytes(out)
 
 
 def decode(messages: Messages, name: str, data: bytes) -> dict[str, Any]:
-    """Return every field of the table: 0, "" or [] where it was not sent, None for a message. Others are skipped.
+    """Return every field of the table: 0, "" or [] where it was not sent, None of a message or `?`. Others are skipped.
 
     Raises:  DecodeError: it ends too early, or a field has another type.
     """
     fields = messages[name]
-    by_number = {number: (field, kind) for field, (number, kind) in fields.items()}
+    by_number = {number: (field, kind.removeprefix("?")) for field, (number, kind) in fields.items()}
     value = {field: _default(kind) for field, (_, kind) in fields.items()}
     for number, wire, content in _fields_of(data):
         field, kind = by_number.get(number, ("", ""))

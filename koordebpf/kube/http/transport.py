@@ -38,6 +38,7 @@ MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
 _CHUNK_BYTES: Final = 64 << 10
 _KEPT_CONNECTIONS: Final = 16  # of one server: each watch has one, and what acts beside it
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where kubelet mounts it
+_JSON: Final = "application/json"
 _CONTENT_TYPES: Final = {"PATCH": "application/strategic-merge-patch+json"}
 
 
@@ -63,14 +64,15 @@ class Transport:
         resource: str,
         timeout_s: float,
         max_bytes: int = MAX_BODY_BYTES,
+        accept: str = _JSON,
     ) -> bytes:
-        """Return the body of a successful answer, read to its end within `timeout_s`.
+        """Return the body of a successful answer, read to its end within `timeout_s`; `accept` is its media type.
 
         `verb` and `resource` are RBAC's words; errors are worded with them.
 
         Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeTooLarge: the body has more than `max_bytes`.
         """
-        return self._exchange("GET", path, query, None, verb, resource, timeout_s, max_bytes)
+        return self._exchange("GET", path, query, None, verb, resource, timeout_s, max_bytes, accept)
 
     def post(self, path: str, body: bytes, *, resource: str, timeout_s: float) -> bytes:
         """Return the body of a successful answer to an object that was sent.
@@ -148,11 +150,14 @@ class Transport:
         resource: str,
         timeout_s: float,
         max_bytes: int = MAX_BODY_BYTES,
+        accept: str = _JSON,
     ) -> bytes:
         what = f"{verb} {resource}"
         deadline = time.monotonic() + timeout_s
         with self._wires.within(timeout_s) as limit, self._worded(what, limit):
-            response = self._open(method, path, query, body, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s)
+            response = self._open(
+                method, path, query, body, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s, accept=accept
+            )
             try:
                 answer = _read(response, deadline, what, max_bytes)
             except BaseException:
@@ -172,10 +177,11 @@ class Transport:
         *,
         connect_s: float,
         read_s: float,
+        accept: str = _JSON,
     ) -> BaseHTTPResponse:
-        headers = {"Accept": "application/json", "User-Agent": "koordebpf"}
+        headers = {"Accept": accept, "User-Agent": "koordebpf"}
         if body is not None:
-            headers["Content-Type"] = _CONTENT_TYPES.get(method, "application/json")
+            headers["Content-Type"] = _CONTENT_TYPES.get(method, _JSON)
         with self._authorizing:
             headers.update(self._authorize())
         return self._pool.request(

@@ -17,7 +17,7 @@ from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, is_pressing, look_inside
-from koordebpf.policy.katalyst.outside import outside_round
+from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
 from koordebpf.policy.katalyst.requests import Requests, Wanted, gather
@@ -154,9 +154,8 @@ def _decision(
     if soft:
         demands.append(_demand(seen, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
-    wakes = [synced_ns + settings.sync_ns]
-    if state.remote.ended_ns is not None:
-        wakes.append(state.remote.ended_ns + settings.sync_ns)
+    remote_ns = due_ns(state.remote, settings.sync_ns)
+    wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
     names = sorted({each.plugin for each in (*state.queue, *state.soft)})
     asked = f"{', '.join(names)} asks for {len(state.queue)} forced and {len(state.soft)} soft evictions"
     return KatalystDecision(

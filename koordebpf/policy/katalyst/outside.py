@@ -46,6 +46,13 @@ def outside_round(seen: Seen, state: RemoteRound, settings: KatalystSettings) ->
     return _ended(state, state.answers, now_ns)
 
 
+def due_ns(state: RemoteRound, sync_ns: int) -> int | None:
+    """Return when the round takes its next step if nothing is answered; None: no plugin is registered."""
+    if state.began_ns is not None:
+        return state.began_ns + _GIVEN_UP_NS
+    return None if state.ended_ns is None else state.ended_ns + sync_ns
+
+
 def _called(seen: Seen, state: RemoteRound, asks: tuple[TopAsk, ...] | None) -> Outside:
     uids = tuple(each.pod.uid for each in seen.candidates)
     call = RemoteCall(state.call + 1, uids, asks)

@@ -24,6 +24,8 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     api or kubelet, and the right to change Nodes: deploy/components/node-mark.
     `notices`       a directory of the node where pods that want it find the notice of a soft eviction; empty for none.
                     Why /opt/katalyst: Katalyst's.
+    `sockets`       the directory where plugins outside the agent put their sockets; empty for none. Why
+                    /var/lib/katalyst/plugin-socks: Katalyst's.
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
     `inner`         of the plugins inside.
@@ -36,6 +38,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: int = 3
     taints: bool = True
     notices: str = "/opt/katalyst"
+    sockets: str = "/var/lib/katalyst/plugin-socks"
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
     inner: InnerSettings = InnerSettings()

@@ -1,0 +1,99 @@
+"""Eviction plugins outside the process in the agent: those that are registered are called as decisions ask for it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.collect.plugins.pods import PodMessages
+from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.policy.katalyst.state import RemoteCall
+from koordebpf.state.katalyst.measured import RemoteAnswers
+
+
+class EvictionPlugins:
+    """The plugins whose sockets are in a directory. Nothing here waits for one.
+
+    Args:
+        folder: where plugins put their sockets.
+        taken: names of plugins inside the agent.
+        pods: as messages.
+        watch: of the node, for its pods.
+        wake: lets the loop look at what has come.
+    """
+
+    def __init__(
+        self, folder: Path, taken: Collection[str], pods: PodMessages, watch: NodeWatch, wake: Callable[[], None]
+    ) -> None:
+        self._pods = pods
+        self._watch = watch
+        self._wake_loop = wake
+        self._has_news = threading.Event()
+        self._caller = PluginCaller(self._wake)
+        self._registry = PluginRegistry(folder, taken, self._wake)
+
+    def is_due(self) -> bool:
+        """Tell whether a plugin came or left, or the answers of a call are there."""
+        return self._has_news.is_set()
+
+    def take(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
+        """Return the names of those that are registered, and the answers of a call that has ended, once."""
+        self._has_news.clear()
+        for change in self._registry.take():
+            if change.socket is None:
+                self._caller.deregister(change.name)
+            else:
+                self._caller.register(change.name, change.socket)
+        return self._caller.names, self._caller.take()
+
+    def call(self, call: RemoteCall) -> None:
+        """Begin a call; its answers are taken later."""
+        state, _ = self._watch.cluster()
+        wanted = {*call.candidates, *(uid for ask in call.asks or () for uid in ask.candidates)}
+        found = [pod for pod in state.pods if pod.uid in wanted] if state else []
+        messages = self._pods.of(found, state.version if state else 0)
+        if call.asks is None:
+            self._caller.ask_thresholds(call.number, messages)
+        else:
+            asks = {each.plugin: TopRequest(each.scope, each.top_n, each.candidates) for each in call.asks}
+            self._caller.ask_tops(call.number, asks, messages)
+
+    def close(self) -> None:
+        """Call and register no plugin any more."""
+        self._registry.close()
+        self._caller.close()
+        self._pods.close()
+
+    def _wake(self) -> None:
+        self._has_news.set()
+        self._wake_loop()
+
+
+def open_eviction_plugins(
+    config: AgentConfig,
+    folder: str,
+    taken: Collection[str],
+    watch: NodeWatch,
+    wake: Callable[[], None],
+    stack: contextlib.ExitStack,
+) -> EvictionPlugins | None:
+    """Return them; None where `folder` is empty."""
+    if not folder:
+        return None
+    made = EvictionPlugins(Path(folder), taken, _open_messages(config), watch, wake)
+    stack.callback(made.close)
+    return made
+
+
+# urllib3 is imported only where something talks to an API server.
+def _open_messages(config: AgentConfig) -> PodMessages:
+    if config.source != "api" or config.node_name is None:
+        return PodMessages(None, "")
+    from koordebpf.kube.http.transport import open_cluster
+
+    return PodMessages(open_cluster(config.kubeconfig), config.node_name)
