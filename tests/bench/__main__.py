@@ -39,6 +39,7 @@ _BENCHES = {
     "ring": "records out of a ring buffer, and into a file, at full rate",
     "kernel_cost": "what the programs add to a reclaim",
     "credit": "memory predicted to come back with a pod, beside what came back",
+    "katalyst": "Katalyst's eviction manager: watermark crossed to the kill, a round, what its gate costs",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
     "faults": "the same to the kill, while something else hangs",

@@ -227,6 +227,17 @@ def test_a_plugin_outside_that_never_answers_holds_no_round_up() -> None:
     assert node.made.state.remote.began_ns is None
 
 
+def test_memory_that_is_short_again_waits_for_no_round_either() -> None:
+    settings = KatalystSettings(
+        inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB, cool_down_ns=0))
+    )
+    node = Node([kpod("a"), kpod("b")], settings)
+    for at, (free, gone) in enumerate(((2, 0), (0, 1), (2, 1), (0, 2))):
+        node.measured = system(free=free * GIB)
+        node.round(0.2)
+        assert len(node.evicted) == gone, at
+
+
 def test_memory_below_the_watermark_evicts_at_once_and_then_cools_down() -> None:
     settings = KatalystSettings(inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB)))
     node = Node([kpod("batch"), kpod("online", "shared_cores"), kpod("other")], settings)

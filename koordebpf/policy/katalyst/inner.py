@@ -51,12 +51,10 @@ def look_inside(
     return tuple(answers), after
 
 
-def is_pressing(seen: Seen, clocks: Mapping[str, MetSince], settings: InnerSettings) -> bool:
-    """Tell whether the machine's memory has just become short: no round waits for its time then."""
+def is_short(seen: Seen, settings: InnerSettings) -> bool:
+    """Tell whether the machine's memory is short: once it has become so, no round waits for its time."""
     system = seen.measured.system
-    if system is None or SYSTEM_MEMORY.name in clocks or not settings.systemMemory.is_on:
-        return False
-    return is_below(system, settings.systemMemory)
+    return system is not None and settings.systemMemory.is_on and is_below(system, settings.systemMemory)
 
 
 def choose_inside(

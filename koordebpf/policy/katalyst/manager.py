@@ -16,7 +16,7 @@ from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
-from koordebpf.policy.katalyst.inner import choose_inside, is_pressing, look_inside
+from koordebpf.policy.katalyst.inner import choose_inside, is_short, look_inside
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
@@ -82,7 +82,8 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         outside = outside_round(seen, state.remote, settings)
         state = replace(state, remote=outside.state)
         inside: tuple[PluginAnswer, ...] = ()
-        if is_due or is_pressing(seen, state.clocks, settings.inner):
+        short = is_short(seen, settings.inner)
+        if is_due or (short and not state.was_short):
             inside, state = _inside(seen, state, settings)
         answers = (*inside, *outside.answers)
         requests = None
@@ -96,7 +97,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
             conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
         else:
             conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
-        state = replace(state, conditions=conditions)
+        state = replace(state, conditions=conditions, was_short=short)
         return _decision(seen, state, settings, requests, outside.call)
 
 
