@@ -13,6 +13,7 @@ from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.cgroup.numa_stat import numa_held
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.katalyst.inner import INNER, InnerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
@@ -126,15 +127,24 @@ def _round(report: Report) -> None:
     after = KATALYST_EVICTION.decide(view, state, settings).state
     between = times_ms(lambda: KATALYST_EVICTION.decide(view, after, settings), n)
     report.add(figure("  the same between two rounds", "ms", between, "as in four of five full measurements"))
+    _measuring(report, n)
+
+
+def _measuring(report: Report, n: int) -> None:
     with full_node() as node, tempfile.TemporaryDirectory() as name:
-        manifest = node.cgroup.write_manifest(Path(name) / "pods.json", 90, 85)
-        scope = open_scope(find_memory_hierarchy(), None)  # the machine: a cgroup has no NUMA nodes
-        source = FileSource((manifest,))
+        source = FileSource((node.cgroup.write_manifest(Path(name) / "pods.json", 90, 85),))
         source.start(lambda: None)
+        scope = open_scope(find_memory_hierarchy(), None)  # the machine: a cgroup has no NUMA nodes
         with NodeWatch(scope, source, 1_000_000) as watch, KatalystCollector(watch) as collector:
             of_node = NodeMeasure("machine", total_bytes=64 * GIB, used_bytes=GIB)
             times = times_ms(lambda: collector.measure(of_node, with_numa=True), n)
-            report.add(figure("  what it is measured from", "ms", times, "zoneinfo, meminfo, numa_stat of each pod"))
+            report.add(figure("  what it is measured from", "ms", times, "meminfo, zoneinfo, watermarks"))
+        pods = [path for path in node.cgroup.path.rglob("pod*") if path.is_dir()]
+        if len(pods) < PODS - 1:
+            raise RuntimeError(f"{len(pods)} of {PODS} pods were found below {node.cgroup.path}")
+        version = node.cgroup.version
+        times = times_ms(lambda: [numa_held(each, version) for each in pods], max(n // 10, 10))
+        report.add(figure("  what each pod holds of a NUMA node", "ms", times, f"memory.numa_stat of {len(pods)} pods"))
 
 
 def _cost(report: Report) -> None:
