@@ -15,6 +15,7 @@ from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.plugins.numa_memory import are_short
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import settings_of
@@ -90,7 +91,7 @@ def open_katalyst(
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
-    collector = stack.enter_context(KatalystCollector(watch))
+    collector = stack.enter_context(KatalystCollector(watch, lambda numa: are_short(numa, settings.inner.numaMemory)))
     notifier = None
     if config.enforce and settings.notices:
         notifier = PodNotifier(Path(settings.notices))

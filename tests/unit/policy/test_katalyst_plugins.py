@@ -12,6 +12,7 @@ from koordebpf.policy.katalyst.plugins.numa_memory import (
     NodeTimes,
     NumaMemorySettings,
     NumaMemoryState,
+    are_short,
     counted,
     watermarks,
 )
@@ -68,6 +69,11 @@ def numa(free: float, *, cache: float = 8, node: int = 0, pods: dict[str, int] |
 
 class TestNumaMemory:
     ALONE = NumaMemorySettings(counts_cache=False)  # free pages alone, as Katalyst counts
+
+    def test_what_pods_hold_matters_below_the_low_watermark_alone(self) -> None:
+        assert not are_short([numa(4), numa(4, node=1)], self.ALONE)
+        assert are_short([numa(4), numa(3, node=1)], self.ALONE)
+        assert not are_short([numa(3)], replace(self.ALONE, is_on=False))
 
     def test_little_page_cache_makes_a_node_short_earlier(self) -> None:
         assert watermarks(numa(5)) == (2 * PAGES, 3 * PAGES + PAGES // 4)

@@ -106,6 +106,11 @@ def free_pages(numa: NumaMemory, settings: NumaMemorySettings) -> int:
     return numa.free_pages + (numa.inactive_file_pages if settings.counts_cache else 0)
 
 
+def are_short(numa: Iterable[NumaMemory], settings: NumaMemorySettings) -> bool:
+    """Tell whether any NUMA node is below its low watermark: only then is looked at what pods hold there."""
+    return settings.is_on and any(free_pages(each, settings) < watermarks(each)[1] for each in numa)
+
+
 def watermarks(numa: NumaMemory) -> tuple[int, int]:
     """Return the lowest and the low watermark that count, in pages.
 
