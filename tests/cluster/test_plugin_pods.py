@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.collect.plugins.pods import PodMessages
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.protobuf import decode
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.kube.plugins.pods import POD_TABLE, pod_bytes
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import node, pod

@@ -24,7 +24,7 @@ KUBE = ROOT / "koordebpf/kube"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
 # Who asks the API server, by module of koordebpf/kube.
 ASKING = {
-    "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py"),
+    "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py", "plugins/pod_messages.py"),
     "koordebpf-controller": ("clients/nodeslos.py", "clients/lease.py"),
 }
 ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from apiserver import Reply, Server, gives, pod, status, until
 
-from koordebpf.collect.plugins.pods import PROTOBUF, PodMessages
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.plugins.pod_messages import PROTOBUF, PodMessages
 from koordebpf.kube.plugins.pods import MAGIC, POD_TABLE, pod_bytes
 
 ONE = msgspec.convert(pod("one", 1), Pod, strict=False)

@@ -10,8 +10,8 @@ from pathlib import Path
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
-from koordebpf.collect.plugins.pods import PodMessages
 from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.katalyst.measured import RemoteAnswers
 

@@ -91,7 +91,14 @@ def open_katalyst(
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
-    collector = stack.enter_context(KatalystCollector(watch, lambda numa: are_short(numa, settings.inner.numaMemory)))
+    inner = settings.inner
+    collector = stack.enter_context(
+        KatalystCollector(
+            watch,
+            lambda numa: are_short(numa, inner.numaMemory),
+            counts_steals=inner.systemMemory.kswapd_pages is not None,
+        )
+    )
     notifier = None
     if config.enforce and settings.notices:
         notifier = PodNotifier(Path(settings.notices))

@@ -16,6 +16,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.kernel.proc.vmstat import Vmstat
 from koordebpf.kernel.proc.zoneinfo import Zoneinfo
 from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, SystemMemory
 from koordebpf.state.view import NodeMeasure
@@ -32,14 +33,22 @@ class KatalystCollector(Closing):
     Args:
         watch: of the node, for the kubelet's burstable level.
         needs_pods: tells of NUMA nodes whether it matters now what pods hold there, which is one file a pod.
+        counts_steals: pages that kswapd reclaims are counted.
     """
 
-    def __init__(self, watch: NodeWatch, needs_pods: Callable[[Sequence[NumaMemory]], bool]) -> None:
+    def __init__(
+        self,
+        watch: NodeWatch,
+        needs_pods: Callable[[Sequence[NumaMemory]], bool],
+        *,
+        counts_steals: bool = False,
+    ) -> None:
         self._watch = watch
         self._needs_pods = needs_pods
         is_machine = watch.scope.kind == "machine"
         self._meminfo = Meminfo() if is_machine else None
         self._zones = Zoneinfo() if is_machine else None
+        self._vmstat = Vmstat() if counts_steals else None
         self._pressure: tuple[Path, PressureFile] | None = None
         self._problems: set[str] = set()
 
@@ -56,12 +65,13 @@ class KatalystCollector(Closing):
         found = self._free_and_available(node)
         if found is None:
             return KatalystMeasured()
-        system = SystemMemory(node.total_bytes, *found, scale_factor, self._burstable_pressure())
+        stolen = self._vmstat.read().pgsteal_kswapd if self._vmstat and with_numa else None
+        system = SystemMemory(node.total_bytes, *found, scale_factor, self._burstable_pressure(), stolen)
         return KatalystMeasured(system, self._numa() if with_numa else None)
 
     def close(self) -> None:
         """Close every fd."""
-        for each in (self._meminfo, self._zones, self._pressure and self._pressure[1]):
+        for each in (self._meminfo, self._zones, self._vmstat, self._pressure and self._pressure[1]):
             if each is not None:
                 each.close()
 

@@ -12,7 +12,9 @@ from koordebpf.kernel.proc.proc_file import ProcFile
 
 VMSTAT = Path("/proc/vmstat")
 _FILE_BYTES = 1 << 15  # 5 KiB on 6.18
-_ROW = re.compile(rb"^(allocstall\w*|compact_stall|oom_kill|pageoutrun|pgscan_(?:anon|file)) ([0-9]+)$", re.MULTILINE)
+_ROW = re.compile(
+    rb"^(allocstall\w*|compact_stall|oom_kill|pageoutrun|pgscan_(?:anon|file)|pgsteal_kswapd) ([0-9]+)$", re.MULTILINE
+)
 
 
 class VmstatValues(msgspec.Struct, frozen=True, gc=False):
@@ -23,6 +25,7 @@ class VmstatValues(msgspec.Struct, frozen=True, gc=False):
     pageoutrun: int | None  # runs of all kswapds
     oom_kill: int | None  # since Linux 4.13
     pgscan: int | None  # pages scanned by any reclaim, also at limits; since Linux 5.8
+    pgsteal_kswapd: int | None = None  # pages that kswapds reclaimed
 
 
 class Vmstat(ProcFile):
@@ -49,6 +52,7 @@ class Vmstat(ProcFile):
             rows.get(b"pageoutrun"),
             rows.get(b"oom_kill"),
             sum(scanned) if scanned else None,
+            rows.get(b"pgsteal_kswapd"),
         )
 
     def rows(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The machine's memory. Bytes; `scale_factor` is vm.watermark_scale_factor, in ten-thousandths.
 
     `pressure` is `some avg10` of the kubelet's burstable level, in percent; None: cgroup v1, or no such file.
+    `stolen_pages` are those that kswapd has reclaimed since boot (pgsteal_kswapd); None: nothing asks for them.
     """
 
     total_bytes: int
@@ -38,6 +39,7 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     available_bytes: int
     scale_factor: int
     pressure: float | None = None
+    stolen_pages: int | None = None
 
 
 class Cnr(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -283,6 +283,25 @@ class TestSystemMemory:
         free = replace(self.SHORT, available_bytes=32 * GIB)
         assert SYSTEM_MEMORY.top_pods(seen(*pods, system=free), SystemMemoryState(), settings, 1)[0].uids == ()
 
+    def test_what_kswapd_reclaims_counts_where_it_is_asked_for_and_lasts(self) -> None:
+        settings = SystemMemorySettings(kswapd_pages=2000)
+        free = replace(self.SHORT, available_bytes=32 * GIB)
+        state, met = SystemMemoryState(), []
+        # 2,000 pages a second from 10 s on, a pause, and again.
+        stolen = 0
+        for at_s in range(0, 300, 10):
+            stolen += 20_000 if 10 <= at_s < 150 or at_s >= 160 else 0
+            looked = seen(kpod("a", "shared_cores"), at_s=at_s, system=replace(free, stolen_pages=stolen))
+            found = SYSTEM_MEMORY.look(looked, state, settings)
+            state = found.state
+            if found.threshold is not None:
+                met.append(at_s)
+                assert (found.threshold.value, found.threshold.observed) == (2000, 2000)
+                assert SYSTEM_MEMORY.top_pods(looked, state, settings, 1)[0].uids == ("a",)
+        assert met == [120, 130, 140, 270, 280, 290]
+        # AND by default it is not looked at
+        assert SYSTEM_MEMORY.look(looked, state, SystemMemorySettings()).threshold is None
+
     def test_from_its_threshold_on_a_round_does_not_wait(self) -> None:
         used = used_threshold_bytes(self.SHORT, SystemMemorySettings(free_minimum_bytes=8 * GIB))
         assert used == 56 * GIB + 1

@@ -36,6 +36,10 @@ class SystemMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     `pods_percent`       mean `some avg10` of the pods from which the clock runs. Why 4: Katalyst's.
     `duration_ns`        for so long before reclaimed pods go; three times as long before every pod may. Why 15 s:
                          Katalyst's.
+    `kswapd_pages`       a second that kswapd reclaims, from which pods of every level may go; None: no number is too
+                         much. Why None: Katalyst has 2000 pages, and has not looked at them since 2024. Page cache
+                         alone makes kswapd reclaim as much.
+    `kswapd_duration_ns` for so long before they go. Why 2 min: Katalyst's.
     `cool_down_ns`       between two evictions. Why 35 s: Katalyst's.
     `grace_seconds`      of an evicted pod where pods of every level may go; None: its own. Why None: Katalyst's.
     `reclaimed_grace_seconds` the same where reclaimed ones alone may go. Why 1: Katalyst's.
@@ -47,16 +51,27 @@ class SystemMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     some_percent: NotNegative = 15
     pods_percent: NotNegative = 4
     duration_ns: int = 15 * NS_PER_S
+    kswapd_pages: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    kswapd_duration_ns: int = 120 * NS_PER_S
     cool_down_ns: int = 35 * NS_PER_S
     grace_seconds: Grace = None
     reclaimed_grace_seconds: Grace = 1
 
 
 class SystemMemoryState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`pressed_ns`: since when pods are under pressure; `chosen_ns`: when pods were chosen last; None: they are not."""
+    """What is remembered of the rounds before.
+
+    `pressed_ns` since when pods are under pressure, `chosen_ns` when pods were chosen last; None: they are not.
+    `stolen`     pages that kswapd had reclaimed, as of `stolen_ns`; `steal_rate` pages a second until then.
+    `stealing_ns` since when that is too much; None: it is not.
+    """
 
     pressed_ns: int | None = None
     chosen_ns: int | None = None
+    stolen_ns: int | None = None
+    stolen: int = 0
+    steal_rate: float = 0.0
+    stealing_ns: int | None = None
 
 
 class SystemMemoryPlugin(InnerPlugin[SystemMemoryState, SystemMemorySettings]):
@@ -73,6 +88,7 @@ class SystemMemoryPlugin(InnerPlugin[SystemMemoryState, SystemMemorySettings]):
             return Looked(state=state)
         if system is None:
             return Looked(state=state, lacks="the machine's free memory was not measured")
+        state = _after_steals(seen.now_ns, system, state, settings)
         state = msgspec.structs.replace(state, pressed_ns=_pressed_since(seen, system, state, settings))
         found = _short(seen.now_ns, system, state, settings)
         if found is None:
@@ -137,6 +153,9 @@ def _short(
 ) -> tuple[Action, float, float, bool] | None:
     threshold, free = free_threshold_bytes(system, settings), free_bytes(system, settings)
     is_short = free < threshold
+    is_stealing = state.stealing_ns is not None and now_ns - state.stealing_ns >= settings.kswapd_duration_ns
+    if is_stealing and settings.kswapd_pages is not None:
+        return Action.EVERY_POD, float(settings.kswapd_pages), state.steal_rate, False
     if state.pressed_ns is not None and system.pressure is not None:
         pressed_ns, duration_ns = now_ns - state.pressed_ns, settings.duration_ns
         if pressed_ns >= _FULL_AFTER * duration_ns:
@@ -144,6 +163,27 @@ def _short(
         if pressed_ns >= duration_ns and not is_short:
             return Action.RECLAIMED, float(settings.some_percent), system.pressure, False
     return (Action.RECLAIMED, float(threshold), float(free), True) if is_short else None
+
+
+# The clock starts with the look before the first one that finds too much, as Katalyst's did.
+def _after_steals(
+    now_ns: int, system: SystemMemory, state: SystemMemoryState, settings: SystemMemorySettings
+) -> SystemMemoryState:
+    if settings.kswapd_pages is None:
+        return msgspec.structs.replace(state, stolen_ns=None, stealing_ns=None)
+    if system.stolen_pages is None:  # a round that began ahead of its time
+        return state
+    before_ns = state.stolen_ns
+    rate, stealing_ns = 0.0, None
+    if before_ns is not None:
+        if now_ns <= before_ns:
+            return state
+        rate = (system.stolen_pages - state.stolen) * NS_PER_S / (now_ns - before_ns)
+        if rate >= settings.kswapd_pages:
+            stealing_ns = before_ns if state.stealing_ns is None else state.stealing_ns
+    return msgspec.structs.replace(
+        state, stolen_ns=now_ns, stolen=system.stolen_pages, steal_rate=rate, stealing_ns=stealing_ns
+    )
 
 
 # Since when the burstable level and enough of its pods wait for memory; a look that finds less starts again.
