@@ -32,7 +32,7 @@ class KatalystCollector(Closing):
 
     Args:
         watch: of the node, for the kubelet's burstable level.
-        needs_pods: tells of NUMA nodes whether it matters now what pods hold there, which is one file a pod.
+        needs_pods: whether it matters now what pods hold on these NUMA nodes, which is one file a pod.
         counts_steals: pages that kswapd reclaims are counted.
     """
 
