@@ -137,7 +137,7 @@ def _measuring(report: Report, n: int) -> None:
         scope = open_scope(find_memory_hierarchy(), None)  # the machine: a cgroup has no NUMA nodes
         with NodeWatch(scope, source, 1_000_000) as watch, KatalystCollector(watch, lambda _: False) as collector:
             of_node = NodeMeasure("machine", total_bytes=64 * GIB, used_bytes=GIB)
-            times = times_ms(lambda: collector.measure(of_node, with_numa=True), n)
+            times = times_ms(lambda: collector.measure(of_node, is_round=True), n)
             report.add(figure("  what it is measured from", "ms", times, "meminfo, zoneinfo, watermarks"))
         pods = [path for path in node.cgroup.path.rglob("pod*") if path.is_dir()]
         if len(pods) < PODS - 1:

@@ -19,9 +19,9 @@ from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
-from koordebpf.state.katalyst.measured import KatalystMeasured, RemoteAnswers, SystemMemory
+from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, RemoteAnswers, SystemMemory
 from koordebpf.state.view import PastEviction, PendingRelease
-from koordebpf.units import GIB, NS_PER_S
+from koordebpf.units import GIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 
 NAME = KATALYST_EVICTION.name
@@ -236,6 +236,22 @@ def test_memory_that_is_short_again_waits_for_no_round_either() -> None:
         node.measured = system(free=free * GIB)
         node.round(0.2)
         assert len(node.evicted) == gone, at
+
+
+def test_a_numa_node_that_becomes_short_waits_for_no_round() -> None:
+    node = Node([kpod("batch")], KatalystSettings())
+
+    def holding(free: int) -> KatalystMeasured:
+        zone = NumaMemory(0, 64 * GIB, free * GIB // PAGE_BYTES, 10, 20, 0, {"batch": GIB})
+        return KatalystMeasured(numa=(zone, replace(zone, node=1, free_pages=20 * GIB // PAGE_BYTES)))
+
+    node.measured = holding(20)
+    node.round()
+    node.measured = holding(20)
+    node.round(0.5)
+    node.measured = holding(0)
+    node.round(0.5)
+    assert node.evicted == ["batch"]
 
 
 def test_memory_below_the_watermark_evicts_at_once_and_then_cools_down() -> None:

@@ -50,7 +50,7 @@ class Katalyst:
 
     def measure(self, measured: Measured) -> KatalystMeasured:
         """Return what the manager decides from beside what was measured of node and pods."""
-        found = self._collector.measure(measured.node, with_numa=measured.now_ns >= self._due_ns)
+        found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
         if self._outside is not None:
             names, answers = self._outside.take()
             found = replace(found, remote_plugins=names, remote=answers)

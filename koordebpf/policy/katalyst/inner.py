@@ -9,7 +9,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.clocks import MetSince, is_actionable
 from koordebpf.policy.katalyst.plugin import InnerPlugin, Seen
-from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
+from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, are_critical
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, is_below
@@ -51,10 +51,20 @@ def look_inside(
     return tuple(answers), after
 
 
-def is_short(seen: Seen, settings: InnerSettings) -> bool:
-    """Tell whether the machine's memory is short: once it has become so, no round waits for its time."""
-    system = seen.measured.system
-    return system is not None and settings.systemMemory.is_on and is_below(system, settings.systemMemory)
+def pressing(seen: Seen, settings: InnerSettings, before: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the plugins whose memory is short now: once it has become so, no round waits for its time.
+
+    Args:
+        seen: what is known now.
+        settings: of the plugins.
+        before: those of the last look, which stand where it was not looked this time.
+    """
+    system, numa = seen.measured.system, seen.measured.numa
+    is_short = {
+        SYSTEM_MEMORY.name: system and settings.systemMemory.is_on and is_below(system, settings.systemMemory),
+        NUMA_MEMORY.name: numa and settings.numaMemory.is_on and are_critical(numa, settings.numaMemory),
+    }
+    return tuple(name for name, short in is_short.items() if (name in before if short is None else short))
 
 
 def choose_inside(

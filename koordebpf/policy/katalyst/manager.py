@@ -16,7 +16,7 @@ from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
-from koordebpf.policy.katalyst.inner import choose_inside, is_short, look_inside
+from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
@@ -82,8 +82,10 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         outside = outside_round(seen, state.remote, settings)
         state = replace(state, remote=outside.state)
         inside: tuple[PluginAnswer, ...] = ()
-        short = is_short(seen, settings.inner)
-        if is_due or (short and not state.was_short):
+        short = pressing(seen, settings.inner, state.pressing)
+        news = tuple(name for name in short if name not in state.pressing and is_listed(name, settings.plugins))
+        seen = replace(seen, pressing=news)
+        if is_due or seen.pressing:
             inside, state = _inside(seen, state, settings)
         answers = (*inside, *outside.answers)
         requests = None
@@ -97,7 +99,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
             conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
         else:
             conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
-        state = replace(state, conditions=conditions, was_short=short)
+        state = replace(state, conditions=conditions, pressing=short)
         return _decision(seen, state, settings, requests, outside.call)
 
 

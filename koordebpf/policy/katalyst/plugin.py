@@ -21,13 +21,17 @@ C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a plugin decides from. `active` are all pods that did not end, `candidates` those it is asked about."""
+    """What a plugin decides from. `active` are all pods that did not end, `candidates` those it is asked about.
+
+    `is_regular` False: pressure began the round ahead of its time, that of the plugins in `pressing`.
+    """
 
     view: NodeView
     measured: KatalystMeasured
     active: tuple[KatalystPod, ...]
     candidates: tuple[KatalystPod, ...]
-    is_regular: bool = True  # False: pressure began the round ahead of its time
+    is_regular: bool = True
+    pressing: tuple[str, ...] = ()
 
     @property
     def now_ns(self) -> int:

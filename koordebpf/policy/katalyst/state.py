@@ -46,7 +46,7 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """What the manager remembers. `queue` and `soft` are what the last round asked for and may still be sent."""
 
     synced_ns: int | None = None  # the last round of the plugins inside
-    was_short: bool = False  # the machine's memory, when it was looked at last
+    pressing: tuple[str, ...] = ()  # plugins inside whose memory was short at the last look
     clocks: Mapping[str, MetSince] = {}  # of the plugins inside
     conditions: tuple[LastMet, ...] = ()
     inner: Mapping[str, Any] = {}  # what each plugin inside remembers, by name

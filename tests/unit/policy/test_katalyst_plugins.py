@@ -124,7 +124,16 @@ class TestNumaMemory:
     def test_a_round_ahead_of_its_time_counts_none(self) -> None:
         early = replace(seen(kpod("a"), numa=(numa(0.1, cache=0),)), is_regular=False)
         found = NUMA_MEMORY.look(early, NumaMemoryState(), NumaMemorySettings())
-        assert (found.threshold, found.state) == (None, NumaMemoryState())
+        assert found.threshold is None
+        assert found.state.nodes == {"0": NodeTimes()}
+
+    def test_what_is_below_the_lowest_watermark_waits_for_no_round(self) -> None:
+        zones = (numa(1, node=0), numa(3, node=1))
+        early = replace(seen(kpod("a"), numa=zones), is_regular=False, pressing=(NUMA_MEMORY.name,))
+        found = NUMA_MEMORY.look(early, NumaMemoryState(), self.ALONE)
+        assert found.threshold is not None
+        # AND the other node, which is below its low one, is not counted early
+        assert found.state.nodes == {"0": NodeTimes(11, "reclaimed", True), "1": NodeTimes()}
 
     def test_what_was_not_measured_is_said(self) -> None:
         found = NUMA_MEMORY.look(seen(kpod("a")), NumaMemoryState(), NumaMemorySettings())

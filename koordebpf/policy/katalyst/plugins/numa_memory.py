@@ -75,10 +75,13 @@ class NumaMemoryPlugin(InnerPlugin[NumaMemoryState, NumaMemorySettings]):
             return Looked(state=state)
         if not numa:
             return Looked(state=state, lacks="the memory of NUMA nodes was not measured")
-        if not seen.is_regular:  # each round counts, so none may come early
-            return Looked(state=state, threshold=_threshold(numa, state, settings))
-        after = {str(each.node): counted(each, state.nodes.get(str(each.node), NodeTimes()), settings) for each in numa}
-        state = NumaMemoryState(after)
+        # Each round counts, so none may come early but for what is critical.
+        before = {str(each.node): state.nodes.get(str(each.node), NodeTimes()) for each in numa}
+        is_early = not seen.is_regular and self.name in seen.pressing
+        counts = [each for each in numa if seen.is_regular or (is_early and is_critical(each, settings))]
+        state = NumaMemoryState(
+            {**before, **{str(each.node): counted(each, before[str(each.node)], settings) for each in counts}}
+        )
         return Looked(state=state, threshold=_threshold(numa, state, settings))
 
     def top_pods(
@@ -109,6 +112,16 @@ def free_pages(numa: NumaMemory, settings: NumaMemorySettings) -> int:
 def are_short(numa: Iterable[NumaMemory], settings: NumaMemorySettings) -> bool:
     """Tell whether any NUMA node is below its low watermark: only then is looked at what pods hold there."""
     return settings.is_on and any(free_pages(each, settings) < watermarks(each)[1] for each in numa)
+
+
+def is_critical(numa: NumaMemory, settings: NumaMemorySettings) -> bool:
+    """Tell whether a NUMA node is below its lowest watermark."""
+    return free_pages(numa, settings) < watermarks(numa)[0]
+
+
+def are_critical(numa: Iterable[NumaMemory], settings: NumaMemorySettings) -> bool:
+    """Tell whether any is."""
+    return any(is_critical(each, settings) for each in numa)
 
 
 def watermarks(numa: NumaMemory) -> tuple[int, int]:
