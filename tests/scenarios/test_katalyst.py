@@ -17,6 +17,7 @@ from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
+from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, RemoteAnswers, SystemMemory
@@ -55,6 +56,7 @@ class Node:
         self.at_s += after_s
         now_ns = NOW_NS + int(self.at_s * NS_PER_S)
         made = frame(self.pods.values(), used=100, gates={GATE: True}, pending=self.pending)
+        self.evictions = Budget(self.evictions).recent(now_ns)
         made = replace(made, evictions=self.evictions)
         measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1, katalyst=self.measured)
         tick = TickFrame(
@@ -70,7 +72,7 @@ class Node:
         for victim in decision.carried.screening.allowed if decision.carried else ():
             self.evicted.append(victim.candidate.uid)
             past = PastEviction(now_ns, victim.candidate.uid, victim.candidate.namespace)
-            self.evictions = (*self.evictions, past)
+            self.evictions = Budget(self.evictions).spend(past).evictions
             if not self.stays:
                 del self.pods[victim.candidate.uid]
         return decision
@@ -308,3 +310,21 @@ def test_a_pod_whose_object_stays_is_sent_once_a_round() -> None:
     for _ in range(40):
         node.round(0.1)
     assert sorted(node.evicted) == ["batch", "other", "third"]
+
+
+def test_a_queue_that_stands_for_minutes_is_sent_once() -> None:
+    node = Node([kpod("batch"), kpod("other"), kpod("third")], replace(QUIET, sync_ns=600 * NS_PER_S))
+    node.stays = True
+    node.answer(forced("p", "batch", "other"), soft("q", "third"))
+    for _ in range(50):
+        node.round(10)
+    assert sorted(node.evicted) == ["batch", "other", "third"]
+
+
+def test_an_eviction_that_was_refused_is_sent_again() -> None:
+    node = Node([kpod("batch")], replace(QUIET, sync_ns=600 * NS_PER_S))
+    node.stays = True
+    node.answer(forced("p", "batch"))
+    node.evictions = ()  # the API server refused it: the budget has it back
+    node.round(10)
+    assert node.evicted == ["batch", "batch"]

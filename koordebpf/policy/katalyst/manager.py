@@ -21,6 +21,7 @@ from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
 from koordebpf.policy.katalyst.requests import Requests, Wanted, gather
+from koordebpf.policy.katalyst.sent import sent_since
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.plan import Candidate, Holding
@@ -99,7 +100,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
             conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
         else:
             conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
-        state = replace(state, conditions=conditions, pressing=short)
+        state = replace(state, conditions=conditions, pressing=short, sent=sent_since(state, view))
         return _decision(seen, state, settings, requests, outside.call)
 
 
@@ -132,6 +133,7 @@ def _queued(seen: Seen, state: ManagerState, settings: KatalystSettings, request
     return replace(
         state,
         queued_ns=seen.now_ns,
+        sent={},
         queue=tuple(requests.forced[each.pod.uid] for each in burst),
         soft=tuple(requests.soft[each.pod.uid] for each in ordered),
     )
@@ -146,10 +148,9 @@ def _decision(
 ) -> KatalystDecision:
     wants_notice = {each.pod.uid: each.pod for each in seen.active if each.wants_notice}
     # Each is sent once a round, and of the soft ones one.
-    sent = {each.uid for each in seen.view.evictions if each.at_ns >= state.queued_ns}
-    forced = [each for each in state.queue if each.uid not in sent]
+    forced = [each for each in state.queue if each.uid not in state.sent]
     soft = [each for each in state.soft if each.uid not in wants_notice]
-    if any(each.uid in sent for each in soft):
+    if any(each.uid in state.sent for each in soft):
         soft = []
     demands = []
     if forced:

@@ -53,4 +53,5 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     queued_ns: int = 0  # when these were asked for
     queue: tuple[Wanted, ...] = ()
     soft: tuple[Wanted, ...] = ()
+    sent: Mapping[str, int] = {}  # of these, what was sent since, and when
     remote: RemoteRound = RemoteRound()
