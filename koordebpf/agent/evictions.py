@@ -19,6 +19,7 @@ from koordebpf.policy.memory import (
     is_waiting,
     settled,
 )
+from koordebpf.policy.plan import Victim
 from koordebpf.state.amount import CPU, USED
 from koordebpf.state.build import with_memory
 from koordebpf.state.decision_memory import DecisionMemory
@@ -53,6 +54,8 @@ class Evictions:
         """Take note of the pods that there are."""
         self._keep(after(self.memory, PodsListed(uids)))
         self._parts.executor.forget(uids)
+        for executor in self._parts.killers.values():
+            executor.forget(uids)
 
     def take_outcomes(self) -> None:
         """Take note of what came of evictions since the last time."""
@@ -85,8 +88,8 @@ class Evictions:
         screening = carried.screening
         if screening.allowed and not executor.is_dry_run:
             sinks.publish(PlanStarted(plan, self._pace.crossed_ns, decided_ns, clock.wall_s()))
-        outcomes = [executor.submit(victim, decided_ns) for victim in screening.allowed]
-        outcomes += [executor.submit(victim, decided_ns, guard) for victim, guard in screening.held]
+        outcomes = [self._killer_of(each, carried).submit(each, decided_ns) for each in screening.allowed]
+        outcomes += [self._killer_of(each, carried).submit(each, decided_ns, guard) for each, guard in screening.held]
         results = {outcome.uid: outcome.result for outcome in outcomes}
         acting = {uid for uid, result in results.items() if result in _ACTING}
         for feature in plan.features:
@@ -126,6 +129,11 @@ class Evictions:
             pod.cgroup_id: pod.uid for pod in view.pods if pod.uid in self.memory.killed and pod.cgroup_id is not None
         }
         return frozenset(killed[each] for each in self._parts.measuring.collector.populated(killed))
+
+    def _killer_of(self, victim: Victim, carried: CarriedOut) -> Actuator:
+        if carried.by == "evict" and victim.killer is not None:
+            return self._parts.killers[victim.killer]
+        return self._executor_of(carried)
 
     def _executor_of(self, carried: CarriedOut) -> Actuator:
         found = {

@@ -14,6 +14,7 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.fallback import LastResort
+from koordebpf.agent.config.killers import asks_the_server
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import known_containers
 from koordebpf.policy.ladder_settings import Rung
@@ -28,7 +29,8 @@ _MIN_TIMEOUT_S = 0.5  # of an eviction, however short --kill-after-s is
 def open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeActions | None:
     """Return what evicts by the API server and posts Events there; None: it is not asked."""
     # The others need no API server; Events of theirs are posted where one is read anyway.
-    if config.executor != "api" and (config.executor != "cri" or config.source != "api"):
+    needs_none = config.executor != "api" and not asks_the_server(config)
+    if needs_none and (config.executor != "cri" or config.source != "api"):
         return None
     from koordebpf.kube.clients.evictions import KubeActions
     from koordebpf.kube.http.transport import open_cluster
@@ -52,7 +54,7 @@ def open_executor(
 
         known = functools.partial(known_containers, index)
         return CriExecutor(Cri(config.cri_socket), outcomes, known=known, enforce=config.enforce)
-    if actions is None:
+    if config.executor == "cgroup" or actions is None:
         return by_cgroup()
     limits = ApiLimits()
     if config.kill_after_s is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
@@ -15,6 +16,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.state.view import KillerName
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.sink import Sink
 
@@ -26,6 +28,7 @@ class AgentParts:
     Args:
         measuring: measures the node.
         executor: evicts.
+        killers: how pods of Katalyst's plugins are evicted, by the executor's name.
         outcomes: what its worker threads answer.
         sinks: everything that records or reports.
         writer: of cgroup files.
@@ -46,6 +49,7 @@ class AgentParts:
     executor: Actuator
     outcomes: OutcomeQueue
     sinks: Sink
+    killers: Mapping[KillerName, Actuator] = field(default_factory=dict)
     writer: CgroupWriter | None = None
     own_pod_uid: str | None = None
     kept: KeptBudget = field(default_factory=lambda: KeptBudget(None))

@@ -19,6 +19,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
+from koordebpf.agent.killers import open_killers
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.measuring import Measuring, open_measuring
@@ -168,6 +169,7 @@ def _open_agent(
     executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
+    killers = open_killers(config, executor, by_cgroup, outcomes, actions, watch.index, executors)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = _open_metrics(config)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
@@ -188,6 +190,7 @@ def _open_agent(
         measuring=measuring,
         writer=writer,
         executor=executor,
+        killers=killers,
         outcomes=outcomes,
         sinks=sinks,
         own_pod_uid=_own_pod_uid(),

@@ -7,6 +7,7 @@ import msgspec
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.state.amount import Dimension, Resource
+from koordebpf.state.view import KillerName
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -81,6 +82,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     for_use: bool = True  # for memory that it holds; False: for what it asks for, or for CPU
     passes_budgets: bool = False  # PodDisruptionBudgets are not honoured in its namespace
     grace_s: int | None = None  # to be asked for in place of its own grace period; None: its own
+    killer: KillerName | None = None  # in place of executor.type; None: as that
 
 
 class Excluded(msgspec.Struct, frozen=True, gc=False):

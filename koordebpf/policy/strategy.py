@@ -16,7 +16,7 @@ from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
-from koordebpf.state.view import NodeView
+from koordebpf.state.view import KillerName, NodeView
 
 GATE_OFF = "gate_off"
 
@@ -41,6 +41,7 @@ class Demand(msgspec.Struct, frozen=True):
     `is_one_by_one`  how much an eviction releases is not known: one pod is evicted, and its effect awaited.
     `reasons`        why a pod is evicted, by UID, for its Event; of one that is left out Koordinator's text.
     `grace_s`        how long a pod is given to end, by UID; of one that is left out as the operator set.
+    `killers`        how a pod is evicted, by UID; one that is left out as executor.type says.
     """
 
     verdict: Verdict
@@ -51,6 +52,7 @@ class Demand(msgspec.Struct, frozen=True):
     is_one_by_one: bool = False
     reasons: Mapping[str, str] = {}
     grace_s: Mapping[str, int] = {}
+    killers: Mapping[str, KillerName] = {}
 
 
 class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
+KillerName = Literal["api", "delete", "cri", "cgroup"]  # of one pod: also by a deletion through the API server
 Labels = tuple[tuple[str, str], ...]  # of one object, sorted by key
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
 _MUCH_BYTES = 64 * MIB

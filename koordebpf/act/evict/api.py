@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -19,6 +20,13 @@ from koordebpf.units import NS_PER_S
 
 _CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and stopping the agent waits for it
 _MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024: a pod may be refused for days
+
+
+class Asks(Protocol):
+    """A request for the end of one pod."""
+
+    def __call__(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
+        """Ask the API server, with the UID as precondition."""
 
 
 class Evicts(Protocol):
@@ -58,21 +66,26 @@ class _Task(msgspec.Struct):
     sent_ns: int | None = None
 
 
-class ApiExecutor(Actuator):
-    """Sends evictions from a few worker threads; every answer becomes an Outcome in the queue.
+class RequestExecutor(Actuator):
+    """Sends requests for the end of pods from a few worker threads; every answer becomes an Outcome in the queue.
 
     A pod refused by 429, or by 403 for longer, is not sent again before `retry_at_ns`: another candidate may serve
     meanwhile, and whether it is still needed then is the next round's decision. Only an unknown outcome (5xx, time-out,
     cut connection) is sent again from here.
     """
 
-    name = "api"
-
     def __init__(
-        self, api: Evicts, outcomes: OutcomeQueue, *, limits: ApiLimits | None = None, enforce: bool = False
+        self,
+        ask: Asks,
+        cut_short: Callable[[], None],
+        outcomes: OutcomeQueue,
+        *,
+        limits: ApiLimits | None = None,
+        enforce: bool = False,
     ) -> None:
         super().__init__(enforce=enforce)
-        self._api = api
+        self._ask = ask
+        self._cut_short = cut_short
         self._outcomes = outcomes
         self._limits = limits or ApiLimits()
         self._due: list[tuple[int, int, _Task]] = []
@@ -97,7 +110,7 @@ class ApiExecutor(Actuator):
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            self._api.close()
+            self._cut_short()
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -156,9 +169,7 @@ class ApiExecutor(Actuator):
             task.sent_ns = time.monotonic_ns()
         retry_at_ns = None
         try:
-            self._api.evict(
-                pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s
-            )
+            self._ask(pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s)
         except KubeBusy as error:
             retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
             result, detail = Result.REFUSED, str(error)
@@ -201,3 +212,14 @@ class ApiExecutor(Actuator):
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)
         return retry_at_ns
+
+
+class ApiExecutor(RequestExecutor):
+    """Sends Evictions."""
+
+    name = "api"
+
+    def __init__(
+        self, api: Evicts, outcomes: OutcomeQueue, *, limits: ApiLimits | None = None, enforce: bool = False
+    ) -> None:
+        super().__init__(api.evict, api.close, outcomes, limits=limits, enforce=enforce)

@@ -22,7 +22,6 @@ from koordebpf.units import NS_PER_S, format_ns
 
 _log = logging.getLogger(__name__)
 
-_WORKERS = 2  # Why: as many victims side by side as the API executor sends
 _WARM_S = 2.0  # Why: a victim that comes meanwhile has the other worker, the next one waits for this one
 _CLOSE_S = 2.0  # Why: a call that was cut short fails at once; only a connection that is being made may hang
 _RETRY_NS = 5 * NS_PER_S  # Why: a runtime that failed once, under memory pressure, is given a few rounds
@@ -50,15 +49,18 @@ class Stops(Protocol):
 class CriLimits(msgspec.Struct, frozen=True):
     """Times of a container stop.
 
-    `grace_s`    between SIGTERM and SIGKILL. Why 0: Koordinator's; the node is short of memory now.
+    `grace_s`    between SIGTERM and SIGKILL of a victim that names none. Why 0: Koordinator's; the node is short of
+                 memory now.
     `timeout_s`  Why: a runtime answers within a second; a task in uninterruptible sleep keeps it waiting.
     `warm_every_s` the connection is tried so often, and reopened where the runtime was restarted. Why 10 s: it costs
                  one short call, and a runtime that restarts is connected to before the next victim.
+    `workers`    victims side by side. Why 2: as many as the API executor sends; each ends at once with grace 0.
     """
 
     grace_s: int = 0
     timeout_s: float = 10.0
     warm_every_s: float = 10.0
+    workers: int = 2
 
 
 class CriExecutor(Actuator):
@@ -95,7 +97,7 @@ class CriExecutor(Actuator):
         self._is_closing = False
         self._threads = [
             threading.Thread(target=self._stop_all, args=(n == 0,), name=f"stopper-{n}", daemon=True)
-            for n in range(0 if self.is_dry_run else _WORKERS)
+            for n in range(0 if self.is_dry_run else self._limits.workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -156,7 +158,7 @@ class CriExecutor(Actuator):
 
     def _stop(self, victim: Victim, decided_ns: int, known: tuple[RunningContainer, ...]) -> Outcome:
         sent_ns = time.monotonic_ns() if known else None
-        results = self._stopped(known)
+        results = self._stopped(victim, known)
         problems = []
         try:
             found = self._cri.containers(victim.candidate.uid, self._limits.timeout_s)
@@ -182,7 +184,7 @@ class CriExecutor(Actuator):
         return self._outcome(victim, decided_ns, Result.DONE, f"stopped {stopped} within {took}", sent_ns=sent_ns)
 
     def _stopped_and_checked(self, victim: Victim, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
-        results = self._stopped(containers)
+        results = self._stopped(victim, containers)
         if all(each.problem is None for each in results):
             return results
         try:
@@ -191,10 +193,11 @@ class CriExecutor(Actuator):
             return results
         return tuple(_checked(each, found) for each in results)
 
-    def _stopped(self, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
+    def _stopped(self, victim: Victim, containers: Sequence[RunningContainer]) -> tuple[StopResult, ...]:
         if not containers:
             return ()
-        return self._cri.stop(containers, grace_s=self._limits.grace_s, timeout_s=self._limits.timeout_s)
+        grace_s = self._limits.grace_s if victim.grace_s is None else victim.grace_s
+        return self._cri.stop(containers, grace_s=grace_s, timeout_s=self._limits.timeout_s)
 
     def _failed(self, victim: Victim, decided_ns: int, sent_ns: int | None, detail: str) -> Outcome:
         retry_at_ns = time.monotonic_ns() + _RETRY_NS

@@ -11,6 +11,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.agent.config.killers import check_killers
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.policy.evict.settings import EvictSettings
@@ -197,6 +198,7 @@ def _check(config: AgentConfig) -> None:
         rule = "must be false with compat: strict: Koordinator has no such feature"
         raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)
+    check_killers(config)
     if emergency.action == "nothing":
         return
     if config.source != "api":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from koordebpf.agent.config.killers import named_killers
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
@@ -14,6 +15,7 @@ from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.clients.cri import RunningContainer
+from koordebpf.policy.katalyst.killers import EXECUTORS
 from koordebpf.policy.ladder_settings import Rung
 
 
@@ -81,4 +83,7 @@ def _kills_by(config: AgentConfig) -> str | None:
         return "executor.killAfter"
     if config.emergency.action == "kill-be":
         return "emergency.action kill-be"
+    for place, each in named_killers(config).items():
+        if EXECUTORS[each] == "cgroup":
+            return f"{place} {each}"
     return "the rung kill of eviction.ladder" if Rung.KILL in config.eviction.ladder.rungs else None

@@ -95,6 +95,13 @@ class Transport:
         """
         return self._exchange("PATCH", path, None, body, "patch", resource, timeout_s)
 
+    def delete(self, path: str, body: bytes, *, resource: str, timeout_s: float) -> bytes:
+        """Return the body of a successful answer to a deletion; `body` are its DeleteOptions.
+
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError.
+        """
+        return self._exchange("DELETE", path, None, body, "delete", resource, timeout_s)
+
     @contextlib.contextmanager
     def lines(
         self,

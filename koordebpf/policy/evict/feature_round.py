@@ -93,6 +93,7 @@ def _victim(current: Round, demand: Demand, chosen: Candidate, *, is_for_use: bo
         demand.grace_s.get(
             chosen.uid, capped_grace_s(current.pods[chosen.uid], view, settings) if is_forced and is_for_use else None
         ),
+        demand.killers.get(chosen.uid),
     )
 
 

@@ -5,18 +5,20 @@ Source: katalyst-core pkg/agent/evictionmanager/manager.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
-from koordebpf.policy.evict.candidates.protection import exclusion
+from koordebpf.policy.evict.candidates.disruption import Disruptions
+from koordebpf.policy.evict.candidates.protection import Reason, exclusion
 from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing
+from koordebpf.policy.katalyst.killers import KillerSettings, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
@@ -29,7 +31,7 @@ from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.view import NodeView, PodView
+from koordebpf.state.view import KillerName, NodeView, PodView
 from koordebpf.units import format_bytes
 
 GATE = "KatalystEviction"
@@ -154,9 +156,9 @@ def _decision(
         soft = []
     demands = []
     if forced:
-        demands.append(_demand(seen, forced, len(forced), "force"))
+        demands.append(_demand(seen, settings.killers, forced, len(forced), "force"))
     if soft:
-        demands.append(_demand(seen, soft, 1, "soft"))
+        demands.append(_demand(seen, settings.killers, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
     remote_ns = due_ns(state.remote, settings.sync_ns)
     wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
@@ -184,7 +186,16 @@ def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
     return format_bytes(candidate.of(MEMORY).released)
 
 
-def _demand(seen: Seen, wanted: Sequence[Wanted], most: int, mode: Literal["force", "soft"]) -> Demand:
+def _demand(
+    seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most: int, mode: Literal["force", "soft"]
+) -> Demand:
+    found = {each.pod.uid: each for each in seen.candidates}
+    killers = {uid: killer for uid, each in found.items() if (killer := settings.of(each)) is not None}
+    graces = {
+        each.uid: grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor))
+        for each in wanted
+        if each.uid in found
+    }
     order = [each.uid for each in wanted]
     reasons = {each.uid: each.reason for each in wanted}
     verdict = Verdict(
@@ -199,9 +210,12 @@ def _demand(seen: Seen, wanted: Sequence[Wanted], most: int, mode: Literal["forc
 
     def rank(current: Round) -> Ranking:
         pods = [current.pods[uid] for uid in order if uid in current.pods]
-        barred = [exclusion(pod, current.barred[pod.uid]) for pod in pods if pod.uid in current.barred]
-        free = [pod for pod in pods if pod.uid not in current.barred]
-        return as_candidates(free, current.reliefs, current.caused), tuple(barred)
+        barred = {pod.uid: current.barred[pod.uid] for pod in pods if pod.uid in current.barred}
+        if mode == "soft":
+            barred |= _blocked(current, [pod for pod in pods if pod.uid not in barred], killers)
+        free = [pod for pod in pods if pod.uid not in barred]
+        excluded = tuple(exclusion(pod, barred[pod.uid]) for pod in pods if pod.uid in barred)
+        return as_candidates(free, current.reliefs, current.caused), excluded
 
     return Demand(
         verdict,
@@ -210,5 +224,14 @@ def _demand(seen: Seen, wanted: Sequence[Wanted], most: int, mode: Literal["forc
         "pod that a plugin asks for",
         mode=mode,
         reasons=reasons,
-        grace_s={each.uid: each.grace_s for each in wanted if each.grace_s is not None},
+        grace_s={uid: each for uid, each in graces.items() if each is not None},
+        killers={uid: killers[uid] for uid in order if uid in killers},
     )
+
+
+# A soft eviction honours PodDisruptionBudgets; where the API server is not the one to do so, the manager is.
+def _blocked(current: Round, pods: Iterable[PodView], killers: Mapping[str, KillerName]) -> dict[str, Reason]:
+    asked = [pod for pod in pods if killers.get(pod.uid, current.view.executor) != "api"]
+    disruptions = Disruptions(current.view.pdbs) if asked else Disruptions(())
+    answers = {pod.uid: disruptions.predict(pod) for pod in asked}
+    return {uid: ("pdb", answer.text) for uid, answer in answers.items() if answer is not None and not answer.is_allowed}

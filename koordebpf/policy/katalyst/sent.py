@@ -16,7 +16,5 @@ def sent_since(state: ManagerState, view: NodeView) -> Mapping[str, int]:
     """
     asked = {each.uid for each in (*state.queue, *state.soft)}
     kept = {uid: at_ns for uid, at_ns in state.sent.items() if uid in asked and view.now_ns - at_ns >= MINUTE_NS}
-    listed = {
-        each.uid: each.at_ns for each in view.evictions if each.uid in asked and each.at_ns >= state.queued_ns
-    }
+    listed = {each.uid: each.at_ns for each in view.evictions if each.uid in asked and each.at_ns >= state.queued_ns}
     return {**kept, **listed}

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -26,6 +27,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     Why /opt/katalyst: Katalyst's.
     `sockets`       the directory where plugins outside the agent put their sockets; empty for none. Why
                     /var/lib/katalyst/plugin-socks: Katalyst's.
+    `killers`       how pods of a QoS level are evicted.
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
     `inner`         of the plugins inside.
@@ -39,6 +41,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taints: bool = True
     notices: str = "/opt/katalyst"
     sockets: str = "/var/lib/katalyst/plugin-socks"
+    killers: KillerSettings = KillerSettings()
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
     inner: InnerSettings = InnerSettings()

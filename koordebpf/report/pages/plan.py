@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from koordebpf.policy.credit import candidate_credit
@@ -12,15 +12,21 @@ from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, Us
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.node_plan import NodePlan, OtherDecision
-from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
-from koordebpf.state.view import is_mostly_kernel
+from koordebpf.state.view import KillerName, is_mostly_kernel
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
 _NAMED = 4  # namespaces in a sentence
+_KILLERS: Mapping[KillerName, str] = {
+    "api": "an Eviction is created",
+    "delete": "its Pod is deleted, past PodDisruptionBudgets",
+    "cri": "its containers are stopped, past PodDisruptionBudgets",
+    "cgroup": "its processes are killed, past PodDisruptionBudgets",
+}
 _Column = tuple[str, Callable[[Candidate], str]]
 
 
@@ -166,11 +172,19 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
         if found.uid in rank_of:
             lines += filled(f"rank {rank_of[found.uid]}: {found.why}", "  ")
     for victim in feature.victims:
-        if victim.grace_s is not None and victim.candidate.rank <= len(shown):
-            lines += filled(f"rank {victim.candidate.rank}: its grace period is cut to {victim.grace_s} s", "  ")
+        if victim.candidate.rank <= len(shown):
+            lines += [line for text in _ways(victim) for line in filled(f"rank {victim.candidate.rank}: {text}", "  ")]
     for workload, ranks in _shared(shown).items():
         lines += filled(f"ranks {', '.join(map(str, ranks))} are of {workload}", "  ")
     return lines
+
+
+# How a victim is evicted, where that is not as executor.type says.
+def _ways(victim: Victim) -> Iterator[str]:
+    if victim.killer is not None:
+        yield _KILLERS[victim.killer]
+    if victim.grace_s is not None:
+        yield f"its grace period is {'cut to ' if victim.for_use else ''}{victim.grace_s} s"
 
 
 def _shared(shown: Sequence[Candidate]) -> dict[str, list[int]]:

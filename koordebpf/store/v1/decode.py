@@ -180,7 +180,10 @@ def _balance(feature: v1.FeaturePlan | v1.AuditedFeature) -> Balance:
 
 def _victim(victim: v1.Victim) -> Victim:
     candidate = candidate_of_json(victim.candidate)
-    return Victim(candidate, victim.reason, victim.message, victim.for_use, victim.passes_budgets, victim.grace_s)
+    killer = None if victim.killer is msgspec.UNSET else victim.killer
+    return Victim(
+        candidate, victim.reason, victim.message, victim.for_use, victim.passes_budgets, victim.grace_s, killer
+    )
 
 
 def _memory_use(use: v1.Evidence | None) -> UseEvidence | None:

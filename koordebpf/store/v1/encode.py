@@ -224,6 +224,7 @@ def _victim(victim: Victim) -> v1.Victim:
         victim.for_use,
         victim.passes_budgets,
         victim.grace_s,
+        msgspec.UNSET if victim.killer is None else victim.killer,
     )
 
 

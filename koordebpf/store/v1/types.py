@@ -18,7 +18,7 @@ from koordebpf.policy.node_plan import OtherDecision
 from koordebpf.policy.plan import Excluded, RungPlan
 from koordebpf.policy.suppress.explained import ExplainedSuppression
 from koordebpf.state.outcome import Outcome
-from koordebpf.state.view import TimeTo
+from koordebpf.state.view import KillerName, TimeTo
 from koordebpf.store.audit_record import Latencies
 
 
@@ -218,6 +218,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     for_use: bool = True  # for memory that it holds; False: for what it asks for, or for CPU
     passes_budgets: bool = False  # PodDisruptionBudgets are not honoured in its namespace
     grace_s: int | None = None  # to be asked for in place of its own grace period; None: its own
+    killer: KillerName | msgspec.UnsetType = msgspec.UNSET  # unset: as executor.type
 
 
 class FeaturePlan(msgspec.Struct, frozen=True):
