@@ -169,7 +169,6 @@ def _open_agent(
     executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
-    killers = open_killers(config, executor, by_cgroup, outcomes, actions, watch.index, executors)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = _open_metrics(config)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
@@ -190,7 +189,7 @@ def _open_agent(
         measuring=measuring,
         writer=writer,
         executor=executor,
-        killers=killers,
+        killers=open_killers(config, executor, by_cgroup, outcomes, actions, watch.index, executors),
         outcomes=outcomes,
         sinks=sinks,
         own_pod_uid=_own_pod_uid(),

@@ -19,6 +19,7 @@ import yaml
 
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
@@ -32,7 +33,7 @@ from tests.contract.apiserver import until
 from tests.support.patience import patience
 
 _GROUP = "rbac.authorization.k8s.io"
-_COMPONENTS = ("node-mark", "namespace-labels")
+_COMPONENTS = ("node-mark", "namespace-labels", "pod-deletion")
 _FILES = (BASE / "rbac.yaml", *(BASE.parent / "components" / name / "rbac.yaml" for name in _COMPONENTS))
 CONTROLLER = "koordebpf-controller"
 TIMEOUT_S = 5.0
@@ -40,7 +41,8 @@ Pair = tuple[str, str]  # resource and verb
 CONFIG_MAPS = {("configmaps", "list"), ("configmaps", "watch")}
 # What is done once, and not by who reads.
 ACTS = {
-    ("pods/eviction", "create"), ("events", "create"), ("nodes", "get"), ("nodes", "patch"), ("nodes/status", "patch")
+    ("pods/eviction", "create"), ("pods", "delete"), ("events", "create"),
+    ("nodes", "get"), ("nodes", "patch"), ("nodes/status", "patch"),
 }  # fmt: skip
 
 
@@ -229,6 +231,7 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
     cluster.api.patch(one, {"status": running(one, secrets.token_hex(32))}, "status")
     actions = KubeActions(open_cluster(account.kubeconfig), name)
     marks = NodeMarks(open_cluster(account.kubeconfig), name)
+    deletions = PodDeletions(open_cluster(account.kubeconfig))
     who = (namespace, "one", one["metadata"]["uid"])
     now = datetime.now(UTC)
 
@@ -237,6 +240,7 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
 
     acts: list[Callable[[], object]] = [
         lambda: actions.evict(*who, timeout_s=TIMEOUT_S),
+        lambda: deletions.delete(*who, timeout_s=TIMEOUT_S),
         record,
         lambda: marks.put("taint", at=now, timeout_s=TIMEOUT_S),
         lambda: marks.put("condition", at=now, timeout_s=TIMEOUT_S),
@@ -247,7 +251,7 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
                 act()
         look_as_agent(account, name, wanted - ACTS)
     finally:
-        for each in (actions, marks):
+        for each in (actions, marks, deletions):
             each.close()
         cluster.api.delete(where)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 from apiserver import until
+from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
@@ -80,6 +82,35 @@ def test_every_running_container_is_stopped_at_once(evict: Callable[[str], Outco
     assert outcome.detail.startswith("stopped main, sidecar within ")
     assert sorted(runtime.stopped) == [("a-main", 0), ("a-sidecar", 0)]
     assert outcome.sent_ns and outcome.answered_ns and outcome.sent_ns <= outcome.answered_ns
+
+
+def test_a_victims_own_grace_period_is_that_of_its_containers(cri: Cri, runtime: Runtime, timeout_s: float) -> None:
+    runtime.pods = {"a": {"main": RUNNING}, "b": {"main": RUNNING}}
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=timeout_s), enforce=True)
+    for uid, grace_s in (("a", 7), ("b", None)):
+        executor.submit(replace(victim(uid), grace_s=grace_s), 1)
+        until(outcomes.drain, "the outcome")
+    executor.close()
+    assert runtime.stopped == [("a-main", 7), ("b-main", 0)]
+
+
+def test_pods_that_take_their_time_keep_no_other_waiting(cri: Cri, runtime: Runtime, timeout_s: float) -> None:
+    runtime.pods = {uid: {"main": RUNNING} for uid in ("slow-1", "slow-2", "quick")}
+    over = threading.Event()
+    runtime.on_stop = lambda container: None if container == "quick-main" else _wait(over)
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CriExecutor(cri, outcomes, limits=CriLimits(timeout_s=timeout_s, workers=3), enforce=True)
+    for uid in runtime.pods:
+        executor.submit(replace(victim(uid), grace_s=60), 1)
+    (first,) = until(outcomes.drain, "the first outcome")
+    assert (first.uid, first.result) == ("quick", Result.DONE)
+    over.set()
+    executor.close()
+
+
+def _wait(over: threading.Event) -> None:
+    over.wait(patience(30))
 
 
 def test_other_pods_are_left_alone_by_a_runtime_that_ignores_the_filter(

@@ -30,9 +30,14 @@ ASKING = {
 ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
-ASKING_WITH_A_COMPONENT = {"clients/taints.py": NODE_MARK, "sources/namespaces.py": NAMESPACE_LABELS}
+POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"
+ASKING_WITH_A_COMPONENT = {
+    "clients/taints.py": NODE_MARK,
+    "sources/namespaces.py": NAMESPACE_LABELS,
+    "clients/deletions.py": POD_DELETION,
+}
 ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT.values())
-_METHODS = {"post": "create", "put": "update", "patch": "patch"}
+_METHODS = {"post": "create", "put": "update", "patch": "patch", "delete": "delete"}
 
 
 def requests_of(path: Path) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,11 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "beside Koordinator": ("observe", ["beside-koordinator"], {"besideKoordinator": True}),
     "nodes are marked": ("enforce", ["node-mark"], {"enforce": {"enabled": True}, "agent": {"nodeMark": True}}),
     "exemptions by label": ("observe", ["namespace-labels"], {"agent": {"namespaceLabels": True}}),
+    "agents that delete": (
+        "enforce",
+        ["pod-deletion"],
+        {"enforce": {"enabled": True}, "agent": {"podDeletion": True}},
+    ),
     "on their own node only": (
         "enforce",
         ["node-mark", "own-node-only"],
@@ -71,6 +76,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "beside-koordinator",
             "node-mark",
             "namespace-labels",
+            "pod-deletion",
             "own-node-only",
             "cri",
             "kubelet-state",
@@ -84,6 +90,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "agent": {
                 "nodeMark": True,
                 "namespaceLabels": True,
+                "podDeletion": True,
                 "ownNodeOnly": True,
                 "criDirectory": "/run/containerd",
                 "kubeletState": True,

@@ -115,7 +115,7 @@ class TestKustomize:
             assert args[2:] == ["--enforce", "--stand-by"] * enforces
             assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
-    @pytest.mark.parametrize("component", ["node-mark", "namespace-labels"])
+    @pytest.mark.parametrize("component", ["node-mark", "namespace-labels", "pod-deletion"])
     def test_it_is_a_right_of_its_own(self, component: str, tmp_path: Path) -> None:
         whole = set(by_name(built(DEPLOY / "overlays/enforce")))
         more = set(by_name(built(overlay_with(tmp_path, "enforce", [component]))))

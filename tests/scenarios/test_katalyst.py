@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -49,6 +50,7 @@ class Node:
         self.evicted: list[str] = []
         self.pending: tuple[PendingRelease, ...] = ()
         self.evictions: tuple[PastEviction, ...] = ()
+        self.more: dict[str, Any] = {}  # of the frame
         self.stays = False  # as with executor cgroup: an evicted pod's object stays in the list
 
     def round(self, after_s: float = 0) -> TickDecision:
@@ -57,7 +59,7 @@ class Node:
         now_ns = NOW_NS + int(self.at_s * NS_PER_S)
         made = frame(self.pods.values(), used=100, gates={GATE: True}, pending=self.pending)
         self.evictions = Budget(self.evictions).recent(now_ns)
-        made = replace(made, evictions=self.evictions)
+        made = replace(made, evictions=self.evictions, **self.more)
         measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1, katalyst=self.measured)
         tick = TickFrame(
             frame=replace(made, measured=measured),

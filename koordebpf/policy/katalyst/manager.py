@@ -234,4 +234,6 @@ def _blocked(current: Round, pods: Iterable[PodView], killers: Mapping[str, Kill
     asked = [pod for pod in pods if killers.get(pod.uid, current.view.executor) != "api"]
     disruptions = Disruptions(current.view.pdbs) if asked else Disruptions(())
     answers = {pod.uid: disruptions.predict(pod) for pod in asked}
-    return {uid: ("pdb", answer.text) for uid, answer in answers.items() if answer is not None and not answer.is_allowed}
+    return {
+        uid: ("pdb", answer.text) for uid, answer in answers.items() if answer is not None and not answer.is_allowed
+    }

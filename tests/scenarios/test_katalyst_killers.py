@@ -1,0 +1,83 @@
+"""Killers of pods that Katalyst's plugins ask for: which one a plan names, and what it may pass over."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from koordebpf.kube.cache.objects import (
+    ObjectMeta,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from koordebpf.policy.katalyst.killers import KillerSettings
+from koordebpf.state.view import ExecutorName
+from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod, soft
+from tests.support.values.builders import PodAndMeasure
+
+BLOCKS = PodDisruptionBudget(
+    ObjectMeta(name="all", namespace="kat"),
+    PodDisruptionBudgetSpec(selector={}),
+    PodDisruptionBudgetStatus(disruptionsAllowed=0),
+)
+
+
+def labelled(made: PodAndMeasure) -> PodAndMeasure:
+    return replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, labels={"app": "a"})))
+
+
+def test_each_pod_has_the_killer_of_its_level() -> None:
+    killers = KillerSettings("eviction-api-killer", reclaimed="container-killer", dedicated="deletion-api-killer")
+    pods = [kpod("batch"), kpod("online", "shared_cores"), kpod("pinned", "dedicated_cores")]
+    node = Node(pods, replace(QUIET, killers=killers))
+    victims = {each.candidate.uid: each for each in node.answer(forced("p", *node.pods, grace_s=5)).plan.victims}
+    assert {uid: each.killer for uid, each in victims.items()} == {"batch": "cri", "online": "api", "pinned": "delete"}
+    assert {each.grace_s for each in victims.values()} == {5}
+
+
+def test_a_container_is_given_the_pods_own_grace_period_where_the_plugin_names_none() -> None:
+    node = Node(
+        [kpod("batch"), kpod("online", "shared_cores")],
+        replace(QUIET, killers=KillerSettings(reclaimed="container-killer")),
+    )
+    victims = {each.candidate.uid: each for each in node.answer(forced("p", *node.pods)).plan.victims}
+    assert (victims["batch"].killer, victims["batch"].grace_s) == ("cri", 30)
+    assert (victims["online"].killer, victims["online"].grace_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("killers", "executor", "is_evicted"),
+    [
+        (KillerSettings("deletion-api-killer"), "api", False),
+        (KillerSettings("container-killer"), "api", False),
+        (KillerSettings(), "cgroup", False),
+        # The API server refuses, and it may know better by then.
+        (KillerSettings(), "api", True),
+    ],
+)
+def test_a_soft_eviction_honours_a_disruption_budget_whatever_the_killer(
+    killers: KillerSettings, executor: ExecutorName, is_evicted: bool
+) -> None:
+    node = Node([labelled(kpod("batch"))], replace(QUIET, killers=killers))
+    node.more = {"podDisruptionBudgets": (BLOCKS,), "executor": executor}
+    node.answer(soft("p", "batch"))
+    assert (node.evicted == ["batch"]) is is_evicted
+
+
+def test_a_forced_pod_is_deleted_past_its_budget_where_the_operator_says_so() -> None:
+    pods = [labelled(kpod("batch")), labelled(kpod("free"))]
+    node = Node(pods, replace(QUIET, killers=KillerSettings("deletion-api-killer")))
+    node.more = {"podDisruptionBudgets": (BLOCKS,)}
+    decision = node.answer(forced("p", "batch", "free"))
+    assert sorted(node.evicted) == ["batch", "free"]
+    assert {each.killer for each in decision.plan.victims} == {"delete"}
+
+
+def test_of_soft_pods_the_first_that_its_budget_lets_go_is_evicted() -> None:
+    node = Node([labelled(kpod("a-blocked")), kpod("free")], replace(QUIET, killers=KillerSettings("container-killer")))
+    node.more = {"podDisruptionBudgets": (BLOCKS,)}
+    decision = node.answer(soft("p", "a-blocked", "free"))
+    assert node.evicted == ["free"]
+    (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
+    assert (excluded.uid, excluded.code, excluded.why) == ("a-blocked", "pdb", "blocked by kat/all")
