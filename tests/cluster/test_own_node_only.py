@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
+from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
@@ -25,6 +26,7 @@ TIMEOUT_S = 5.0
 COMPONENTS = BASE.parent / "components"
 POLICIES = COMPONENTS / "own-node-only/policies.yaml"
 MARKS = COMPONENTS / "node-mark/rbac.yaml"
+DELETION = COMPONENTS / "pod-deletion/rbac.yaml"
 ALLOWED = {"koordebpf.io/eviction": "own-node"}
 MERGE = "application/strategic-merge-patch+json"
 POLICY = "ValidatingAdmissionPolicy"
@@ -79,7 +81,7 @@ def objects(path: Path) -> list[Object]:
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The component, in force."""
-    made = [*objects(MARKS), *objects(POLICIES)]
+    made = [*objects(MARKS), *objects(DELETION), *objects(POLICIES)]
     cluster.api.create(*made)
     probe = Tenant(cluster, "default")
     acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
@@ -87,6 +89,7 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     # The API server looks for new policies each second; each of them is waited for.
     until(lambda: "names no node" in refusal(lambda: evict(acts, one)), "the policy of evictions")
     until(lambda: "names no node" in refusal(lambda: record(acts, one)), "the policy of Events")
+    until(lambda: "names no node" in refusal(lambda: remove(acts, one)), "the policy of deletions")
     marks = NodeMarks(acts._transport, probe.here)
     until(
         lambda: (
@@ -142,6 +145,12 @@ def labelled(labels: dict[str, str | None]) -> Object:
 def evict(actions: KubeActions, one: Object) -> None:
     metadata = one["metadata"]
     actions.evict(metadata["namespace"], metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S)
+
+
+def remove(actions: KubeActions, one: Object, grace_s: int | None = None) -> None:
+    metadata = one["metadata"]
+    deletions = PodDeletions(actions._transport)
+    deletions.delete(metadata["namespace"], metadata["name"], metadata["uid"], timeout_s=TIMEOUT_S, grace_s=grace_s)
 
 
 def record(actions: KubeActions, one: Object) -> None:
@@ -269,6 +278,62 @@ class TestEvictions:
     def test_no_other_is_asked_for_any_of_it(self, tenant: Tenant) -> None:
         one = tenant.pod(tenant.elsewhere)
         send(tenant.cluster.api, one, None)
+        assert not tenant.is_there(one)
+
+
+def send_deletion(api: Api, one: Object, options: Object | None) -> None:
+    """Send a DELETE with these DeleteOptions."""
+    metadata = one["metadata"]
+    body = None if options is None else {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+    api.call("DELETE", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}", body)
+
+
+class TestDeletions:
+    def test_the_agent_deletes_on_its_own_node(self, tenant: Tenant, agent: KubeActions) -> None:
+        one = tenant.pod(tenant.here)
+        remove(agent, one, grace_s=1)
+        assert not tenant.is_there(one)
+
+    @pytest.mark.parametrize("label", ["own-node", "any-node"])
+    def test_no_pod_of_another_node_can_be_deleted(self, label: str, tenant: Tenant, agent: KubeActions) -> None:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant.namespace}}
+        tenant.cluster.api.patch(namespace, labelled({"koordebpf.io/eviction": label}))
+        one = tenant.pod(tenant.elsewhere)
+        with pytest.raises(KubeDenied, match=f"the pod does not run on {tenant.here}$"):
+            remove(agent, one)
+        assert tenant.is_there(one)
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            (None, r"preconditions\.uid is missing"),
+            ({}, r"preconditions\.uid is missing"),
+            ({"gracePeriodSeconds": 0}, "gracePeriodSeconds must be at least 1"),
+        ],
+        ids=str,
+    )
+    def test_what_is_refused_of_evictions_is_refused_of_deletions(
+        self, options: Object | None, why: str, tenant: Tenant, forged: Api
+    ) -> None:
+        one = tenant.pod(tenant.here)
+        sent = exactly(one, **options) if options and "gracePeriodSeconds" in options else options
+        with pytest.raises(Refused, match=why):
+            send_deletion(forged, one, sent)
+        assert tenant.is_there(one)
+
+    def test_namespaces_that_were_not_opened_and_critical_pods_stay(self, tenant: Tenant, forged: Api) -> None:
+        closed = tenant.pod(tenant.here, "default")
+        with pytest.raises(Refused, match="namespace default has no label"):
+            send_deletion(forged, closed, exactly(closed))
+        critical = tenant.pod(tenant.here, priority="system-node-critical")
+        with pytest.raises(Refused, match="the pod is system-critical"):
+            send_deletion(forged, critical, exactly(critical))
+        assert tenant.is_there(closed)
+        assert tenant.is_there(critical)
+
+    def test_no_other_is_asked_for_any_of_it(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.elsewhere)
+        send_deletion(tenant.cluster.api, one, {})
         assert not tenant.is_there(one)
 
 

@@ -12,9 +12,14 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetStatus,
 )
 from koordebpf.policy.katalyst.killers import KillerSettings
-from koordebpf.state.view import ExecutorName
+from koordebpf.policy.katalyst.pods import SkipSettings
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.state.view import ExecutorName, RefusedEviction
+from koordebpf.store.v1.decode import decode_plan
+from koordebpf.store.v1.encode import encode_plan
+from koordebpf.units import NS_PER_S
 from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod, soft
-from tests.support.values.builders import PodAndMeasure
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of
 
 BLOCKS = PodDisruptionBudget(
     ObjectMeta(name="all", namespace="kat"),
@@ -81,3 +86,48 @@ def test_of_soft_pods_the_first_that_its_budget_lets_go_is_evicted() -> None:
     assert node.evicted == ["free"]
     (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
     assert (excluded.uid, excluded.code, excluded.why) == ("a-blocked", "pdb", "blocked by kat/all")
+
+
+def test_a_pod_that_was_refused_is_not_sent_before_its_time() -> None:
+    node = Node([kpod("batch"), kpod("other")])
+    node.stays = True
+    later = int((node.at_s + 8) * NS_PER_S) + NOW_NS
+    node.more = {"refused": (RefusedEviction("batch", later, "429 Too Many Requests"),)}
+    decision = node.answer(forced("p", "batch", "other"))
+    (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
+    assert (excluded.uid, excluded.code) == ("batch", "refused")
+    assert node.evicted == ["other"]
+    node.round(1)
+    assert node.evicted == ["other"]
+    node.round(2.5)
+    assert node.evicted == ["other", "batch"]
+
+
+def test_a_queued_pod_that_says_by_now_that_it_is_to_be_skipped_stays() -> None:
+    node = Node([kpod("batch"), kpod("other")], replace(QUIET, skip=SkipSettings(labels=frozenset({"keep"}))))
+    node.stays = True
+    node.answer(forced("p", "batch"))
+    node.evictions = ()  # refused
+    made = node.pods["batch"]
+    metadata = replace(made.pod.metadata, labels={"keep": ""})
+    node.pods["batch"] = replace(made, pod=replace(made.pod, metadata=metadata))
+    node.round(1)
+    assert node.evicted == ["batch"]
+
+
+def test_a_pod_without_a_known_cgroup_is_not_handed_to_the_cgroup_killer() -> None:
+    node = Node([replace(kpod("batch"), measure=None)], replace(QUIET, killers=KillerSettings("cgroup-killer")))
+    decision = node.answer(forced("p", "batch"))
+    (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
+    assert (excluded.uid, excluded.code) == ("batch", "no_cgroup")
+    assert node.evicted == []
+
+
+def test_a_written_plan_and_its_page_name_the_killer() -> None:
+    node = Node([kpod("batch")], replace(QUIET, killers=KillerSettings("container-killer")))
+    plan = node.answer(forced("p", "batch", grace_s=5)).plan
+    (victim,) = decode_plan(encode_plan(plan), "plan.json").victims
+    assert (victim.killer, victim.grace_s) == ("cri", 5)
+    page = plan_page(replace(node_plan_of(frame([])), features=plan.features), 10)
+    assert "rank 1: its containers are stopped, past PodDisruptionBudgets" in page
+    assert "rank 1: its grace period is 5 s" in page

@@ -5,14 +5,17 @@ Source: katalyst-core pkg/agent/evictionmanager/podkiller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
+from koordebpf.policy.evict.candidates.disruption import Disruptions
+from koordebpf.policy.evict.candidates.protection import Reason
+from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.katalyst.requests import Wanted
-from koordebpf.state.view import ExecutorName, KillerName
+from koordebpf.state.view import ExecutorName, KillerName, PodView
 
 Killer = Literal["eviction-api-killer", "deletion-api-killer", "container-killer", "cgroup-killer"]
 
@@ -66,3 +69,36 @@ def grace_s(wanted: Wanted, each: KatalystPod, by: KillerName | ExecutorName) ->
     if by != "cri":
         return wanted.grace_s
     return min(each.pod.terms.grace_s if wanted.grace_s is None else wanted.grace_s, LONGEST_STOP_S)
+
+
+def barred_now(
+    current: Round, pods: Iterable[PodView], killers: Mapping[str, KillerName], *, is_soft: bool
+) -> dict[str, Reason]:
+    """Return why each of these pods is not evicted now, by UID; of one that may be, nothing.
+
+    What was refused is not sent again before its time. A soft eviction honours PodDisruptionBudgets: where the API
+    server is not asked, they are judged by here.
+
+    Args:
+        current: the round.
+        pods: that plugins ask for.
+        killers: in place of executor.type, by UID.
+        is_soft: these are soft evictions.
+    """
+    view = current.view
+    disruptions = Disruptions(view.pdbs if is_soft else ())
+
+    def why(pod: PodView) -> Reason | None:
+        by = killers.get(pod.uid, view.executor)
+        refused = current.refused.get(pod.uid)
+        if (found := current.barred.get(pod.uid)) is not None:
+            return found
+        if refused is not None and (refused.retry_at_ns is None or view.now_ns < refused.retry_at_ns):
+            return "refused", f"its eviction was refused: {refused.why}"
+        if by == "cgroup" and pod.cgroup_id is None:
+            return "no_cgroup", "no cgroup of it is known"
+        if by != "api" and (answer := disruptions.predict(pod)) is not None and not answer.is_allowed:
+            return "pdb", answer.text
+        return None
+
+    return {pod.uid: found for pod in pods if (found := why(pod)) is not None}

@@ -5,20 +5,19 @@ Source: katalyst-core pkg/agent/evictionmanager/manager.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
-from koordebpf.policy.evict.candidates.disruption import Disruptions
-from koordebpf.policy.evict.candidates.protection import Reason, exclusion
+from koordebpf.policy.evict.candidates.protection import exclusion
 from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing
-from koordebpf.policy.katalyst.killers import KillerSettings, grace_s
+from koordebpf.policy.katalyst.killers import KillerSettings, barred_now, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
@@ -31,7 +30,7 @@ from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.view import KillerName, NodeView, PodView
+from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes
 
 GATE = "KatalystEviction"
@@ -149,10 +148,11 @@ def _decision(
     call: RemoteCall | None,
 ) -> KatalystDecision:
     wants_notice = {each.pod.uid: each.pod for each in seen.active if each.wants_notice}
-    # Each is sent once a round, and of the soft ones one.
-    forced = [each for each in state.queue if each.uid not in state.sent]
-    soft = [each for each in state.soft if each.uid not in wants_notice]
-    if any(each.uid in state.sent for each in soft):
+    # What a pod says of itself may have changed since. Each is sent once a round, and of the soft ones one.
+    asked_for = {each.pod.uid for each in seen.candidates if may_be_evicted(each)}
+    forced = [each for each in state.queue if each.uid in asked_for and each.uid not in state.sent]
+    soft = [each for each in state.soft if each.uid in asked_for and each.uid not in wants_notice]
+    if any(each.uid in state.sent for each in state.soft):
         soft = []
     demands = []
     if forced:
@@ -190,13 +190,9 @@ def _demand(
     seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most: int, mode: Literal["force", "soft"]
 ) -> Demand:
     found = {each.pod.uid: each for each in seen.candidates}
-    killers = {uid: killer for uid, each in found.items() if (killer := settings.of(each)) is not None}
-    graces = {
-        each.uid: grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor))
-        for each in wanted
-        if each.uid in found
-    }
     order = [each.uid for each in wanted]
+    killers = {uid: killer for uid in order if (killer := settings.of(found[uid])) is not None}
+    graces = {each.uid: grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor)) for each in wanted}
     reasons = {each.uid: each.reason for each in wanted}
     verdict = Verdict(
         GATE,
@@ -210,9 +206,7 @@ def _demand(
 
     def rank(current: Round) -> Ranking:
         pods = [current.pods[uid] for uid in order if uid in current.pods]
-        barred = {pod.uid: current.barred[pod.uid] for pod in pods if pod.uid in current.barred}
-        if mode == "soft":
-            barred |= _blocked(current, [pod for pod in pods if pod.uid not in barred], killers)
+        barred = barred_now(current, pods, killers, is_soft=mode == "soft")
         free = [pod for pod in pods if pod.uid not in barred]
         excluded = tuple(exclusion(pod, barred[pod.uid]) for pod in pods if pod.uid in barred)
         return as_candidates(free, current.reliefs, current.caused), excluded
@@ -225,15 +219,5 @@ def _demand(
         mode=mode,
         reasons=reasons,
         grace_s={uid: each for uid, each in graces.items() if each is not None},
-        killers={uid: killers[uid] for uid in order if uid in killers},
+        killers=killers,
     )
-
-
-# A soft eviction honours PodDisruptionBudgets; where the API server is not the one to do so, the manager is.
-def _blocked(current: Round, pods: Iterable[PodView], killers: Mapping[str, KillerName]) -> dict[str, Reason]:
-    asked = [pod for pod in pods if killers.get(pod.uid, current.view.executor) != "api"]
-    disruptions = Disruptions(current.view.pdbs) if asked else Disruptions(())
-    answers = {pod.uid: disruptions.predict(pod) for pod in asked}
-    return {
-        uid: ("pdb", answer.text) for uid, answer in answers.items() if answer is not None and not answer.is_allowed
-    }
