@@ -12,6 +12,7 @@ import pytest
 
 from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
+from koordebpf.state.katalyst.records import EvictionRecord, PastBucket
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin, pod
 from tests.support.patience import patience
@@ -87,11 +88,18 @@ def test_all_that_a_plugin_says_arrives(called: Called, plugin: Callable[[str], 
         Threshold("hard", "disk", 0.5, 2e9, "greater_than", 30, reported, ("b",)),
         (EvictAsked("a", "because", is_forced=True, grace_s=0), EvictAsked("b", "softly")),
     )
-    requests = {"one": TopRequest("disk", 1, ("b", "gone"))}
+    record = EvictionRecord("b", True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)
+    requests = {"one": TopRequest("disk", 1, ("b", "gone"), (record, EvictionRecord("gone")))}
     top = called.answers(lambda number: called.caller.ask_tops(number, requests, PODS))["one"]
     assert top == PluginAnswer("one", top=TopPods(("b",)))
     (asked,) = one.asked["GetTopEvictionPods"]
     assert (asked.topN, asked.eviction_scope) == (1, "disk")
+    known, unknown = asked.candidate_eviction_records
+    (bucket,) = known.buckets.list
+    assert (known.uid, known.has_pdb, bucket.time, bucket.duration, bucket.count) == ("b", True, 1_700_000_000, 600, 3)
+    numbers = (known.disruptions_allowed, known.current_healthy, known.desired_healthy, known.expected_pods)
+    assert numbers == (1, 4, 3, 5)
+    assert (unknown.uid, unknown.has_pdb, unknown.HasField("buckets")) == ("gone", False, False)
 
 
 def test_pods_are_passed_on_byte_for_byte(called: Called, plugin: Callable[[str], Plugin]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystD
 from koordebpf.policy.katalyst.plugins.rss_overuse import RssOveruseSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.katalyst.state import ManagerState
+from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
@@ -22,6 +22,7 @@ from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, RemoteAnswers, SystemMemory
+from koordebpf.state.katalyst.records import EvictionRecord
 from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import GIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
@@ -51,6 +52,7 @@ class Node:
         self.pending: tuple[PendingRelease, ...] = ()
         self.evictions: tuple[PastEviction, ...] = ()
         self.more: dict[str, Any] = {}  # of the frame
+        self.called: Callable[[RemoteCall], object] = lambda _: None
         self.stays = False  # as with executor cgroup: an evicted pod's object stays in the list
 
     def round(self, after_s: float = 0) -> TickDecision:
@@ -85,6 +87,7 @@ class Node:
         decision = self.round(5)
         while self.made.call is not None:
             call = self.made.call
+            self.called(call)
             said = tuple(replace(each, top=None) if call.asks is None else _top(each, call.asks) for each in answers)
             remote = RemoteAnswers(call.number, said, NOW_NS)
             self.measured = replace(self.measured, remote=remote)
@@ -330,3 +333,13 @@ def test_an_eviction_that_was_refused_is_sent_again() -> None:
     node.evictions = ()  # the API server refused it: the budget has it back
     node.round(10)
     assert node.evicted == ["batch", "batch"]
+
+
+def test_plugins_that_choose_pods_get_their_records_unless_that_is_off() -> None:
+    for is_on in (True, False):
+        node = Node([kpod("batch")], replace(QUIET, records=is_on))
+        node.more = {"podDisruptionBudgets": ()}
+        asked = []
+        node.called = lambda call, asked=asked: asked.extend(each.records for each in call.asks or ())
+        node.answer(hard("p", "batch"))
+        assert asked == ([(EvictionRecord("batch"),)] if is_on else [()])

@@ -23,6 +23,7 @@ from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_SERVICE
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import RemoteAnswers
+from koordebpf.state.katalyst.records import EvictionRecord
 
 _DEADLINE_S = 0.8  # Why: a round with a plugin that hangs is to end within a second
 _CLOSE_S = 1.0
@@ -33,11 +34,12 @@ Work = Callable[[], None]
 
 
 class TopRequest(msgspec.Struct, frozen=True):
-    """What one plugin is asked for: so many pods, for a scope, out of these, by UID."""
+    """What one plugin is asked for: so many pods, for a scope, out of these, by UID, and what is known of them."""
 
     scope: str
     top_n: int
     candidates: tuple[str, ...]
+    records: tuple[EvictionRecord, ...] = ()
 
 
 class PluginCaller:
@@ -82,7 +84,12 @@ class PluginCaller:
 
         def asking(request: TopRequest) -> Ask:
             of = [pods[uid] for uid in request.candidates if uid in pods]
-            given = {"active_pods": of, "topN": request.top_n, "eviction_scope": request.scope}
+            given = {
+                "active_pods": of,
+                "topN": request.top_n,
+                "eviction_scope": request.scope,
+                "candidate_eviction_records": list(map(_written, request.records)),
+            }
             message = encode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", given)
             return lambda endpoint, ends_s: endpoint.top_pods(message, ends_s)
 
@@ -111,6 +118,11 @@ class PluginCaller:
             else:
                 endpoint.submit(functools.partial(current.ask, endpoint, ask))
         current.start()
+
+
+def _written(record: EvictionRecord) -> dict[str, object]:
+    buckets = [{"time": each.time_s, "duration": each.duration_s, "count": each.count} for each in record.buckets]
+    return {**msgspec.structs.asdict(record), "buckets": {"list": buckets} if buckets else None}
 
 
 class _Round:

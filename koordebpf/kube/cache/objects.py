@@ -180,6 +180,7 @@ class PodDisruptionBudgetStatus(msgspec.Struct, frozen=True, omit_defaults=True,
     disruptionsAllowed: int = 0
     currentHealthy: int = 0
     desiredHealthy: int = 0
+    expectedPods: int = 0
 
 
 class PodDisruptionBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

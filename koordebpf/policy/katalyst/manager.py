@@ -19,8 +19,10 @@ from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing
 from koordebpf.policy.katalyst.killers import KillerSettings, barred_now, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
+from koordebpf.policy.katalyst.past import with_settled
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
+from koordebpf.policy.katalyst.records import with_records
 from koordebpf.policy.katalyst.requests import Requests, Wanted, gather
 from koordebpf.policy.katalyst.sent import sent_since
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
@@ -101,8 +103,17 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
             conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
         else:
             conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
-        state = replace(state, conditions=conditions, pressing=short, sent=sent_since(state, view))
-        return _decision(seen, state, settings, requests, outside.call)
+        state = replace(
+            state,
+            conditions=conditions,
+            pressing=short,
+            sent=sent_since(state, view),
+            past=with_settled(state.past, view),
+        )
+        call = outside.call
+        if call is not None and settings.records:
+            call = with_records(call, view, state.past)
+        return _decision(seen, state, settings, requests, call)
 
 
 KATALYST_EVICTION = KatalystEviction()

@@ -28,6 +28,9 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `sockets`       the directory where plugins outside the agent put their sockets; empty for none. Why
                     /var/lib/katalyst/plugin-socks: Katalyst's.
     `killers`       how pods of a QoS level are evicted.
+    `records`       plugins outside get, of each pod that they choose from, its PodDisruptionBudget and the evictions of
+                    its workload in the last two hours. Why on: both are known here; Katalyst has records only where
+                    eviction-record-manager names a component of one's own.
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
     `inner`         of the plugins inside.
@@ -42,6 +45,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notices: str = "/opt/katalyst"
     sockets: str = "/var/lib/katalyst/plugin-socks"
     killers: KillerSettings = KillerSettings()
+    records: bool = True
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
     inner: InnerSettings = InnerSettings()

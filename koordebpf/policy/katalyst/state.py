@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince
+from koordebpf.policy.katalyst.past import Past
 from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.records import EvictionRecord
 
 
 class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -26,12 +28,13 @@ class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class TopAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID."""
+    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID, with their records."""
 
     plugin: str
     scope: str
     top_n: int
     candidates: tuple[str, ...]
+    records: tuple[EvictionRecord, ...] = ()
 
 
 class RemoteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,3 +58,4 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     soft: tuple[Wanted, ...] = ()
     sent: Mapping[str, int] = {}  # of these, what was sent since, and when
     remote: RemoteRound = RemoteRound()
+    past: Past = Past()

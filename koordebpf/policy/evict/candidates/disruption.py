@@ -61,6 +61,12 @@ class Disruptions:
             answer = self._answers[pod.uid] = _answer(pod, self._by_namespace.get(pod.namespace, ()))
         return answer
 
+    def matching(self, pod: PodView) -> tuple[PodDisruptionBudget, ...]:
+        """Return those that select a pod, in any phase; none where nothing is known of them."""
+        if self._by_namespace is None or not pod.terms.labels:
+            return ()
+        return tuple(guard.pdb for guard in self._by_namespace.get(pod.namespace, ()) if guard.selects(pod))
+
 
 def _answer(pod: PodView, guards: Sequence[_Guard]) -> Disruption:
     if not guards or not pod.terms.labels or pod.is_terminating or pod.phase in _PAST_PDBS:
