@@ -89,7 +89,8 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     # The API server looks for new policies each second; each of them is waited for.
     until(lambda: "names no node" in refusal(lambda: evict(acts, one)), "the policy of evictions")
     until(lambda: "names no node" in refusal(lambda: record(acts, one)), "the policy of Events")
-    until(lambda: "names no node" in refusal(lambda: remove(acts, one)), "the policy of deletions")
+    # Of a pod that terminates already no policy is asked.
+    until(lambda: "names no node" in refusal(lambda: remove(acts, probe.pod(probe.here))), "the policy of deletions")
     marks = NodeMarks(acts._transport, probe.here)
     until(
         lambda: (
@@ -107,6 +108,10 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     acts = KubeActions(open_cluster(after.kubeconfig(None)), after.here)
     until(lambda: not refusal(lambda: evict(acts, after.pod(after.here))), "the end of the policies of evictions")
     until(lambda: not refusal(lambda: record(acts, after.pod(after.here))), "the end of the policy of Events")
+    until(
+        lambda: "names no node" not in refusal(lambda: remove(acts, after.pod(after.here))),
+        "the end of the policy of deletions",
+    )
     acts.close()
     after.close()
 
