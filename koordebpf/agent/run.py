@@ -200,7 +200,7 @@ def _open_agent(
         ladder=ladder,
         own=open_own_strategies(writer, stack),
         marking=open_node_marking(config, stack),
-        katalyst=open_katalyst(config, watch, loop.wake, stack),
+        katalyst=open_katalyst(config, watch, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
     )
     agent = Agent(config, parts)

@@ -7,20 +7,22 @@ import logging
 import threading
 from datetime import UTC, datetime
 from queue import Full, Queue
-from typing import Literal, Protocol
-
-import msgspec
+from typing import Protocol
 
 from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kube.clients.events import EventType
+from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
+from koordebpf.report.katalyst_events import killer_event, notice_event, overdue_event, released_event
+from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.repeat_filter import RepeatFilter
-from koordebpf.store.sink import AgentStopped, Event
+from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, NoticeEnded, ReleaseOverdue
 from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -29,16 +31,6 @@ _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a 
 _AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
 _CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
-
-
-class PodEvent(msgspec.Struct, frozen=True):
-    """A Warning on a pod."""
-
-    namespace: str
-    name: str
-    uid: str
-    reason: Literal["evictPodSuccess", "evictPodFail"]
-    message: str
 
 
 def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
@@ -68,12 +60,14 @@ class CreatesEvents(Protocol):
         name: str,
         uid: str,
         *,
-        reason: Literal["evictPodSuccess", "evictPodFail"],
+        reason: str,
         message: str,
         at: datetime,
         timeout_s: float,
+        kind: EventType = "Warning",
+        action: str | None = None,
     ) -> None:
-        """Record a Warning on a pod."""
+        """Record an Event on a pod."""
 
     def close(self) -> None:
         """Let requests that wait fail at once."""
@@ -101,9 +95,12 @@ class EventPoster:
 
     def post_outcome(self, victim: Victim, outcome: Outcome, now_ns: int, wall_s: float) -> None:
         """Queue the Event of an eviction that was tried; one that is refused twenty times is one piece of news."""
-        event = eviction_event(victim, outcome)
-        key = f"{outcome.uid}:{outcome.result.value}"
-        if event is not None and self._posted_before.say(key, event.message, now_ns) is not None:
+        if (event := eviction_event(victim, outcome)) is not None:
+            self.post_once(event, outcome.result.value, now_ns, wall_s)
+
+    def post_once(self, event: PodEvent, what: str, now_ns: int, wall_s: float) -> None:
+        """Queue an Event unless one that says the same of the pod was queued within the hour."""
+        if self._posted_before.say(f"{event.uid}:{what}", event.message, now_ns) is not None:
             self.post(event, wall_s)
 
     def close(self) -> None:
@@ -131,6 +128,8 @@ class EventPoster:
                     message=event.message,
                     at=at,
                     timeout_s=_TIMEOUT_S,
+                    kind=event.kind,
+                    action=event.action,
                 )
             except KubeError as error:
                 self.dropped += 1
@@ -143,21 +142,47 @@ class EventPoster:
 
 
 class EventSink:
-    """The sink of Kubernetes Events: one for each outcome of an eviction that was tried."""
+    """The sink of Kubernetes Events: one for each outcome of an eviction that was tried, and for each notice.
+
+    Pods that Katalyst's plugins ask for have Katalyst's Events, which also say how an eviction by the API server ends.
+    """
 
     name = "events"
-    takes = (OutcomeArrived, AgentStopped)
+    takes = (OutcomeArrived, MemoryReleased, ReleaseOverdue, NoticeEnded, AgentStopped)
 
     def __init__(self, poster: EventPoster, plans: OpenPlans, clock: Clock) -> None:
         self._poster = poster
         self._plans = plans
         self._clock = clock
+        self._created: dict[str, Victim] = {}  # evictions of Katalyst's plugins that the API server has accepted
 
     def publish(self, event: Event) -> None:
         """Queue an Event."""
         match event:
             case OutcomeArrived(outcome, now_ns):
                 if victim := self._plans.victim(outcome.uid):
-                    self._poster.post_outcome(victim, outcome, now_ns, self._clock.wall_s())
+                    self._arrived(victim, outcome, now_ns)
+            case MemoryReleased(entry, now_ns):
+                if victim := self._created.pop(entry.uid, None):
+                    self._post(released_event(victim), now_ns)
+            case ReleaseOverdue(entry, now_ns):
+                if victim := self._created.get(entry.uid):
+                    self._post(overdue_event(victim, entry.why), now_ns)
+            case NoticeEnded(notice, problem, now_ns, wall_s):
+                made = notice_event(notice, problem)
+                self._poster.post_once(made, f"{made.reason}:{notice.plugin}", now_ns, wall_s)
             case AgentStopped():
                 self._poster.close()
+
+    def _arrived(self, victim: Victim, outcome: Outcome, now_ns: int) -> None:
+        if self._plans.feature(outcome.uid) != GATE:
+            self._poster.post_outcome(victim, outcome, now_ns, self._clock.wall_s())
+        elif (made := killer_event(victim, outcome)) is not None:
+            if made.reason == "EvictCreated":
+                self._created[outcome.uid] = victim
+                if len(self._created) > _QUEUED:
+                    del self._created[next(iter(self._created))]
+            self._post(made, now_ns)
+
+    def _post(self, event: PodEvent, now_ns: int) -> None:
+        self._poster.post_once(event, event.reason, now_ns, self._clock.wall_s())

@@ -17,6 +17,7 @@ from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.events.records import OomKill
 from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.suppress.round import SuppressPlan
@@ -107,6 +108,15 @@ class SuppressionHeld(msgspec.Struct, frozen=True):
     now_ns: int
 
 
+class NoticeEnded(msgspec.Struct, frozen=True):
+    """A pod was notified of a soft eviction; with `problem` it could not be."""
+
+    notice: SoftNotice
+    problem: str | None
+    now_ns: int
+    wall_s: float
+
+
 class LadderLooked(msgspec.Struct, frozen=True):
     """One round of the ladder. `writes` counts attempts since the start, by file and result."""
 
@@ -164,6 +174,7 @@ Event = (
     | OomKilled
     | StallsCharged
     | SuppressionHeld
+    | NoticeEnded
     | LadderLooked
     | StrategiesHeld
     | ExemptCounted

@@ -309,3 +309,13 @@ def test_event_that_is_there_already_is_not_repeated(server: Server, actions: Ku
         actions.create_event("be", "p", "u", reason="evictPodFail", message="m", at=at, timeout_s=20)
     assert not caught.value.retry
     assert not isinstance(caught.value, KubeGone)
+
+
+def test_an_event_may_be_normal_and_say_what_was_done(server: Server, actions: KubeActions) -> None:
+    server.on(EVENTS, gives(201, {"kind": "Event"}))
+    at = datetime(2026, 11, 26, tzinfo=UTC)
+    actions.create_event(
+        "be", "p", "u", reason="EvictCreated", message="m", at=at, timeout_s=20, kind="Normal", action="Evicting"
+    )
+    event = json.loads(server.requests[0].body)
+    assert (event["type"], event["reason"], event["action"]) == ("Normal", "EvictCreated", "Evicting")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ class PodNotifier:
         self._folders = NoticeFolders(root)
         self._queue: Queue[Callable[[], None] | None] = Queue(_QUEUED)
         self._kept: frozenset[tuple[str, str]] | None = None
+        self._ended: deque[tuple[SoftNotice, str | None]] = deque(maxlen=_QUEUED)
         self._is_said = False
         self.sent = 0
         self.failed = 0
@@ -42,7 +44,15 @@ class PodNotifier:
     def notify(self, notice: SoftNotice) -> None:
         """Notify one pod. Does not wait."""
         if not self._put(lambda: self._notify(notice)):
+            self._ended.append((notice, "the disk has not taken the notices before it"))
             self.failed += 1
+
+    def take_ended(self) -> list[tuple[SoftNotice, str | None]]:
+        """Return the notices that ended since the last call, and why one failed; None: it was written."""
+        ended = []
+        while self._ended:
+            ended.append(self._ended.popleft())
+        return ended
 
     def close(self) -> None:
         """Stop the thread; one that hangs is left."""
@@ -70,8 +80,12 @@ class PodNotifier:
     def _notify(self, notice: SoftNotice) -> None:
         try:
             self._folders.notify(notice.namespace, notice.name, datetime.now(UTC).isoformat())
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            self._ended.append((notice, str(error)))
             self.failed += 1
             raise
+        self._ended.append((notice, None))
         self.sent += 1
-        _log.info("%s/%s is notified: %s asks it to leave: %s", *notice)
+        _log.info(
+            "%s/%s is notified: %s asks it to leave: %s", notice.namespace, notice.name, notice.plugin, notice.reason
+        )

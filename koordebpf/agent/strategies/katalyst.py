@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from koordebpf.policy.strategy import Decision
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import Measured
+from koordebpf.store.sink import NoticeEnded
 
 if TYPE_CHECKING:
     from koordebpf.act.taint.worker import Tainter
@@ -39,12 +41,14 @@ class Katalyst:
         tainter: Tainter | None,
         notifier: PodNotifier | None,
         outside: EvictionPlugins | None = None,
+        report: Callable[[NoticeEnded], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._collector = collector
         self._tainter = tainter
         self._notifier = notifier
         self._outside = outside
+        self._report = report
         self._measured: KatalystMeasured | None = None
         self._due_ns = 0  # of the next round, which needs all
 
@@ -79,15 +83,24 @@ class Katalyst:
             self._notifier.keep(made.listening)
             for notice in made.notices:
                 self._notifier.notify(notice)
+            for notice, problem in self._notifier.take_ended():
+                self._report(NoticeEnded(notice, problem, time.monotonic_ns(), time.time()))
         if self._tainter is not None:
             conditions = [each.condition for each in made.reported if each.condition.kind == "node"]
             self._tainter.wish(frozenset(taint for each in conditions for taint in taints_of(each.name, each.effects)))
 
 
 def open_katalyst(
-    config: AgentConfig, watch: NodeWatch, wake: Callable[[], None], stack: contextlib.ExitStack
+    config: AgentConfig,
+    watch: NodeWatch,
+    wake: Callable[[], None],
+    report: Callable[[NoticeEnded], None],
+    stack: contextlib.ExitStack,
 ) -> Katalyst | None:
-    """Return it where the feature gate is on; the stack closes what it reads. `wake` is for plugins outside."""
+    """Return it where the feature gate is on; the stack closes what it reads.
+
+    `wake` is called for plugins outside, and `report` takes what became of notices.
+    """
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
@@ -104,7 +117,7 @@ def open_katalyst(
         notifier = PodNotifier(Path(settings.notices))
         stack.callback(notifier.close)
     outside = _open_outside(config, settings, watch, wake, stack)
-    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier, outside)
+    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier, outside, report)
 
 
 # gRPC is imported only where plugins outside are looked for.

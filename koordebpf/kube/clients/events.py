@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+
+EventType = Literal["Normal", "Warning"]
 
 COMPONENT: Final = "koordebpf"
 MESSAGE_BYTES: Final = 1024  # what events.k8s.io/v1 allows; core/v1 sets no limit of its own
@@ -20,7 +22,7 @@ class Regarding(msgspec.Struct, frozen=True):
     uid: str
 
 
-def warning(
+def core_event(
     regarding: Regarding,
     *,
     reason: str,
@@ -29,8 +31,13 @@ def warning(
     host: str,
     count: int = 1,
     name: str | None = None,
+    kind: EventType = "Warning",
+    action: str | None = None,
 ) -> dict[str, Any]:
-    """Return a core/v1 Event of type Warning, in the namespace of its object. A message that is too long is cut."""
+    """Return a core/v1 Event in the namespace of its object. A message that is too long is cut.
+
+    `action` is what was done, in one word; None: the Event has none.
+    """
     stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     # As client-go names them: one for an object and a moment, so that a request sent twice is not recorded twice.
     by_moment = f"{regarding.name}.{int(at.timestamp() * 1_000_000_000):x}"
@@ -39,8 +46,9 @@ def warning(
         "kind": "Event",
         "metadata": {"name": name or by_moment, "namespace": regarding.namespace},
         "involvedObject": {"apiVersion": "v1", **msgspec.structs.asdict(regarding)},
-        "type": "Warning",
+        "type": kind,
         "reason": reason,
+        **({"action": action} if action else {}),
         "message": message.encode()[:MESSAGE_BYTES].decode(errors="ignore"),
         "source": {"component": COMPONENT, "host": host},
         "reportingComponent": COMPONENT,

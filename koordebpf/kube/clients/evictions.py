@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 
-from koordebpf.kube.clients.events import Regarding, warning
+from koordebpf.kube.clients.events import EventType, Regarding, core_event
 from koordebpf.kube.http.transport import Transport
 
 
@@ -58,19 +57,23 @@ class KubeActions:
         name: str,
         uid: str,
         *,
-        reason: Literal["evictPodSuccess", "evictPodFail"],
+        reason: str,
         message: str,
         at: datetime,
         timeout_s: float,
         count: int = 1,
+        kind: EventType = "Warning",
+        action: str | None = None,
     ) -> None:
-        """Record a Warning on a pod, seen by `kubectl describe`. A message that is too long is cut.
+        """Record an Event on a pod, seen by `kubectl describe`. A message that is too long is cut.
 
         Raises:  KubeError and its kin, as evict does. KubeGone: the namespace is gone. A repeated request answers
                  409 AlreadyExists: KubeError with `retry` false.
         """
         pod = Regarding("Pod", namespace, name, uid)
-        body = warning(pod, reason=reason, message=message, at=at, host=self._node_name, count=count)
+        body = core_event(
+            pod, reason=reason, message=message, at=at, host=self._node_name, count=count, kind=kind, action=action
+        )
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
         self._transport.post(path, msgspec.json.encode(body), resource="events", timeout_s=timeout_s)
 

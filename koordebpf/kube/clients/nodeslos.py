@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
-from koordebpf.kube.clients.events import Regarding, warning
+from koordebpf.kube.clients.events import Regarding, core_event
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
@@ -192,7 +192,7 @@ class NodeSLOWriter:
         regarding = Regarding("ConfigMap", meta.namespace, meta.name, meta.uid)
         # One name for a version and a reason: the next leader, who finds the same, does not say it again.
         name = f"{meta.name}.{meta.resourceVersion}.{reason.lower()}"
-        event = warning(regarding, reason=reason, message=message, at=at, host=self._identity, name=name)
+        event = core_event(regarding, reason=reason, message=message, at=at, host=self._identity, name=name)
         path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/events"
         self._transport.post(path, msgspec.json.encode(event), resource="events", timeout_s=_ANSWER_S)
 

@@ -48,6 +48,7 @@ class SoftNotice(NamedTuple):
     name: str
     plugin: str
     reason: str
+    uid: str
 
 
 class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
@@ -182,7 +183,7 @@ def _decision(
         conditions=tuple(f"{each.condition.name} is met" for each in state.conditions),
         wake_at_ns=min(wakes),
         notices=tuple(
-            SoftNotice(pod.namespace, pod.name, each.plugin, each.reason)
+            SoftNotice(pod.namespace, pod.name, each.plugin, each.reason, pod.uid)
             for each in (state.soft if requests is not None else ())
             if (pod := wants_notice.get(each.uid)) is not None
         ),

@@ -69,7 +69,17 @@ class Taken:
         self.events: list[tuple[str, str]] = []
 
     def create_event(
-        self, namespace: str, name: str, uid: str, *, reason: str, message: str, at: datetime, timeout_s: float
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        reason: str,
+        message: str,
+        at: datetime,
+        timeout_s: float,
+        kind: str = "Warning",
+        action: str | None = None,
     ) -> None:
         self.events.append((reason, message))
 

@@ -17,9 +17,10 @@ from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
-from koordebpf.report.events import EventPoster, PodEvent, eviction_event
+from koordebpf.report.events import EventPoster, eviction_event
 from koordebpf.report.log.json_log import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
+from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.sentences import outcome_sentence, tick_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
@@ -191,7 +192,17 @@ class Recorder:
         self.taken: list[tuple[str, str, datetime]] = []
 
     def create_event(
-        self, namespace: str, name: str, uid: str, *, reason: str, message: str, at: datetime, timeout_s: float
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        reason: str,
+        message: str,
+        at: datetime,
+        timeout_s: float,
+        kind: str = "Warning",
+        action: str | None = None,
     ) -> None:
         if name == "bad":
             raise KubeError("500")
