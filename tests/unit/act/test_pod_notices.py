@@ -30,10 +30,10 @@ def test_a_pod_finds_the_last_notice_alone(folders: NoticeFolders, tmp_path: Pat
 
 def test_a_thousand_notices_leave_no_file_open(folders: NoticeFolders) -> None:
     folders.notify("default", "web", "first")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(1000):
         folders.notify("default", "web", str(number))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_every_user_may_write_its_own_directory_and_none_the_root(folders: NoticeFolders, tmp_path: Path) -> None:

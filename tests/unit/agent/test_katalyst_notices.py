@@ -19,7 +19,7 @@ def test_a_notice_that_was_written_and_one_that_was_not_are_reported(tmp_path: P
     notifier, reported = PodNotifier(root), list[NoticeEnded]()
     # It measures nothing here.
     collector = cast("KatalystCollector", None)
-    katalyst = Katalyst(QUIET, collector, None, notifier, reported.append)
+    katalyst = Katalyst(QUIET, collector, None, notifier, report=reported.append)
     node = Node([kpod("listens", notice=True), kpod("other", notice=True)])
     node.answer(soft("p", "listens", "other"))
     try:
