@@ -26,7 +26,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.katalyst import open_katalyst
+from koordebpf.agent.strategies.katalyst import needs_cnr, open_katalyst
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
@@ -200,7 +200,7 @@ def _open_agent(
         ladder=ladder,
         own=open_own_strategies(writer, stack),
         marking=open_node_marking(config, stack),
-        katalyst=open_katalyst(config, watch, loop.wake, sinks.publish, stack),
+        katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
     )
     agent = Agent(config, parts)
@@ -344,6 +344,7 @@ def _open_source(config: AgentConfig) -> Source:
             config.node_name,
             may_be_evicted=has_victims,
             namespace_labels=asked_labels(exemptions),
+            with_cnr=needs_cnr(config),
         )
     from koordebpf.kube.http.transport import open_kubelet
     from koordebpf.kube.sources.kubelet import KubeletSource

@@ -5,12 +5,15 @@ from __future__ import annotations
 from koordebpf.collect.namespace_labels import NamespaceLabels
 from koordebpf.collect.spec_in_force import SpecInForce, parse_cluster_spec
 from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.cnr import CustomNodeResource
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capacity_bytes
 from koordebpf.state.cpu.view import allocatable_cpu
+from koordebpf.state.katalyst.cnr import cnr_of
+from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.view import NodeMeasure
 
@@ -54,6 +57,7 @@ class Known:
         self.uids: frozenset[str] = frozenset()
         self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
         self.topology: NodeResourceTopology | None = None
+        self.cnr: Cnr | None = None
         self.is_strict = strict
         self._spec = SpecInForce()
         self._labels = NamespaceLabels(labels_max_age_ns)
@@ -86,7 +90,7 @@ class Known:
 
     def learn(self, state: ClusterState) -> None:
         """Take over what a source says now. A pod that cannot be read is never evicted, with a sentence."""
-        self.reported = state
+        before, self.reported = self.reported, state
         of_pods: list[str] = []
         of_node: list[str] = []
         self.is_whole = self.is_whole or bool(state.synced_at_ns)
@@ -105,6 +109,9 @@ class Known:
         except ConfigError as error:
             of_node.append(f"{error}; the last good Node stays in force")
         self._spec.learn(state, keeps_deleted=self.is_strict)
+        of_cnr = self.problems_by_reason.get("CustomNodeResource", ())
+        if state.cnr is not (before.cnr if before else None):
+            self.cnr, of_cnr = _read_cnr(state.cnr)
         self.problems_by_reason = {
             "source": state.problems,
             "pods": tuple(of_pods),
@@ -112,6 +119,7 @@ class Known:
             "capacity": (self._capacity_doubt,) if self._capacity_doubt else (),
             "namespaces": (self._labels.problem,) if self._labels.problem else (),
             "NodeSLO": self._spec.problems,
+            "CustomNodeResource": of_cnr,
         }
 
     def capacity_bytes(self, measure: NodeMeasure) -> int:
@@ -134,3 +142,11 @@ class Known:
         problem = self._labels.problem
         self.problems_by_reason = {**self.problems_by_reason, "namespaces": (problem,) if problem else ()}
         return True
+
+
+# No last good one stays in force: a threshold of it evicts pods.
+def _read_cnr(written: CustomNodeResource | None) -> tuple[Cnr | None, tuple[str, ...]]:
+    try:
+        return (None if written is None else cnr_of(written)), ()
+    except ConfigError as error:
+        return None, (f"{error}; no plugin of Katalyst's judges the CustomNodeResource",)

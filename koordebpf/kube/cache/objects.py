@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.kube.cache.cnr import CustomNodeResource
+
 
 class OwnerReference(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """metav1.OwnerReference."""
@@ -224,6 +226,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     `namespaces` are those of this node's pods, for their labels; None: not read, or not needed.
     `namespaces_since_ns` is the last moment at which they were sure to be current; None: they are, as far as is known.
     `topology` is this node's NodeResourceTopology, where there is one.
+    `cnr` is this node's CustomNodeResource, where there is one; None: there is none, or it is not needed.
     `is_denied`: the server is there, and does not let this agent read the pods, or no longer what it could read before.
     `problems` are sentences on what could not be read; what is held beside them is the last good value.
     """
@@ -236,6 +239,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     slo_controller_config: dict[str, str] | None = None
     pdbs: tuple[PodDisruptionBudget, ...] | None = None
     topology: NodeResourceTopology | None = None
+    cnr: CustomNodeResource | None = None
     namespaces: tuple[Namespace, ...] | None = None
     namespaces_since_ns: int | None = None
     is_denied: bool = False

@@ -24,6 +24,7 @@ from koordebpf.kube.cache.store import (
     keep_raw,
 )
 from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.sources.cnr import CnrReflector
 from koordebpf.kube.sources.namespaces import NamespaceReflector
 from koordebpf.kube.sources.pdbs import PdbReflector
 
@@ -40,13 +41,14 @@ class ApiSource:
              only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them. So are namespaces, which are read only
-             where a setting selects by their labels.
+             where a setting selects by their labels, and CustomNodeResources, with `with_cnr`.
     Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),
              and 0 until pods and Node are known. Its age stays below Pace.silence_s (75 s) while the connection is
              healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign
              of life while their watch is not open: while it is, TCP and the server's own end of it bound their age.
              PodDisruptionBudgets are left out of it: the API server judges by its own, however old ours are. So is
-             NodeResourceTopology: no eviction depends on it, and kubelet's own file says most of it.
+             NodeResourceTopology: no eviction depends on it, and kubelet's own file says most of it. One whose watch of
+             CustomNodeResources is refused knows none.
     """
 
     name = "api"
@@ -58,10 +60,11 @@ class ApiSource:
         pace: Pace | None = None,
         may_be_evicted: Callable[[Pod], bool] = lambda _: True,
         namespace_labels: frozenset[str] | None = None,
+        with_cnr: bool = False,
     ) -> None:
         """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`.
 
-        Of namespaces `namespace_labels` are known; None: they are not read.
+        Of namespaces `namespace_labels` are known; None: they are not read. `with_cnr`: the CustomNodeResource is.
         """
         if not node_name or "," in node_name or "=" in node_name:
             raise ConfigError("node name", node_name, "must be the name of this node's Node object")
@@ -94,6 +97,7 @@ class ApiSource:
             may_be_absent=True,
         )
         self._topologies = self._reflect(topologies, decode_topology)
+        self._cnrs = CnrReflector(transport, node_name, self._combine, self._pace) if with_cnr else None
         self._namespaces: NamespaceReflector | None = None
         self._namespace_problems: tuple[str, ...] = ()
         if namespace_labels is not None:
@@ -133,7 +137,8 @@ class ApiSource:
             reflector.relist()
 
     def _beside(self) -> tuple[Reflector[Any], ...]:
-        return self._pdbs, self._topologies, *((self._namespaces,) if self._namespaces else ())
+        asked = (self._cnrs, self._namespaces)
+        return self._pdbs, self._topologies, *(each for each in asked if each is not None)
 
     def _reflect(self, resource: Resource, decode: Callable[[msgspec.Raw], T]) -> Reflector[T]:
         return Reflector(self._transport, resource, decode, self._combine, self._pace)
@@ -178,6 +183,7 @@ class ApiSource:
                 slo_controller_config=_only(self._config.view.objects) if self._config else None,
                 pdbs=self._pdbs_here(),
                 topology=_only(self._topologies.view.objects),
+                cnr=_only(self._cnrs.view.objects) if self._cnrs and not self._cnrs.view.is_denied else None,
                 namespaces=namespaces,
                 namespaces_since_ns=since_ns,
                 is_denied=pods.is_denied or any(view.is_denied and view.synced_at_ns for view in views),

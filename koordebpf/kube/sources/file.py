@@ -127,6 +127,7 @@ class FileSource:
             nodeslo=manifests.nodeslo,
             slo_controller_config=manifests.slo_controller_config,
             topology=manifests.topology,
+            cnr=manifests.cnr,
             namespaces=manifests.namespaces,
         )
 
@@ -145,4 +146,5 @@ def _manifests_of(state: ClusterState) -> Manifests:
         state.slo_controller_config,
         state.topology,
         state.namespaces,
+        state.cnr,
     )

@@ -9,13 +9,14 @@ import msgspec
 import yaml
 
 from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.cnr import CNR_VERSION, CustomNodeResource, bounded
 from koordebpf.kube.cache.objects import ConfigMap, Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
 CONFIG_NAME: Final = "slo-controller-config"
 NODESLO_VERSION: Final = "slo.koordinator.sh/v1alpha1"
 TOPOLOGY_VERSION: Final = "topology.node.k8s.io/v1alpha1"
 _KINDS: Final = (
-    "must be Pod, Node, NodeSLO, NodeResourceTopology, PodDisruptionBudget, Namespace,"
+    "must be Pod, Node, NodeSLO, NodeResourceTopology, CustomNodeResource, PodDisruptionBudget, Namespace,"
     " ConfigMap slo-controller-config or a List of them"
 )
 
@@ -33,6 +34,7 @@ class Manifests(msgspec.Struct, frozen=True):
     slo_controller_config: dict[str, str] | None = None
     topology: NodeResourceTopology | None = None
     namespaces: tuple[Namespace, ...] | None = None  # for their labels
+    cnr: CustomNodeResource | None = None
 
 
 _MAX_DEPTH = 1000  # libyaml's own limit from 0.2.6 on
@@ -76,7 +78,7 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
 
     Raises:  ConfigError: a file is neither YAML nor JSON, an object has a wrong type or an unknown kind, a pod has
              no UID or the same as another, a PodDisruptionBudget or Namespace the name of another, or there are two
-             Nodes, NodeSLOs, NodeResourceTopologies or ConfigMaps.
+             Nodes, NodeSLOs, NodeResourceTopologies, CustomNodeResources or ConfigMaps.
     Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
     found = _Found()
@@ -111,6 +113,8 @@ class _Found:
                 self._keep_single("NodeSLO", place, _raw(place, document))
             case "NodeResourceTopology", str(version) if version == TOPOLOGY_VERSION:
                 self._keep_single("NodeResourceTopology", place, _convert(place, document, NodeResourceTopology))
+            case "CustomNodeResource", str(version) if version == CNR_VERSION:
+                self._keep_single("CustomNodeResource", place, _convert_cnr(place, document))
             case "ConfigMap", "v1":
                 meta = document.get("metadata")
                 name = meta.get("name") if isinstance(meta, dict) else meta
@@ -146,6 +150,7 @@ class _Found:
             slo_controller_config=single.get("ConfigMap"),
             topology=single.get("NodeResourceTopology"),
             namespaces=tuple(each for _, each in self._namespaces.values()) or None,
+            cnr=single.get("CustomNodeResource"),
         )
 
 
@@ -209,6 +214,13 @@ def _convert(place: str, document: dict[str, Any], kind: type[T]) -> T:
     except msgspec.ValidationError as e:
         name = document.get("metadata") or {}
         raise ConfigError(place, name.get("name") if isinstance(name, dict) else name, str(e)) from e
+
+
+def _convert_cnr(place: str, document: dict[str, Any]) -> CustomNodeResource:
+    try:
+        return bounded(_convert(place, document, CustomNodeResource))
+    except (msgspec.ValidationError, RecursionError) as e:
+        raise ConfigError(place, "CustomNodeResource", str(e)) from e
 
 
 def _raw(place: str, document: dict[str, Any]) -> msgspec.Raw:

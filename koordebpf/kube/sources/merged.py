@@ -46,6 +46,7 @@ class MergedSource:
             slo_controller_config=rest.slo_controller_config,
             pdbs=rest.pdbs,
             topology=rest.topology,
+            cnr=rest.cnr,
             namespaces=rest.namespaces,
             namespaces_since_ns=rest.namespaces_since_ns,
             problems=(*pods.problems, *rest.problems),

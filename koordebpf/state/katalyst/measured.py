@@ -42,10 +42,26 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     stolen_pages: int | None = None
 
 
+class CnrZone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A topology zone of the CustomNodeResource: what it has to give, and what of that pods have.
+
+    `allocations` are by consumer, which is namespace/name/uid of a pod; of resources that plugins judge.
+    """
+
+    name: str
+    allocatable: Mapping[str, int] = {}
+    allocations: Mapping[str, Mapping[str, int]] = {}
+
+
 class Cnr(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What this node's CustomNodeResource has to give to reclaimed pods, by resource; amounts rounded up."""
+    """What this node's CustomNodeResource has to give to reclaimed pods, by resource; amounts rounded up.
+
+    `numa` and `nics` are its zones of these types, by name.
+    """
 
     allocatable: Mapping[str, int] = {}
+    numa: tuple[CnrZone, ...] = ()
+    nics: tuple[CnrZone, ...] = ()
 
 
 class RemoteAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,11 +75,13 @@ class RemoteAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that Katalyst's manager and the plugins inside decide from, beside the view.
 
+    `links` say which NICs of the CustomNodeResource have a link, by name; one that is left out was not seen.
     `remote_plugins` are the names of those outside that are registered.
     """
 
     system: SystemMemory | None = None
     numa: tuple[NumaMemory, ...] | None = None
     cnr: Cnr | None = None
+    links: Mapping[str, bool] = {}
     remote_plugins: tuple[str, ...] = ()
     remote: RemoteAnswers | None = None

@@ -23,9 +23,9 @@ from koordebpf.state.pods.requests import (
     NATIVE_CPU,
     NATIVE_MEMORY,
     cpu_requests,
+    katalyst_requests,
     memory_requests,
     native_memory_of_every_container,
-    reclaimed_requests,
 )
 from koordebpf.state.pods.terms import PodTerms
 
@@ -151,7 +151,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         labels=labels or {},
         annotations=annotations or {},
         native_memory_request_bytes=native_memory_of_every_container(pod),
-        reclaimed_requests=reclaimed_requests(pod),
+        katalyst_requests=katalyst_requests(pod),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
     )

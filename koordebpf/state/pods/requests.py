@@ -17,11 +17,12 @@ MEMORY_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_MEMORY, "koord-mid": M
 NATIVE_CPU = "cpu"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 MID_CPU = "kubernetes.io/mid-cpu"
-# Of Katalyst; the first one counts millicpu. Source: katalyst-api pkg/consts/resource.go.
+# Of Katalyst; the first one counts millicpu, the last one Mbit/s. Source: katalyst-api pkg/consts/resource.go.
 RECLAIMED_CPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 RECLAIMED_MEMORY = "resource.katalyst.kubewharf.io/reclaimed_memory"
 RECLAIMED_RESOURCES = (RECLAIMED_CPU, RECLAIMED_MEMORY)
-_RECLAIMED = frozenset(RECLAIMED_RESOURCES)
+NET_BANDWIDTH = "resource.katalyst.kubewharf.io/net_bandwidth"
+KATALYST_RESOURCES = frozenset({*RECLAIMED_RESOURCES, NET_BANDWIDTH})
 CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
 CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
 
@@ -94,25 +95,25 @@ def native_memory_of_every_container(pod: Pod) -> int | None:
     return total or None
 
 
-def reclaimed_requests(pod: Pod) -> dict[str, int]:
-    """Return what the pod requests of Katalyst's reclaimed resources, by resource, as native ones are counted.
+def katalyst_requests(pod: Pod) -> dict[str, int]:
+    """Return what the pod requests of Katalyst's resources, by resource, as native ones are counted.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
-    if not _names_reclaimed(pod):
+    if not _names_any(pod):
         return {}
-    amounts = {resource: _native(pod, resource, quantity_bytes) for resource in RECLAIMED_RESOURCES}
+    amounts = {resource: _native(pod, resource, quantity_bytes) for resource in sorted(KATALYST_RESOURCES)}
     return {resource: amount for resource, amount in amounts.items() if amount}
 
 
 # Most pods name none: to add them up takes ten times as long.
-def _names_reclaimed(pod: Pod) -> bool:
+def _names_any(pod: Pod) -> bool:
     for container in (*pod.spec.containers, *(pod.spec.initContainers or ())):
         if (resources := container.resources) is not None:
             for written in (resources.requests, resources.limits):
-                if written and not _RECLAIMED.isdisjoint(written):
+                if written and not KATALYST_RESOURCES.isdisjoint(written):
                     return True
-    return not _RECLAIMED.isdisjoint(pod.spec.overhead or ())
+    return not KATALYST_RESOURCES.isdisjoint(pod.spec.overhead or ())
 
 
 def _native(pod: Pod, resource: str, amount: Amount) -> int:
