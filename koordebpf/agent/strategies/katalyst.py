@@ -12,6 +12,9 @@ from msgspec.structs import replace
 
 from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.measuring import Measuring
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.inner import INNER
@@ -38,6 +41,7 @@ class Katalyst:
         self,
         settings: KatalystSettings,
         collector: KatalystCollector,
+        known: Known,
         tainter: Tainter | None,
         notifier: PodNotifier | None,
         outside: EvictionPlugins | None = None,
@@ -45,6 +49,7 @@ class Katalyst:
     ) -> None:
         self._settings = settings
         self._collector = collector
+        self._known = known
         self._tainter = tainter
         self._notifier = notifier
         self._outside = outside
@@ -55,6 +60,9 @@ class Katalyst:
     def measure(self, measured: Measured) -> KatalystMeasured:
         """Return what the manager decides from beside what was measured of node and pods."""
         found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
+        cnr = self._known.cnr
+        links = links_of(cnr) if cnr is not None and self._settings.inner.network.is_on else {}
+        found = replace(found, cnr=cnr, links=links)
         if self._outside is not None:
             names, answers = self._outside.take()
             found = replace(found, remote_plugins=names, remote=answers)
@@ -90,9 +98,14 @@ class Katalyst:
             self._tainter.wish(frozenset(taint for each in conditions for taint in taints_of(each.name, each.effects)))
 
 
+def needs_cnr(config: AgentConfig) -> bool:
+    """Tell whether this node's CustomNodeResource is to be read: a watch, and a right, that no other feature needs."""
+    return config.feature_gates.get(GATE, False)
+
+
 def open_katalyst(
     config: AgentConfig,
-    watch: NodeWatch,
+    measuring: Measuring,
     wake: Callable[[], None],
     report: Callable[[NoticeEnded], None],
     stack: contextlib.ExitStack,
@@ -107,7 +120,7 @@ def open_katalyst(
     inner = settings.inner
     collector = stack.enter_context(
         KatalystCollector(
-            watch,
+            measuring.watch,
             lambda numa: are_short(numa, inner.numaMemory),
             counts_steals=inner.systemMemory.kswapd_pages is not None,
         )
@@ -116,8 +129,8 @@ def open_katalyst(
     if config.enforce and settings.notices:
         notifier = PodNotifier(Path(settings.notices))
         stack.callback(notifier.close)
-    outside = _open_outside(config, settings, watch, wake, stack)
-    return Katalyst(settings, collector, _open_tainter(config, settings, stack), notifier, outside, report)
+    outside = _open_outside(config, settings, measuring.watch, wake, stack)
+    return Katalyst(settings, collector, measuring.known, _open_tainter(config, settings, stack), notifier, outside, report)
 
 
 # gRPC is imported only where plugins outside are looked for.

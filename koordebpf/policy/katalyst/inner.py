@@ -9,14 +9,18 @@ import msgspec
 
 from koordebpf.policy.katalyst.clocks import MetSince, is_actionable
 from koordebpf.policy.katalyst.plugin import InnerPlugin, Seen
+from koordebpf.policy.katalyst.plugins.network import NETWORK
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, are_critical
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED
+from koordebpf.policy.katalyst.plugins.reclaimed_numa import RECLAIMED_NUMA
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, is_below
 from koordebpf.state.katalyst.answers import PluginAnswer
 
 INNER: Mapping[str, InnerPlugin[Any, Any]] = {
+    "network": NETWORK,
     "numaMemory": NUMA_MEMORY,
+    "reclaimedNuma": RECLAIMED_NUMA,
     "reclaimedResources": RECLAIMED,
     "rssOveruse": RSS_OVERUSE,
     "systemMemory": SYSTEM_MEMORY,

@@ -78,7 +78,7 @@ def gather(
             elif is_forced:
                 forced[wanted.uid] = _joined(forced.get(wanted.uid), wanted)
             else:
-                soft[wanted.uid] = msgspec.structs.replace(wanted, grace_s=None)
+                soft[wanted.uid] = wanted
     soft = {uid: wanted for uid, wanted in soft.items() if uid not in forced}
     return Requests(forced, soft, tuple(counted), tuple(refused))
 
@@ -117,8 +117,10 @@ def _wanted_by(answer: PluginAnswer, clocks: Mapping[str, MetSince], now_ns: int
     if threshold is None or answer.top is None or not is_actionable(answer, clocks, now_ns):
         return
     reason = threshold_reason(answer.plugin, threshold)
+    is_hard = threshold.met == "hard"
+    grace_s = answer.top.grace_s if is_hard else None  # as in Katalyst: a soft threshold leaves a pod its own
     for uid in answer.top.uids:
-        yield threshold.met == "hard", Wanted(uid, answer.plugin, threshold.scope, reason, answer.top.grace_s)
+        yield is_hard, Wanted(uid, answer.plugin, threshold.scope, reason, grace_s)
 
 
 def _refusal(wanted: Wanted, candidates: Collection[str]) -> tuple[str, str] | None:

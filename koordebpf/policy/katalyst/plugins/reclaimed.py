@@ -5,7 +5,7 @@ Source: katalyst-core pkg/agent/evictionmanager/plugin/resource/{resources,recla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,11 +18,12 @@ from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import NS_PER_S
 
+Amount = Callable[[KatalystPod], int]
 Factor = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class ReclaimedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When reclaimed pods request too much.
+    """When reclaimed pods request too much: of the node, or of a NUMA node, each in its own section.
 
     `is_on`        what they request is judged. Why on: Katalyst's eviction-plugins * has it.
     `cpu_factor`   of the CPU that the CNR has to give. Why 5: Katalyst's.
@@ -69,8 +70,8 @@ class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
         if found is None:
             return TopPods(()), state
         pods = [each for each in seen.candidates if each.is_reclaimed]
-        chosen = largest(pods, found.scope, top_n) if found.met == "hard" else above(pods, found.scope, found.value)
-        return TopPods(tuple(each.pod.uid for each in chosen), settings.grace_seconds), state
+        amount = _amount_of(found.scope)
+        return TopPods(chosen_for(found, pods, amount, top_n), settings.grace_seconds), state
 
 
 RECLAIMED = ReclaimedPlugin()
@@ -90,7 +91,7 @@ def requested(pods: Iterable[KatalystPod]) -> dict[str, int]:
     """Return what pods request together, by resource."""
     sums: dict[str, int] = {}
     for each in pods:
-        for resource, amount in each.pod.terms.reclaimed_requests.items():
+        for resource, amount in each.pod.terms.katalyst_requests.items():
             sums[resource] = sums.get(resource, 0) + amount
     return sums
 
@@ -112,23 +113,36 @@ def over(
     return None
 
 
-def largest(pods: Iterable[KatalystPod], resource: str, top_n: int) -> list[KatalystPod]:
-    """Return the pods that request the most of a resource."""
-    ordered = sorted(pods, key=lambda each: (-_amount(each, resource), each.pod.namespace, each.pod.name, each.pod.uid))
-    return ordered[:top_n] if top_n else ordered
+def chosen_for(threshold: Threshold, pods: Iterable[KatalystPod], amount: Amount, top_n: int) -> tuple[str, ...]:
+    """Return the UIDs of the pods that request the most; for a soft threshold of those to notify.
+
+    Args:
+        threshold: which is met.
+        pods: to choose from.
+        amount: what a pod requests of the resource that is short.
+        top_n: at most so many for a hard threshold; 0: all.
+    """
+    if threshold.met == "hard":
+        ordered = _largest(pods, amount)
+        return tuple(each.pod.uid for each in (ordered[:top_n] if top_n else ordered))
+    return tuple(each.pod.uid for each in _above(pods, amount, threshold.value))
 
 
-def above(pods: Iterable[KatalystPod], resource: str, limit: float) -> list[KatalystPod]:
-    """Return the pods to notify: of those that want a notice the largest, which do not fit below the limit."""
-    ordered = largest((each for each in pods if each.wants_notice), resource, 0)
+def _largest(pods: Iterable[KatalystPod], amount: Amount) -> list[KatalystPod]:
+    return sorted(pods, key=lambda each: (-amount(each), each.pod.namespace, each.pod.name, each.pod.uid))
+
+
+# Of the pods that want a notice the largest, which do not fit below the limit.
+def _above(pods: Iterable[KatalystPod], amount: Amount, limit: float) -> list[KatalystPod]:
+    ordered = _largest((each for each in pods if each.wants_notice), amount)
     fitting, kept = 0, 0
     for each in reversed(ordered):
-        fitting += _amount(each, resource)
+        fitting += amount(each)
         if fitting >= limit:
             break
         kept += 1
     return ordered[: max(len(ordered) - kept, 1)]
 
 
-def _amount(each: KatalystPod, resource: str) -> int:
-    return each.pod.terms.reclaimed_requests.get(resource, 0)
+def _amount_of(resource: str) -> Amount:
+    return lambda each: each.pod.terms.katalyst_requests.get(resource, 0)
