@@ -302,6 +302,7 @@ class Cluster:
         self.configmaps = Collection("/api/v1/namespaces/koordinator-system/configmaps")
         self.pdbs = Collection("/apis/policy/v1/poddisruptionbudgets")
         self.topologies = Collection("/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies")
+        self.cnrs = Collection("/apis/node.katalyst.kubewharf.io/v1alpha1/customnoderesources")
         self.namespaces = Collection("/api/v1/namespaces")
         # What is asked of one namespace is answered with what is there.
         for namespace in ("be", "default"):
@@ -313,6 +314,7 @@ class Cluster:
             self.configmaps,
             self.pdbs,
             self.topologies,
+            self.cnrs,
             self.namespaces,
         ):
             server.on(collection.path, collection.reply)

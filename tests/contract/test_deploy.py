@@ -31,13 +31,15 @@ ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
 POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"
+KATALYST = DEPLOY / "components/katalyst/rbac.yaml"
 ASKING_WITH_A_COMPONENT = {
-    "clients/taints.py": NODE_MARK,
-    "sources/namespaces.py": NAMESPACE_LABELS,
-    "clients/deletions.py": POD_DELETION,
+    NODE_MARK: ("clients/taints.py",),
+    NAMESPACE_LABELS: ("sources/namespaces.py",),
+    POD_DELETION: ("clients/deletions.py",),
+    KATALYST: ("sources/cnr.py", "clients/cnr_taints.py"),
 }
-ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT.values())
-_METHODS = {"post": "create", "put": "update", "patch": "patch", "delete": "delete"}
+ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT)
+_METHODS = {"post": "create", "put": "update", "patch": "patch", "apply": "patch", "delete": "delete"}
 
 
 def requests_of(path: Path) -> Iterator[tuple[str, str]]:
@@ -81,14 +83,15 @@ class TestRights:
         assert asked
         assert Rules(account).granted() == asked
 
-    @pytest.mark.parametrize(("module", "path"), ASKING_WITH_A_COMPONENT.items())
-    def test_a_component_gives_what_its_code_asks_for(self, module: str, path: Path) -> None:
-        asked = set(requests_of(KUBE / module))
+    @pytest.mark.parametrize("path", ASKING_WITH_A_COMPONENT, ids=lambda path: path.parent.name)
+    def test_a_component_gives_what_its_code_asks_for(self, path: Path) -> None:
+        asked = {pair for name in ASKING_WITH_A_COMPONENT[path] for pair in requests_of(KUBE / name)}
         assert asked
         assert Rules("koordebpf-agent", path=path).granted() == asked
 
     def test_no_other_module_asks(self) -> None:
-        known = {name for names in ASKING.values() for name in names} | ASKING_OTHERS | set(ASKING_WITH_A_COMPONENT)
+        with_rights = (*ASKING.values(), *ASKING_WITH_A_COMPONENT.values())
+        known = {name for names in with_rights for name in names} | ASKING_OTHERS
         asking = {str(path.relative_to(KUBE)) for path in KUBE.rglob("*.py") if set(requests_of(path))}
         assert asking == known
 

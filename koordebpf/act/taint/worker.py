@@ -15,7 +15,7 @@ from koordebpf.kube.http.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
+TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
 _CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
 _FIRST_S, _CAP_S = 0.2, 30.0
 # Why 10 s to 10 min: roles do not change under pressure, but a server that has just started says 403 for a second.
@@ -137,7 +137,7 @@ class NodeWorker(abc.ABC, Generic[W]):
         except KubeError as error:
             _log.warning("%s: %s", self.doing(wish), error)
             asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
-            return asked_s or self._backoff.next_s()
+            return asked_s or (self._backoff if error.retry else self._denied).next_s()
         except Exception:  # without the thread the mark would stay
             _log.exception("%s", self.doing(wish))
             return self._denied.next_s()
@@ -160,8 +160,8 @@ class NodeMarker(NodeWorker[bool]):
     def make(self, wish: bool, at: datetime) -> bool:
         """As `NodeWorker.make`."""
         if wish:
-            return self._marks.put(self._mark, at=at, timeout_s=_TIMEOUT_S)
-        return self._marks.remove(timeout_s=_TIMEOUT_S)
+            return self._marks.put(self._mark, at=at, timeout_s=TIMEOUT_S)
+        return self._marks.remove(timeout_s=TIMEOUT_S)
 
     def doing(self, wish: bool) -> str:
         """As `NodeWorker.doing`."""
@@ -203,7 +203,7 @@ class Tainter(NodeWorker[Taints]):
 
     def make(self, wish: Taints, at: datetime) -> bool:
         """As `NodeWorker.make`."""
-        return self._taints.set_to(wish, timeout_s=_TIMEOUT_S)
+        return self._taints.set_to(wish, timeout_s=TIMEOUT_S)
 
     def doing(self, wish: Taints) -> str:
         """As `NodeWorker.doing`."""

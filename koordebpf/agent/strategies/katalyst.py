@@ -24,14 +24,17 @@ from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
-from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
+from koordebpf.slo.katalyst.taints import TAINT_PREFIX, cnr_taints_of, taints_of
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import Measured
 from koordebpf.store.sink import NoticeEnded
 
 if TYPE_CHECKING:
+    from koordebpf.act.taint.cnr import CnrTainter
     from koordebpf.act.taint.worker import Tainter
     from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
+
+    Tainters = tuple[Tainter, CnrTainter]  # of the Node and of the CustomNodeResource
 
 
 class Katalyst:
@@ -42,7 +45,7 @@ class Katalyst:
         settings: KatalystSettings,
         collector: KatalystCollector,
         known: Known,
-        tainter: Tainter | None,
+        tainters: Tainters | None,
         notifier: PodNotifier | None,
         outside: EvictionPlugins | None = None,
         report: Callable[[NoticeEnded], None] = lambda _: None,
@@ -50,7 +53,7 @@ class Katalyst:
         self._settings = settings
         self._collector = collector
         self._known = known
-        self._tainter = tainter
+        self._tainters = tainters
         self._notifier = notifier
         self._outside = outside
         self._report = report
@@ -79,7 +82,7 @@ class Katalyst:
         return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]]) -> None:
-        """Notify pods, taint the node by what the decision reports, and note when the next round is due."""
+        """Notify pods, set the taints that the decision reports, and note when the next round is due."""
         made = decisions.get(KATALYST_EVICTION.name)
         if not isinstance(made, KatalystDecision):
             return
@@ -93,9 +96,12 @@ class Katalyst:
                 self._notifier.notify(notice)
             for notice, problem in self._notifier.take_ended():
                 self._report(NoticeEnded(notice, problem, time.monotonic_ns(), time.time()))
-        if self._tainter is not None:
-            conditions = [each.condition for each in made.reported if each.condition.kind == "node"]
-            self._tainter.wish(frozenset(taint for each in conditions for taint in taints_of(each.name, each.effects)))
+        if self._tainters is not None:
+            of_node = [each.condition for each in made.reported if each.condition.kind == "node"]
+            of_cnr = [each.condition for each in made.reported if each.condition.kind == "cnr"]
+            node, cnr = self._tainters
+            node.wish(frozenset(taint for each in of_node for taint in taints_of(each.name, each.effects)))
+            cnr.wish(frozenset(taint for each in of_cnr for taint in cnr_taints_of(each.name, each.effects)))
 
 
 def needs_cnr(config: AgentConfig) -> bool:
@@ -130,7 +136,7 @@ def open_katalyst(
         notifier = PodNotifier(Path(settings.notices))
         stack.callback(notifier.close)
     outside = _open_outside(config, settings, measuring.watch, wake, stack)
-    return Katalyst(settings, collector, measuring.known, _open_tainter(config, settings, stack), notifier, outside, report)
+    return Katalyst(settings, collector, measuring.known, _open_tainters(config, settings, stack), notifier, outside, report)
 
 
 # gRPC is imported only where plugins outside are looked for.
@@ -150,13 +156,17 @@ def _open_outside(
 
 
 # urllib3 is imported only where something talks to an API server.
-def _open_tainter(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainter | None:
+def _open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainters | None:
     if not settings.taints or not config.enforce or config.source == "file" or config.node_name is None:
         return None
+    from koordebpf.act.taint.cnr import CnrTainter
     from koordebpf.act.taint.worker import Tainter
+    from koordebpf.kube.clients.cnr_taints import CnrTaints
     from koordebpf.kube.clients.katalyst_taints import KatalystTaints
     from koordebpf.kube.http.transport import open_cluster
 
     tainter = Tainter(KatalystTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
     stack.callback(tainter.close)
-    return tainter
+    cnr_tainter = CnrTainter(CnrTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
+    stack.callback(cnr_tainter.close)
+    return tainter, cnr_tainter

@@ -40,6 +40,7 @@ _KEPT_CONNECTIONS: Final = 16  # of one server: each watch has one, and what act
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where kubelet mounts it
 _JSON: Final = "application/json"
 _CONTENT_TYPES: Final = {"PATCH": "application/strategic-merge-patch+json"}
+_APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 
 class Transport:
@@ -102,6 +103,17 @@ class Transport:
         """
         return self._exchange("DELETE", path, None, body, "delete", resource, timeout_s)
 
+    def apply(self, path: str, body: bytes, *, manager: str, resource: str, timeout_s: float) -> bytes:
+        """Return the body of a successful answer to a server-side apply, which takes over the fields in it.
+
+        What `manager` has applied before and is not in it is removed. A field that the resource does not have is
+        refused, and not dropped.
+
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeConflict: uid or resourceVersion in it is an old one.
+        """
+        query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
+        return self._exchange("PATCH", path, query, body, "patch", resource, timeout_s, content_type=_APPLY)
+
     @contextlib.contextmanager
     def lines(
         self,
@@ -158,12 +170,20 @@ class Transport:
         timeout_s: float,
         max_bytes: int = MAX_BODY_BYTES,
         accept: str = _JSON,
+        content_type: str | None = None,
     ) -> bytes:
         what = f"{verb} {resource}"
         deadline = time.monotonic() + timeout_s
         with self._wires.within(timeout_s) as limit, self._worded(what, limit):
             response = self._open(
-                method, path, query, body, connect_s=min(CONNECT_S, timeout_s), read_s=timeout_s, accept=accept
+                method,
+                path,
+                query,
+                body,
+                connect_s=min(CONNECT_S, timeout_s),
+                read_s=timeout_s,
+                accept=accept,
+                content_type=content_type,
             )
             try:
                 answer = _read(response, deadline, what, max_bytes)
@@ -181,6 +201,7 @@ class Transport:
         path: str,
         query: Mapping[str, str] | None,
         body: bytes | None,
+        content_type: str | None = None,
         *,
         connect_s: float,
         read_s: float,
@@ -188,7 +209,7 @@ class Transport:
     ) -> BaseHTTPResponse:
         headers = {"Accept": accept, "User-Agent": "koordebpf"}
         if body is not None:
-            headers["Content-Type"] = _CONTENT_TYPES.get(method, _JSON)
+            headers["Content-Type"] = content_type or _CONTENT_TYPES.get(method, _JSON)
         with self._authorizing:
             headers.update(self._authorize())
         return self._pool.request(
