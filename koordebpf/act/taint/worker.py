@@ -56,6 +56,7 @@ class NodeWorker(abc.ABC, Generic[W]):
         self._wish = nothing
         self._is: W | None = None  # as the Node was made; None: a predecessor may have left anything
         self._was_refused = False
+        self._said: str | None = None  # why the last try failed, so that the next one does not say it again
         self._is_closing = False
         self._is_late = False
         self._backoff = Backoff(_FIRST_S, _CAP_S)
@@ -135,7 +136,9 @@ class NodeWorker(abc.ABC, Generic[W]):
         except KubeConflict:
             return self._backoff.next_s()  # another wrote first, which is no news: the next try looks again
         except KubeError as error:
-            _log.warning("%s: %s", self.doing(wish), error)
+            if str(error) != self._said:
+                _log.warning("%s: %s", self.doing(wish), error)
+            self._said = str(error)
             asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
             return asked_s or (self._backoff if error.retry else self._denied).next_s()
         except Exception:  # without the thread the mark would stay
@@ -143,7 +146,7 @@ class NodeWorker(abc.ABC, Generic[W]):
             return self._denied.next_s()
         if has_changed:
             _log.info("%s", self.done(wish, is_first=self._is is None))
-        self._was_refused = False
+        self._was_refused, self._said = False, None
         self._backoff.reset()
         self._denied.reset()
         return None

@@ -94,11 +94,11 @@ class CnrTaints:
         time = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         after = [each for each in taints if _identity(each) not in removed]
         after += [_taint(each, time) for each in added]
-        applied = self._apply(found.metadata, {"annotations": {OWNED: text}}, {"taints": after}, timeout_s)
+        applied = self._apply(found.metadata, {"annotations": {OWNED: text}}, after, timeout_s)
         if not text:
-            # What was applied and is left out now is removed, and belongs to no manager any more. A list in which
-            # others have entries has to stay in it.
-            self._apply(applied.metadata, {}, {"taints": after} if after else {}, timeout_s)
+            # What was applied and is left out now is removed. The list stays in it, with the entries of others: left
+            # out it would go with them, or leave `spec` as null, which the definition does not take.
+            self._apply(applied.metadata, {}, after, timeout_s)
         return True
 
     def _read(self, timeout_s: float) -> _Cnr:
@@ -106,10 +106,10 @@ class CnrTaints:
         return _decode(body)
 
     # The UID keeps it from being made where it was deleted meanwhile, and the version from a list that has changed.
-    def _apply(self, of: _Meta, metadata: Mapping[str, Any], spec: Mapping[str, Any], timeout_s: float) -> _Cnr:
+    def _apply(self, of: _Meta, metadata: Mapping[str, Any], taints: list[dict[str, Any]], timeout_s: float) -> _Cnr:
         named = {"name": self.node_name, "uid": of.uid, "resourceVersion": of.resourceVersion, **metadata}
         change = {"apiVersion": CNR_VERSION, "kind": "CustomNodeResource", "metadata": named}
-        body = msgspec.json.encode({**change, "spec": spec} if spec else change)
+        body = msgspec.json.encode({**change, "spec": {"taints": taints}})
         answer = self._transport.apply(
             self._path, body, manager=MANAGER, resource="customnoderesources", timeout_s=timeout_s
         )

@@ -106,12 +106,11 @@ class Transport:
     def apply(self, path: str, body: bytes, *, manager: str, resource: str, timeout_s: float) -> bytes:
         """Return the body of a successful answer to a server-side apply, which takes over the fields in it.
 
-        What `manager` has applied before and is not in it is removed. A field that the resource does not have is
-        refused, and not dropped.
+        What `manager` has applied before and is not in it is removed. A field that is not in the schema is refused.
 
         Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeConflict: uid or resourceVersion in it is an old one.
         """
-        query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
+        query = {"fieldManager": manager, "force": "true"}
         return self._exchange("PATCH", path, query, body, "patch", resource, timeout_s, content_type=_APPLY)
 
     @contextlib.contextmanager
