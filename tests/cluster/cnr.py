@@ -16,7 +16,7 @@ _TEXT: Object = {"type": "string"}
 
 
 def definition(*, taints_have_levels: bool = True) -> Object:
-    """Return the definition as its Go type has it: `taints` is a list of no keys. Older ones have no QoS level there."""
+    """Return the definition as its Go type has it: `taints` is a list without keys. Older ones lack levels."""
     group, version = CNR_VERSION.split("/")
     taint: dict[str, Any] = {
         "type": "object",

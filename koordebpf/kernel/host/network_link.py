@@ -36,5 +36,5 @@ def has_link(name: str, net: Path = NET) -> bool | None:
 def _read(path: Path) -> str | None:
     try:
         return read_kernel_file(path).text.strip()
-    except (OSError, CgroupGone, KernelFileError, UnicodeDecodeError):
+    except (OSError, CgroupGone, KernelFileError, ValueError):  # ValueError: a name that is no path, or no text
         return None
