@@ -19,6 +19,7 @@ import yaml
 
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.clients.cnr_taints import CnrTaints
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
@@ -27,13 +28,14 @@ from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
 from tests.cluster.accounts import resource_of
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
+from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.objects import AGENT, BASE, node, nodeslo, pod, running
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 
 _GROUP = "rbac.authorization.k8s.io"
-_COMPONENTS = ("node-mark", "namespace-labels", "pod-deletion")
+_COMPONENTS = ("node-mark", "namespace-labels", "pod-deletion", "katalyst")
 _FILES = (BASE / "rbac.yaml", *(BASE.parent / "components" / name / "rbac.yaml" for name in _COMPONENTS))
 CONTROLLER = "koordebpf-controller"
 TIMEOUT_S = 5.0
@@ -43,6 +45,7 @@ CONFIG_MAPS = {("configmaps", "list"), ("configmaps", "watch")}
 ACTS = {
     ("pods/eviction", "create"), ("pods", "delete"), ("events", "create"),
     ("nodes", "get"), ("nodes", "patch"), ("nodes/status", "patch"),
+    ("customnoderesources", "get"), ("customnoderesources", "patch"),
 }  # fmt: skip
 
 
@@ -202,6 +205,13 @@ def topologies(cluster: ControlPlane) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def cnrs(cluster: ControlPlane) -> Iterator[None]:
+    """The definition that Katalyst brings."""
+    with defined(cluster):
+        yield
+
+
+@pytest.fixture(scope="module")
 def bare(binaries: Binaries) -> Iterator[ControlPlane]:
     """A cluster that has no NodeSLOs: only there agents read the ConfigMap."""
     with control_plane(binaries.kubernetes) as plane:
@@ -212,7 +222,7 @@ def look_as_agent(account: Account, node_name: str, wanted: set[Pair]) -> None:
     """Read what an agent reads, until the audit log has it: a watch that was taken is, when it ends."""
     for hold_s in (0.5, 2, 8):
         pace, labels = Pace(first_s=0.05, cap_s=0.2), frozenset({"tier"})
-        source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, namespace_labels=labels)
+        source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, namespace_labels=labels, with_cnr=True)
         try:
             source.start(lambda: None)
             account.waits_for({pair for pair in wanted if pair[1] == "list"}, 30)
@@ -232,6 +242,8 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
     actions = KubeActions(open_cluster(account.kubeconfig), name)
     marks = NodeMarks(open_cluster(account.kubeconfig), name)
     deletions = PodDeletions(open_cluster(account.kubeconfig))
+    resource = cluster.api.create(cnr(name))
+    taints = CnrTaints(open_cluster(account.kubeconfig), name, "test/")
     who = (namespace, "one", one["metadata"]["uid"])
     now = datetime.now(UTC)
 
@@ -244,6 +256,7 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
         record,
         lambda: marks.put("taint", at=now, timeout_s=TIMEOUT_S),
         lambda: marks.put("condition", at=now, timeout_s=TIMEOUT_S),
+        lambda: taints.set_to({("test/a", "NoSchedule", "reclaimed_cores")}, at=now, timeout_s=TIMEOUT_S),
     ]
     try:
         for act in acts:
@@ -251,9 +264,10 @@ def act_as_agent(cluster: ControlPlane, account: Account, namespace: str, wanted
                 act()
         look_as_agent(account, name, wanted - ACTS)
     finally:
-        for each in (actions, marks, deletions):
+        for each in (actions, marks, deletions, taints):
             each.close()
         cluster.api.delete(where)
+        cluster.api.delete(resource)
 
 
 def granted(account: str) -> set[Pair]:
@@ -332,7 +346,7 @@ def act_on(
 
 @pytest.mark.slow
 def test_all_that_agents_are_allowed_is_used_and_nothing_is_refused(
-    cluster: ControlPlane, bare: ControlPlane, topologies: None, namespace: str, tmp_path: Path
+    cluster: ControlPlane, bare: ControlPlane, topologies: None, cnrs: None, namespace: str, tmp_path: Path
 ) -> None:
     asked, refused = act_on(cluster, namespace, AGENT, None, tmp_path)
     asked_there, refused_there = read_without_nodeslos(bare, None)
@@ -351,7 +365,7 @@ def test_all_that_controllers_are_allowed_is_used_and_nothing_is_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("right", [right for right in rights_of(AGENT) if right.resource != "configmaps"], ids=str)
 def test_a_right_of_agents_that_is_missing_is_missed(
-    right: Right, cluster: ControlPlane, topologies: None, namespace: str, tmp_path: Path
+    right: Right, cluster: ControlPlane, topologies: None, cnrs: None, namespace: str, tmp_path: Path
 ) -> None:
     _, refused = act_on(cluster, namespace, AGENT, right, tmp_path)
     assert refused == {(right.resource, right.verb)}
