@@ -55,8 +55,6 @@ class Known:
         self.problems_by_reason: dict[str, tuple[str, ...]] = {}
         self.is_whole = False  # pods and Node were reported, once at least
         self.uids: frozenset[str] = frozenset()
-        self.pdbs: tuple[PodDisruptionBudget, ...] | None = None
-        self.topology: NodeResourceTopology | None = None
         self.cnr: Cnr | None = None
         self.is_strict = strict
         self._spec = SpecInForce()
@@ -67,6 +65,16 @@ class Known:
     def problems(self) -> tuple[str, ...]:
         """Sentences on everything that is wrong."""
         return tuple(problem for each in self.problems_by_reason.values() for problem in each)
+
+    @property
+    def pdbs(self) -> tuple[PodDisruptionBudget, ...] | None:
+        """PodDisruptionBudgets as they were learned."""
+        return self.reported.pdbs if self.reported else None
+
+    @property
+    def topology(self) -> NodeResourceTopology | None:
+        """The NodeResourceTopology as it was learned."""
+        return self.reported.topology if self.reported else None
 
     @property
     def spec(self) -> NodeSLOSpec | None:
@@ -94,7 +102,6 @@ class Known:
         of_pods: list[str] = []
         of_node: list[str] = []
         self.is_whole = self.is_whole or bool(state.synced_at_ns)
-        self.pdbs, self.topology = state.pdbs, state.topology
         known = {id(facts.pod): facts for facts in self.facts}
         facts: list[PodFacts] = []
         for pod in state.pods:

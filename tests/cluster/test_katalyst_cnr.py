@@ -288,7 +288,7 @@ def test_to_an_older_definition_without_qos_levels_it_writes_none(
             set_to(mine, MEMORY)
         except KubeError as error:
             return str(error)
-        assert set_to(mine)  # the server goes by the newer one still
+        assert set_to(mine)  # the server still has the newer one
         return ""
 
     try:

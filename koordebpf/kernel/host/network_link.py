@@ -15,9 +15,9 @@ _DOWN = frozenset({"down", "lowerlayerdown", "notpresent"})
 
 
 def has_link(name: str, net: Path = NET) -> bool | None:
-    """Tell whether an interface of this network namespace has a link; None: that cannot be told here.
+    """Tell whether an interface of this network namespace has a link; None: that is not known here.
 
-    It cannot where there is no such interface, nor of one that stands for another, such as a veth or a VLAN: in a
+    It is not where there is no such interface, nor of one that stands for another, such as a veth or a VLAN: in a
     network namespace of its own a pod has an eth0, too, and that is not the node's.
 
     Source:  Documentation/ABI/testing/sysfs-class-net: operstate, carrier, ifindex, iflink.

@@ -21,20 +21,20 @@ Quantities = dict[str, str | int | float]  # as written, by resource
 
 
 class CnrResources(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Resources."""
+    """Resources of the node, or of one of its zones."""
 
     allocatable: Quantities | None = None
 
 
 class CnrAllocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Allocation; `consumer` of a pod is namespace/name/uid."""
+    """What one consumer has of a zone; a pod is written as namespace/name/uid."""
 
     consumer: str = ""
     requests: Quantities | None = None
 
 
 class CnrTopologyZone(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """TopologyZone; `type` is Socket, Numa, NIC, GPU, CacheGroup or another."""
+    """TopologyZone; of type Socket, Numa, NIC, GPU, CacheGroup or another."""
 
     type: str = ""
     name: str = ""
@@ -44,7 +44,7 @@ class CnrTopologyZone(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
 
 
 class CnrStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """CustomNodeResourceStatus."""
+    """CustomNodeResourceStatus, without metrics, conditions and topologyPolicy."""
 
     resources: CnrResources | None = None
     topologyZone: list[CnrTopologyZone | None] | None = None
@@ -65,7 +65,7 @@ def decode_cnr(raw: msgspec.Raw) -> CustomNodeResource:
     """Decode one CustomNodeResource.
 
     Raises:  msgspec.DecodeError: a field that is read has another type, or zones are nested deeper than any node's.
-    Cost:    60 µs with two NUMA nodes and 110 pods.
+    Cost:    56 µs with two NUMA nodes and 110 pods, 5 µs without pods.
     """
     return bounded(_CNR.decode(raw))
 

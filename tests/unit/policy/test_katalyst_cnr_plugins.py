@@ -179,7 +179,7 @@ class TestNics:
         cnr = Cnr(nics=(self.HEALTHY,))
         assert self.evicted(NetworkState(), 0, kpod("a"), cnr=cnr, links=links)[0] == NetworkState()
 
-    def test_a_pod_that_is_bound_to_it_goes_if_it_requests_bandwidth(self) -> None:
+    def test_a_pod_that_is_bound_to_it_is_evicted_if_it_requests_bandwidth(self) -> None:
         pods = [
             kpod("bound", "shared_cores", requests={NET_BANDWIDTH: "5"}, nic="eth0"),
             kpod("free", requests={NET_BANDWIDTH: "0"}, nic="eth0"),
@@ -221,7 +221,7 @@ def test_both_are_plugins_inside_and_a_frame_keeps_what_they_judge() -> None:
     by_name = {each.plugin: each for each in answers}
     assert by_name[RECLAIMED_NUMA.name].threshold is not None
     assert by_name[NETWORK.name].problem is None
-    # What it remembers goes through JSON with the frame.
+    # As a frame has what they remember.
     states = json.loads(msgspec.json.encode(states))
     again, _ = look_inside(here, states, settings, lambda _: True)
     assert again == answers

@@ -23,7 +23,7 @@ NIC_SELECTION_RESULT = "katalyst.kubewharf.io/nic_selection_result"  # of a pod:
 class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a NIC is unhealthy, and for how long before its pods are evicted.
 
-    `is_on`         NICs are judged. Why off: Katalyst's eviction-network-enable-nic-health.
+    `is_on`         NICs are judged. Why off: Katalyst's eviction-network-nic-health-enable.
     `judges_links`  a NIC that has no link by /sys/class/net is unhealthy, too. Why on: the CNR follows only where
                     Katalyst's network plugin runs. It takes an agent in the node's network namespace.
     `tolerance_ns`  for so long without a break. Why 5 min: Katalyst's.
