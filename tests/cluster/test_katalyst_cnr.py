@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -12,13 +13,20 @@ import pytest
 import yaml
 
 from koordebpf.act.taint.cnr import CnrTainter
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.strategies.katalyst import Katalyst, open_tainters
 from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
+from koordebpf.policy.katalyst.clocks import LastMet
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
+from koordebpf.state.katalyst.answers import Condition
 from koordebpf.state.katalyst.measured import Cnr, CnrZone
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import GIB
@@ -215,6 +223,39 @@ def test_without_the_right_it_says_which(agent_kubeconfig: Path, one: Object) ->
     finally:
         mine.close()
     assert caught.value.resource == "customnoderesources"
+
+
+def test_each_kind_of_condition_taints_its_own_object(cluster: ControlPlane, one: Object) -> None:
+    where = cluster.api.create(node(one["metadata"]["name"]))
+    config = AgentConfig(
+        source="api", enforce=True, kubeconfig=cluster.admin_kubeconfig, node_name=one["metadata"]["name"]
+    )
+    of_cnr = LastMet(Condition("Memory", "cnr", ("reclaimed_cores/NoSchedule", "shared_cores/NoExecute")), 0)
+    of_node = LastMet(Condition("Disk", "node", ("NoExecute",)), 0)
+
+    def node_has() -> list[str]:
+        found: Any = cluster.api.get(where)
+        return [each["key"] for each in found["spec"].get("taints", ()) if each["key"].startswith(TAINT_PREFIX)]
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.api.delete, where)
+        tainters = open_tainters(config, KatalystSettings(), stack)
+        katalyst = Katalyst(KatalystSettings(), None, Known(), tainters, None)  # type: ignore[arg-type]  # measures not
+
+        def carry_out(*reported: LastMet) -> None:
+            made = KatalystDecision(state=ManagerState(), reason="", reported=reported)
+            katalyst.carry_out({KATALYST_EVICTION.name: made})
+
+        carry_out(of_cnr, of_node)
+        until(lambda: seen(cluster, one)[0] == {*FOREIGN_ALONE, MEMORY}, "the taint of the CNR")
+        until(lambda: node_has() == [DISK[0]], "the taint of the Node")
+        carry_out(of_node)
+        until(lambda: seen(cluster, one) == (FOREIGN_ALONE, None), "the CNR without it")
+        assert node_has() == [DISK[0]]
+        carry_out(of_cnr)
+        until(lambda: MEMORY in seen(cluster, one)[0] and node_has() == [], "the other one")
+    # At the agent's end.
+    assert seen(cluster, one) == (FOREIGN_ALONE, None)
 
 
 @pytest.fixture(scope="module")

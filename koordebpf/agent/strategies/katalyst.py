@@ -136,7 +136,8 @@ def open_katalyst(
         notifier = PodNotifier(Path(settings.notices))
         stack.callback(notifier.close)
     outside = _open_outside(config, settings, measuring.watch, wake, stack)
-    return Katalyst(settings, collector, measuring.known, _open_tainters(config, settings, stack), notifier, outside, report)
+    tainters = open_tainters(config, settings, stack)
+    return Katalyst(settings, collector, measuring.known, tainters, notifier, outside, report)
 
 
 # gRPC is imported only where plugins outside are looked for.
@@ -155,8 +156,11 @@ def _open_outside(
     return open_eviction_plugins(config, settings.sockets, taken, watch, wake, stack)
 
 
-# urllib3 is imported only where something talks to an API server.
-def _open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainters | None:
+def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainters | None:
+    """Return what taints Node and CustomNodeResource; None in a dry run, and where the agent asks no API server.
+
+    The stack ends both, which takes their taints away. urllib3 is imported only where they are.
+    """
     if not settings.taints or not config.enforce or config.source == "file" or config.node_name is None:
         return None
     from koordebpf.act.taint.cnr import CnrTainter
