@@ -14,7 +14,7 @@ import yaml
 
 from koordebpf.act.taint.cnr import CnrTainter
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.strategies.katalyst import Katalyst, open_tainters
+from koordebpf.agent.strategies.katalyst import KatalystEffects, open_tainters
 from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace
@@ -22,7 +22,7 @@ from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.policy.katalyst.clocks import LastMet
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.manager import KatalystDecision
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
@@ -239,12 +239,10 @@ def test_each_kind_of_condition_taints_its_own_object(cluster: ControlPlane, one
 
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.api.delete, where)
-        tainters = open_tainters(config, KatalystSettings(), stack)
-        katalyst = Katalyst(KatalystSettings(), None, Known(), tainters, None)  # type: ignore[arg-type]  # measures not
+        effects = KatalystEffects(None, open_tainters(config, KatalystSettings(), stack), lambda _: None)
 
         def carry_out(*reported: LastMet) -> None:
-            made = KatalystDecision(state=ManagerState(), reason="", reported=reported)
-            katalyst.carry_out({KATALYST_EVICTION.name: made})
+            effects.carry_out(KatalystDecision(state=ManagerState(), reason="", reported=reported))
 
         carry_out(of_cnr, of_node)
         until(lambda: seen(cluster, one)[0] == {*FOREIGN_ALONE, MEMORY}, "the taint of the CNR")

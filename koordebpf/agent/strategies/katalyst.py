@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.katalyst.cnr import links_of
-from koordebpf.collect.katalyst.memory import KatalystCollector
+from koordebpf.collect.katalyst.collector import KatalystCollector
+from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
@@ -38,34 +37,32 @@ if TYPE_CHECKING:
 
 
 class Katalyst:
-    """Measures for the manager, and carries out what its decisions say beside evictions."""
+    """Measures for the manager, and carries out what its decisions say beside evictions.
+
+    Args:
+        settings: of the manager.
+        collector: of what it decides from.
+        effects: what is done for its decisions on the node and in the cluster.
+        outside: plugins outside the process; None: they are not looked for.
+    """
 
     def __init__(
         self,
         settings: KatalystSettings,
         collector: KatalystCollector,
-        known: Known,
-        tainters: Tainters | None,
-        notifier: PodNotifier | None,
+        effects: KatalystEffects,
         outside: EvictionPlugins | None = None,
-        report: Callable[[NoticeEnded], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._collector = collector
-        self._known = known
-        self._tainters = tainters
-        self._notifier = notifier
+        self._effects = effects
         self._outside = outside
-        self._report = report
         self._measured: KatalystMeasured | None = None
         self._due_ns = 0  # of the next round, which needs all
 
     def measure(self, measured: Measured) -> KatalystMeasured:
         """Return what the manager decides from beside what was measured of node and pods."""
         found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
-        cnr = self._known.cnr
-        links = links_of(cnr) if cnr is not None and self._settings.inner.network.is_on else {}
-        found = replace(found, cnr=cnr, links=links)
         if self._outside is not None:
             names, answers = self._outside.take()
             found = replace(found, remote_plugins=names, remote=answers)
@@ -82,7 +79,7 @@ class Katalyst:
         return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]]) -> None:
-        """Notify pods, set the taints that the decision reports, and note when the next round is due."""
+        """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due."""
         made = decisions.get(KATALYST_EVICTION.name)
         if not isinstance(made, KatalystDecision):
             return
@@ -90,6 +87,24 @@ class Katalyst:
             self._due_ns = made.wake_at_ns
         if self._outside is not None and made.call is not None:
             self._outside.call(made.call)
+        self._effects.carry_out(made)
+
+
+class KatalystEffects:
+    """Notices in pods' directories, and taints of the Node and its CustomNodeResource; of what is None, none.
+
+    `report` takes what became of notices.
+    """
+
+    def __init__(
+        self, notifier: PodNotifier | None, tainters: Tainters | None, report: Callable[[NoticeEnded], None]
+    ) -> None:
+        self._notifier = notifier
+        self._tainters = tainters
+        self._report = report
+
+    def carry_out(self, made: KatalystDecision) -> None:
+        """Notify and taint as the decision says. Does not wait."""
         if self._notifier is not None:
             self._notifier.keep(made.listening)
             for notice in made.notices:
@@ -124,20 +139,23 @@ def open_katalyst(
         return None
     settings = settings_of(KATALYST_EVICTION, config)
     inner = settings.inner
-    collector = stack.enter_context(
-        KatalystCollector(
-            measuring.watch,
-            lambda numa: are_short(numa, inner.numaMemory),
-            counts_steals=inner.systemMemory.kswapd_pages is not None,
-        )
+    memory = KatalystMemory(
+        measuring.watch,
+        lambda numa: are_short(numa, inner.numaMemory),
+        counts_steals=inner.systemMemory.kswapd_pages is not None,
     )
-    notifier = None
-    if config.enforce and settings.notices:
-        notifier = PodNotifier(Path(settings.notices))
-        stack.callback(notifier.close)
-    outside = _open_outside(config, settings, measuring.watch, wake, stack)
-    tainters = open_tainters(config, settings, stack)
-    return Katalyst(settings, collector, measuring.known, tainters, notifier, outside, report)
+    stack.callback(memory.close)
+    collector = KatalystCollector(memory, measuring.known, with_links=inner.network.is_on)
+    effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
+    return Katalyst(settings, collector, effects, _open_outside(config, settings, measuring.watch, wake, stack))
+
+
+def _open_notifier(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> PodNotifier | None:
+    if not config.enforce or not settings.notices:
+        return None
+    notifier = PodNotifier(Path(settings.notices))
+    stack.callback(notifier.close)
+    return notifier
 
 
 # gRPC is imported only where plugins outside are looked for.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _SCALE_FACTOR = Path("/proc/sys/vm/watermark_scale_factor")
 
 
-class KatalystCollector(Closing):
+class KatalystMemory(Closing):
     """Reads free memory, watermarks and pressure. A node that is a cgroup has what its limit leaves, and no NUMA nodes.
 
     Args:

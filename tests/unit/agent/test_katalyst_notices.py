@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from koordebpf.act.notify.notifier import PodNotifier
-from koordebpf.agent.strategies.katalyst import Katalyst
-from koordebpf.collect.katalyst.memory import KatalystCollector
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.agent.strategies.katalyst import KatalystEffects
 from koordebpf.store.sink import NoticeEnded
 from tests.contract.apiserver import until
-from tests.scenarios.test_katalyst import QUIET, Node, kpod, soft
+from tests.scenarios.test_katalyst import Node, kpod, soft
 
 
 def test_a_notice_that_was_written_and_one_that_was_not_are_reported(tmp_path: Path) -> None:
     root = tmp_path / "notices"
     notifier, reported = PodNotifier(root), list[NoticeEnded]()
-    # It measures nothing here.
-    collector = cast("KatalystCollector", None)
-    katalyst = Katalyst(QUIET, collector, None, notifier, report=reported.append)
+    effects = KatalystEffects(notifier, None, reported.append)
     node = Node([kpod("listens", notice=True), kpod("other", notice=True)])
     node.answer(soft("p", "listens", "other"))
     try:
         (root / "other@@__@@kat").mkdir(parents=True)
         (root / "other@@__@@kat" / "soft_eviction_notify").mkdir()
-        katalyst.carry_out({KATALYST_EVICTION.name: node.made})
+        effects.carry_out(node.made)
         until(lambda: notifier.sent + notifier.failed == 2, "two notices")
         node.round(1)
-        katalyst.carry_out({KATALYST_EVICTION.name: node.made})
+        effects.carry_out(node.made)
     finally:
         notifier.close()
     found = {each.notice.uid: each.problem for each in reported}
