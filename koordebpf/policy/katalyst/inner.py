@@ -13,6 +13,8 @@ from koordebpf.policy.katalyst.plugins.network import NETWORK
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, are_critical
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED
 from koordebpf.policy.katalyst.plugins.reclaimed_numa import RECLAIMED_NUMA
+from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
+from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, is_below
 from koordebpf.state.katalyst.answers import PluginAnswer
@@ -22,6 +24,8 @@ INNER: Mapping[str, InnerPlugin[Any, Any]] = {
     "numaMemory": NUMA_MEMORY,
     "reclaimedNuma": RECLAIMED_NUMA,
     "reclaimedResources": RECLAIMED,
+    "rootfsOveruse": ROOTFS_OVERUSE,
+    "rootfsPressure": ROOTFS_PRESSURE,
     "rssOveruse": RSS_OVERUSE,
     "systemMemory": SYSTEM_MEMORY,
 }

@@ -72,6 +72,36 @@ class RemoteAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ended_ns: int
 
 
+class ImageFs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The filesystem that has containers' writable layers, at `at_ns`. `inodes` None: it does not count them, as btrfs.
+
+    `available_bytes` is what others than root may still write, as the kubelet counts.
+    """
+
+    path: str
+    capacity_bytes: int
+    available_bytes: int
+    at_ns: int
+    inodes: int | None = None
+    inodes_free: int | None = None
+
+
+class RootfsUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the writable layers of a pod's containers occupy. `is_cut`: at least so much, as a bound was reached."""
+
+    used_bytes: int
+    inodes: int
+    is_cut: bool = False
+
+
+class RootfsMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The writable layers of pods by UID, looked at from `began_ns` to `ended_ns`; others are not known."""
+
+    began_ns: int
+    ended_ns: int
+    pods: Mapping[str, RootfsUse]
+
+
 class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that Katalyst's manager and the plugins inside decide from, beside the view.
 
@@ -85,3 +115,5 @@ class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     links: Mapping[str, bool] = {}
     remote_plugins: tuple[str, ...] = ()
     remote: RemoteAnswers | None = None
+    image_fs: ImageFs | None = None
+    rootfs: RootfsMeasured | None = None
