@@ -218,7 +218,10 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
     if written is None and setting.is_nullable:
         return None
     if setting.form == "plain":
-        plain = converted(written, setting.file_type, path)
+        try:
+            plain = converted(written, setting.file_type, path)
+        except ConfigError as error:
+            raise _described(setting, error) from None
         return msgspec.convert(plain, setting.type, dec_hook=lambda of, text: of(text))
     if setting.form == "duration":
         if not isinstance(written, str) or not re.fullmatch(_DURATION, written):
@@ -239,6 +242,13 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
         return msgspec.convert(number, setting.type)
     except msgspec.ValidationError:
         raise ConfigError(path, written, _range_rule(setting)) from None
+
+
+# With what the type says of itself, in place of a regular expression.
+def _described(setting: Setting, error: ConfigError) -> ConfigError:
+    metas = [each for each in getattr(setting.type, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
+    said = next((each.description for each in metas if each.description), None)
+    return error if said is None else ConfigError(error.path, error.value, f"must be {said}")
 
 
 def _range_rule(setting: Setting) -> str:

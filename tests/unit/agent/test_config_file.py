@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import jsonschema
 import msgspec
@@ -92,6 +93,8 @@ def another(setting: Setting, now: Any) -> Any:
     of = get_args(setting.type)[0] if hasattr(setting.type, "__metadata__") else setting.type
     if get_origin(of) in (tuple, frozenset):
         item = get_args(of)[0]
+        if get_origin(item) is Literal:
+            return [next(word for word in get_args(item) if word not in now)]
         text = (
             "prod-*" if "exemptions" in setting.field else "some=thing" if "katalystEviction" in setting.field else "/a"
         )
@@ -101,7 +104,8 @@ def another(setting: Setting, now: Any) -> Any:
     if of in (int, float):
         return 1 if now != 1 else 0
     if of in (str, Path):
-        return "/some/thing"
+        patterns = [each.pattern for each in getattr(setting.type, "__metadata__", ()) if each.pattern]
+        return next(each for each in ("/some/thing", "15%") if all(re.search(pattern, each) for pattern in patterns))
     return next(word for word in get_args(of) if word != now)
 
 
@@ -381,3 +385,20 @@ def test_what_is_no_number_of_bytes_is_refused(written: object) -> None:
 def test_bytes_may_be_written_as_quantities(written: object, number: int) -> None:
     config = config_of(at("eviction.katalyst.inner.systemMemory.freeMinimum", written))
     assert config.strategies.katalystEviction.inner.systemMemory.free_minimum_bytes == number
+
+
+@pytest.mark.parametrize(
+    "written", ["150%", "100.1%", "-5%", "-1", "0", "0.0Gi", "5 %", "%", "", "10GiB", "1e", "٣%", "5%\n", 5, "1" * 40]
+)
+def test_what_is_no_threshold_of_a_filesystem_is_refused_with_its_rule(written: object) -> None:
+    path = "eviction.katalyst.inner.rootfsPressure.minFree"
+    (problem,) = problems_of(at(path, written))
+    assert problem.startswith(f"f.yaml: {path}: {written!r}: must be a percentage up to 100% or a positive quantity")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**HEAD, **at(path, written)}, schema())
+
+
+@pytest.mark.parametrize("written", ["0%", "100%", "15%", "7.5%", "10Gi", "0.5", "1e9", "200000"])
+def test_a_threshold_of_a_filesystem_is_a_percentage_or_a_quantity(written: str) -> None:
+    config = config_of(at("eviction.katalyst.inner.rootfsOveruse.shared", written))
+    assert config.strategies.katalystEviction.inner.rootfsOveruse.shared == written

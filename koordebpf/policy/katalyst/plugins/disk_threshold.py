@@ -14,12 +14,14 @@ from koordebpf.quantity import parse_quantity
 from koordebpf.state.katalyst.measured import KatalystMeasured, RootfsMeasured
 from koordebpf.units import NS_PER_S, format_ns
 
-# A percentage from 0 to 100, or a positive quantity.
+# A percentage from 0 to 100, or a positive quantity. No $, which matches before a newline at the end, too.
 PATTERN = (
     r"^(?:(?:100(?:\.0+)?|[0-9]{1,2}(?:\.[0-9]+)?)%"
-    r"|(?=[0-9.]*[1-9])[0-9]{1,18}(?:\.[0-9]{1,9})?(?:[eE][0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?)$"
+    r"|(?=[0-9.]*[1-9])[0-9]{1,18}(?:\.[0-9]{1,9})?(?:[eE][0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?)(?![\s\S])"
 )
-DiskThreshold = Annotated[str, msgspec.Meta(pattern=PATTERN)]
+DiskThreshold = Annotated[
+    str, msgspec.Meta(pattern=PATTERN, description="a percentage up to 100% or a positive quantity, as 15% or 10Gi")
+]
 
 MAX_AGE_NS = 300 * NS_PER_S  # Why: two passes of the collector, 1 min each, and what it rests between them
 

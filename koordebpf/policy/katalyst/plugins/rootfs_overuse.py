@@ -28,7 +28,7 @@ class RootfsOveruseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     `shared`     what pods of shared_cores may use. Why None: Katalyst's; without it none of them is evicted.
     `reclaimed`  what pods of reclaimed_cores may use. Why None: Katalyst's; without it none of them is evicted.
     `count`      at most so many pods are asked for in a round. Why 1: Katalyst's.
-    `grace_seconds` of an evicted pod; a soft eviction leaves it its own. Why None: Katalyst's.
+    `grace_seconds` of an evicted pod; None: its own. Why None: Katalyst's.
     """
 
     is_on: bool = False
