@@ -1,4 +1,4 @@
-"""A disk that fills: rounds of Katalyst's plugins for the image filesystem, each from a frame that went through JSON."""
+"""A disk that fills: rounds of Katalyst's plugins for the image filesystem, each from a frame as JSON has it."""
 
 from __future__ import annotations
 

@@ -60,10 +60,11 @@ class RootfsPressureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class RootfsPressureState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`short_ns`: since when the filesystem is short; `chosen_ns`: when a pod was chosen last; None: it is not."""
+    """`chosen_ns`: when a pod was chosen last; `short_ns`: since when the filesystem is short; None: it is not."""
 
-    short_ns: int | None = None
+    # In the order of the alphabet, which a frame has of a state that no round has changed.
     chosen_ns: int | None = None
+    short_ns: int | None = None
 
 
 class Shortage(NamedTuple):
