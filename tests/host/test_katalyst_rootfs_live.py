@@ -64,7 +64,7 @@ def run(node: NodeCgroup, folder: Path, disk: ImageDisk) -> LiveAgent:
 
 FILLS = {
     "bytes": "yes | head -c 45000000 > /filled; exec sleep 600",
-    "inodes": "mkdir /d; seq -f /d/f%g 14000 | xargs touch; exec sleep 600",
+    "inodes": "mkdir /d; seq 14000 | while read n; do : > /d/f$n; done; exec sleep 600",
 }
 
 
