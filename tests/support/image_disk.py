@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 
 from koordebpf.units import MIB
+from tests.conftest import OTHER_MACHINE
 
 
 def run(*command: object) -> str:
@@ -64,7 +65,12 @@ class ImageDisk:
         try:
             self._mount("-o", ",".join(("loop", *mount_options)), image, self.root)
         except AssertionError as error:
-            pytest.skip(f"needs a loop device and ext4 with {mount_options}: {error}")
+            kind = (
+                f"{OTHER_MACHINE}it has no ext4 with {mount_options}"
+                if mount_options
+                else "needs a loop device"
+            )
+            pytest.skip(f"{kind}: {error}")
 
     def layer(self, container_id: str, *, is_named: bool = True) -> Layer:
         """Make a container's root filesystem; `is_named`: its mount point has the container's id, as containerd's."""
