@@ -65,11 +65,7 @@ class ImageDisk:
         try:
             self._mount("-o", ",".join(("loop", *mount_options)), image, self.root)
         except AssertionError as error:
-            kind = (
-                f"{OTHER_MACHINE}it has no ext4 with {mount_options}"
-                if mount_options
-                else "needs a loop device"
-            )
+            kind = f"{OTHER_MACHINE}it has no ext4 with {mount_options}" if mount_options else "needs a loop device"
             pytest.skip(f"{kind}: {error}")
 
     def layer(self, container_id: str, *, is_named: bool = True) -> Layer:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from koordebpf.collect.katalyst.layers import LayerTable
-from koordebpf.kernel.host.overlays import Overlay, node_files, open_below, overlays
+from koordebpf.collect.katalyst.rootfs import RootfsCollector
+from koordebpf.kernel.host.overlays import NodeFiles, Overlay, node_files, open_below, overlays
+from koordebpf.state.katalyst.measured import ImageFs
 
 HOST = """22 1 254:0 / / rw - ext4 /dev/root rw
 40 22 0:40 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/rootfs rw shared:9 - overlay overlay \
@@ -86,11 +89,12 @@ class TestOpenBelow:
         finally:
             os.close(fd)
 
-    def test_a_link_itself_is_not_opened(self, tree: Callable[[dict[str, object]], Path]) -> None:
+    def test_what_is_no_directory_is_not_opened(self, tree: Callable[[dict[str, object]], Path]) -> None:
         root = tree({"data": {"file": "x"}})
-        (root / "link").symlink_to("/data")
-        with pytest.raises(OSError, match="link"):
-            open_below(root, Path("/link"))
+        os.mkfifo(root / "fifo")
+        for name in ("data/file", "fifo"):
+            with pytest.raises(NotADirectoryError, match=name):
+                open_below(root, Path("/") / name)
 
     def test_what_is_not_there_is_an_error_with_its_path(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="/no/such"):
@@ -115,3 +119,36 @@ class TestNodeFiles:
 
     def test_where_it_may_not_look_it_takes_its_own(self, tree: Callable[[dict[str, object]], Path]) -> None:
         assert node_files(tree({"self/ns": {}})).root == Path("/")
+
+
+class TestImageFilesystem:
+    """Which directory the collector takes where none is set."""
+
+    def found(self, root: Path, mounts: str = "") -> str | None:
+        (root / "mountinfo").write_text(mounts)
+        is_asked = threading.Event()
+
+        def is_short(_: ImageFs) -> bool:
+            is_asked.set()
+            return False
+
+        with RootfsCollector(dict, None, is_short, node=NodeFiles(root / "mountinfo", root)) as made:
+            is_asked.wait(0.5)
+            image_fs = made.measure()[0]
+        return image_fs and image_fs.path
+
+    def test_the_runtime_that_has_layers_is_taken(self, tree: Callable[[dict[str, object]], Path]) -> None:
+        root = tree({"var/lib": {"containerd": {}, "docker": {}, "kubelet": {}}})
+        line = "40 22 0:40 / /m rw - overlay overlay rw,upperdir=/var/lib/docker/overlay2/1/diff\n"
+        assert self.found(root, line) == "/var/lib/docker"
+
+    def test_else_the_first_that_is_there(self, tree: Callable[[dict[str, object]], Path]) -> None:
+        assert self.found(tree({"var/lib": {"kubelet": {}, "docker": {}}})) == "/var/lib/docker"
+
+    def test_its_directory_may_be_a_link(self, tree: Callable[[dict[str, object]], Path]) -> None:
+        root = tree({"data": {}, "var/lib": {}})
+        (root / "var/lib/containerd").symlink_to("/data")
+        assert self.found(root) == "/var/lib/containerd"
+
+    def test_without_any_it_is_not_known(self, tree: Callable[[dict[str, object]], Path]) -> None:
+        assert self.found(tree({"var/lib/other": {}})) is None

@@ -41,7 +41,7 @@ class WalkLimits(msgspec.Struct, frozen=True):
 
     `entries`      of one container; Why 250,000: 1 s of CPU, and ten times a large layer.
     `pass_ns`      for all pods; the ones that were left out are the first of the next pass.
-    `rest_ns`      from one pass to the next, while the filesystem is not short.
+    `rest_ns`      from one pass to the next, while the filesystem is not short; None: there is none meanwhile.
     `urgent_rest_ns` the same while it is, and `first_rest_ns` before the first pass of a shortage.
     `share`        of a core, while the filesystem is not short.
     `urgent_share` of a core, while it is: the pass that chooses the pod to evict.
@@ -49,7 +49,7 @@ class WalkLimits(msgspec.Struct, frozen=True):
 
     entries: int = 250_000
     pass_ns: int = 60 * NS_PER_S
-    rest_ns: int = 60 * NS_PER_S
+    rest_ns: int | None = 120 * NS_PER_S
     urgent_rest_ns: int = 15 * NS_PER_S
     first_rest_ns: int = 5 * NS_PER_S
     share: float = 0.02
@@ -281,13 +281,11 @@ class _Pass:
 
     def is_next_due(self, ended_ns: int | None, *, is_short: bool) -> bool:
         """Tell whether another pass begins now; None: this one gave nothing."""
-        if ended_ns is None:
-            return True
         limits = self._limits
         rest_ns = limits.rest_ns
         if is_short:
             rest_ns = limits.urgent_rest_ns if self._began_short else limits.first_rest_ns
-        return time.monotonic_ns() - ended_ns >= rest_ns
+        return rest_ns is not None and (ended_ns is None or time.monotonic_ns() - ended_ns >= rest_ns)
 
     @property
     def is_over(self) -> bool:

@@ -69,7 +69,7 @@ def open_below(root: Path, path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY
     Raises:  OSError: it is not there, or may not be opened.
     Source:  openat2(2), since Linux 5.6; before, links are followed as they stand.
     """
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    flags |= os.O_CLOEXEC
     relative = os.fsencode(str(path).lstrip("/") or ".")
     how = (ctypes.c_uint64 * 3)(flags, 0, _RESOLVE_IN_ROOT)
     base = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

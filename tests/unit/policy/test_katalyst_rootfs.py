@@ -216,9 +216,9 @@ class TestPressure:
         ("here", "lacks"),
         [
             (seen(fs=None), "the image filesystem is not known"),
-            (seen(fs=image_fs(50)), "the writable layers of pods were not measured yet"),
+            (seen(fs=image_fs(1)), "the writable layers of pods were not measured yet"),
             (
-                seen(fs=image_fs(50, at_s=400), used={"a": 1}, at_s=400),
+                seen(fs=image_fs(1, at_s=400), used={"a": 1}, at_s=400),
                 "the writable layers of pods were last measured 399 s ago",
             ),
             (seen(fs=image_fs(50), used={"a": 1}, at_s=301), "the image filesystem has not answered for 301 s"),
@@ -228,6 +228,14 @@ class TestPressure:
         assert ROOTFS_PRESSURE.look(here, RootfsPressureState(), PRESSURE).lacks == lacks
         assert ROOTFS_OVERUSE.look(here, Empty(), RootfsOveruseSettings(is_on=True)).lacks == lacks
         assert MAX_AGE_NS == 300 * NS_PER_S
+
+    def test_while_nothing_is_short_layers_need_not_be_known(self) -> None:
+        found = ROOTFS_PRESSURE.look(seen(fs=image_fs(50)), RootfsPressureState(), PRESSURE)
+        assert (found.threshold, found.lacks) == (None, None)
+
+    def test_a_filesystem_that_does_not_answer_is_not_short(self) -> None:
+        found = ROOTFS_PRESSURE.look(seen(fs=image_fs(1), used={"a": 1}, at_s=301), RootfsPressureState(), PRESSURE)
+        assert found.threshold is None
 
     def test_a_shortage_taints_the_node_before_pods_are_measured(self) -> None:
         found = ROOTFS_PRESSURE.look(seen(kpod("a"), fs=image_fs(1)), RootfsPressureState(), PRESSURE)

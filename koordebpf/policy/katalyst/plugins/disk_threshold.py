@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from koordebpf.quantity import parse_quantity
-from koordebpf.state.katalyst.measured import KatalystMeasured, RootfsMeasured
+from koordebpf.state.katalyst.measured import ImageFs, KatalystMeasured, RootfsMeasured
 from koordebpf.units import NS_PER_S, format_ns
 
 # A percentage from 0 to 100, or a positive quantity. No $, which matches before a newline at the end, too.
@@ -23,7 +23,7 @@ DiskThreshold = Annotated[
     str, msgspec.Meta(pattern=PATTERN, description="a percentage up to 100% or a positive quantity, as 15% or 10Gi")
 ]
 
-MAX_AGE_NS = 300 * NS_PER_S  # Why: two passes of the collector, 1 min each, and what it rests between them
+MAX_AGE_NS = 300 * NS_PER_S  # Why: two passes of the collector, 1 min each, and the 2 min between them
 
 
 def part_of(threshold: DiskThreshold | None) -> float | None:
@@ -55,11 +55,16 @@ def limit_of(threshold: DiskThreshold | None, capacity: int) -> float | None:
     return amount_of(threshold) if part is None else part * capacity
 
 
+def is_old(image_fs: ImageFs, now_ns: int) -> bool:
+    """Tell whether the filesystem has not answered for so long that what it said last does not count."""
+    return now_ns - image_fs.at_ns > MAX_AGE_NS
+
+
 def layers_of(measured: KatalystMeasured, now_ns: int) -> RootfsMeasured | str:
     """Return the pods' layers as measured last; else, in a sentence, why they are not known."""
     if measured.image_fs is None:
         return "the image filesystem is not known"
-    if now_ns - measured.image_fs.at_ns > MAX_AGE_NS:
+    if is_old(measured.image_fs, now_ns):
         return f"the image filesystem has not answered for {format_ns(now_ns - measured.image_fs.at_ns)}"
     rootfs = measured.rootfs
     if rootfs is None:

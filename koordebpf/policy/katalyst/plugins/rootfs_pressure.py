@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
-from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, layers_of, limit_of
+from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, is_old, layers_of, limit_of
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
 from koordebpf.state.katalyst.measured import ImageFs, RootfsUse
@@ -93,9 +93,11 @@ class RootfsPressurePlugin(InnerPlugin[RootfsPressureState, RootfsPressureSettin
             return Looked(state=RootfsPressureState())
         layers, image_fs = layers_of(seen.measured, seen.now_ns), seen.measured.image_fs
         lacks = layers if isinstance(layers, str) else None
-        found = shortage(image_fs, settings) if image_fs is not None else None
+        is_known = image_fs is not None and not is_old(image_fs, seen.now_ns)
+        found = shortage(image_fs, settings) if image_fs is not None and is_known else None
         if image_fs is None or found is None:
-            return Looked(state=msgspec.structs.replace(state, short_ns=None), lacks=lacks)
+            # Layers are of no interest while nothing is short.
+            return Looked(state=msgspec.structs.replace(state, short_ns=None), lacks=None if is_known else lacks)
         short_ns = image_fs.at_ns if state.short_ns is None else state.short_ns
         return Looked(
             state=msgspec.structs.replace(state, short_ns=short_ns),
