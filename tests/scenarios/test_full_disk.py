@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
+from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NodeTimes, NumaMemoryState
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettings
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.state import ManagerState
+from koordebpf.policy.strategies import StrategySettings
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import EvictAsked, PluginAnswer
 from koordebpf.state.katalyst.measured import ImageFs, KatalystMeasured, RootfsMeasured, RootfsUse
+from koordebpf.store.frames import encode_decision
 from koordebpf.units import GIB, NS_PER_S
 from tests.scenarios.test_katalyst import Node, kpod
-from tests.support.values.builders import NOW_NS
+from tests.support.values.builders import NOW_NS, frame
 
-CAPACITY = 100 * GIB
+NAME, CAPACITY = KATALYST_EVICTION.name, 100 * GIB
 
 
 def disk(free_gib: float, at_s: float, **used_gib: float) -> KatalystMeasured:
@@ -71,3 +81,18 @@ def test_a_soft_request_keeps_the_grace_period_that_it_names() -> None:
     assert decision.carried is not None
     (victim,) = decision.carried.screening.allowed
     assert victim.grace_s == 3
+
+
+def test_a_state_that_no_round_has_changed_replays_to_the_same_bytes() -> None:
+    name = NUMA_MEMORY.name
+    state = ManagerState(
+        inner={name: NumaMemoryState({"0": NodeTimes(3, "reclaimed", is_under=True)})}, synced_ns=NOW_NS
+    )
+    tick = TickFrame(
+        frame=frame([kpod("a")], used=100, gates={GATE: True}),
+        settings=TickSettings(strategies=StrategySettings(**{NAME: KatalystSettings()})),
+        guards=GuardFacts(now_ns=NOW_NS, source="file", pods_synced_ns=NOW_NS, running_pods=1),
+        states={NAME: state},
+    )
+    again = msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame)
+    assert encode_decision(decided_again(again)) == encode_decision(decided_again(tick))

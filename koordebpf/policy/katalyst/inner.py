@@ -44,6 +44,12 @@ else:
 States = Mapping[str, Any]  # by the plugin's name, as it is or as JSON has it
 
 
+def typed_states(states: States) -> States:
+    """Return them as their plugins have them, so that a replay's decision has the bytes of the agent's own."""
+    plugins = {plugin.name: plugin for plugin in INNER.values()}
+    return {name: _state(plugins[name], states) if name in plugins else state for name, state in states.items()}
+
+
 def look_inside(
     seen: Seen, states: States, settings: InnerSettings, is_on: Callable[[str], bool]
 ) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:

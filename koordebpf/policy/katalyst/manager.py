@@ -16,7 +16,7 @@ from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
-from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing
+from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, typed_states
 from koordebpf.policy.katalyst.killers import KillerSettings, barred_now, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.past import with_settled
@@ -81,6 +81,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
     def decide(self, view: NodeView, state: ManagerState, settings: KatalystSettings) -> KatalystDecision:
         """Return what the queue still asks for, or the demands of a round that ends now."""
         active = katalyst_pods(view.pods, settings.qos.by_level())
+        state = replace(state, inner=typed_states(state.inner))
         is_due = state.synced_ns is None or view.now_ns - state.synced_ns >= settings.sync_ns
         measured = view.katalyst or KatalystMeasured()
         seen = Seen(view, measured, active, candidates(active, settings.skip), is_due)

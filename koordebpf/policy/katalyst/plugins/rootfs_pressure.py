@@ -62,7 +62,6 @@ class RootfsPressureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
 class RootfsPressureState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`chosen_ns`: when a pod was chosen last; `short_ns`: since when the filesystem is short; None: it is not."""
 
-    # In the order of the alphabet, which a frame has of a state that no round has changed.
     chosen_ns: int | None = None
     short_ns: int | None = None
 
