@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,25 +21,14 @@ from tests.support.patience import patience
 
 NODE_MIB, DISK_MIB = 400, 64
 QOS = "katalyst.kubewharf.io/qos_level"
-CONFIG = """
-apiVersion: koordebpf.io/v1alpha1
-kind: AgentConfiguration
-featureGates:
-  BEMemoryEvict: false
-  KatalystEviction: true
-eviction:
-  katalyst:
-    sync: 1s
-    inner:
-      rootfsPressure:
-        isOn: true
-        imageFs: {disk}
-        minFree: 40%
-        minInodesFree: 20%
-        minCapacity: 0
-        podMinUsed: 2Mi
-        podMinInodesUsed: "1000"
-"""
+PRESSURE = {
+    "isOn": True,
+    "minFree": "40%",
+    "minInodesFree": "20%",
+    "minCapacity": 0,
+    "podMinUsed": "2Mi",
+    "podMinInodesUsed": "1000",
+}
 
 
 @pytest.fixture
@@ -55,9 +45,16 @@ def disk(tmp_path: Path) -> Iterator[ImageDisk]:
         yield disk
 
 
-def run(node: NodeCgroup, folder: Path, disk: ImageDisk) -> LiveAgent:
+def run(node: NodeCgroup, folder: Path, disk: ImageDisk, plugins: Mapping[str, Mapping[str, object]]) -> LiveAgent:
+    pressure = {"imageFs": str(disk.root), **plugins.get("rootfsPressure", {})}
+    settings = {
+        "apiVersion": "koordebpf.io/v1alpha1",
+        "kind": "AgentConfiguration",
+        "featureGates": {"BEMemoryEvict": False, "KatalystEviction": True},
+        "eviction": {"katalyst": {"sync": "1s", "inner": {**plugins, "rootfsPressure": pressure}}},
+    }
     config = folder / "config.yaml"
-    config.write_text(CONFIG.format(disk=disk.root))
+    config.write_text(json.dumps(settings))
     manifest = node.write_manifest(folder / "pods.json")
     return LiveAgent(folder, "--config", config, "--pods", manifest, "--node-cgroup", node.path, "--enforce")
 
@@ -78,7 +75,7 @@ def test_the_pod_whose_layer_filled_the_disk_is_evicted_and_no_other(
     (flooding,) = node.add_pod("flooding", annotations={QOS: "reclaimed_cores"})
     layers = {each: disk.layer(each.name) for each in (filling, batch, flooding)}
     layers[batch].write("data", 6)
-    with run(node, tmp_path, disk) as agent:
+    with run(node, tmp_path, disk, {"rootfsPressure": PRESSURE}) as agent:
         agent.becomes_ready()
         small = layers[batch].start("exec sleep 600", batch)
         command = [BUILD / "cacheflood", "/var/tmp", str(NODE_MIB), "600", flooding / "cgroup.procs"]
@@ -104,3 +101,31 @@ def test_the_pod_whose_layer_filled_the_disk_is_evicted_and_no_other(
         assert "met threshold in scope SystemRootfs" in line["sentence"]
         assert [(outcome["name"], outcome["result"]) for outcome in line["outcomes"]] == [("filling", "done")]
         assert agent.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_pod_that_has_written_more_than_its_part_of_the_disk_is_evicted(
+    node: NodeCgroup, disk: ImageDisk, tmp_path: Path
+) -> None:
+    (large,) = node.add_pod("large", be=False, annotations={QOS: "shared_cores"})
+    (small,) = node.add_pod("small", be=False, annotations={QOS: "shared_cores"})
+    layers = {each: disk.layer(each.name) for each in (large, small)}
+    layers[large].write("data", 20)
+    layers[small].write("data", 6)
+    processes = [layers[each].start("exec sleep 600", each) for each in (large, small)]
+    try:
+        overuse = {"isOn": True, "shared": "25%"}
+        with run(node, tmp_path, disk, {"rootfsOveruse": overuse}) as agent:
+            agent.becomes_ready()
+            line = agent.has_plan()
+            assert processes[0].wait(patience(10)) != 0
+            time.sleep(3)
+            assert processes[1].poll() is None
+            assert "in their root filesystems, more than" in line["sentence"]
+            assert [(outcome["name"], outcome["result"]) for outcome in line["outcomes"]] == [("large", "done")]
+            assert len(agent.plans()) == 1
+            assert agent.stop() == 0
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
