@@ -31,6 +31,12 @@ The agents of one mode, observe or enforce, and their configuration.
 {{- end -}}
 {{- $_ := set $pod "nodeSelector" $selector -}}
 
+{{- /* As components/layers has it; its mounts are below. */ -}}
+{{- if $values.agent.layers -}}
+  {{- $capabilities := $container.securityContext.capabilities -}}
+  {{- $_ := set $capabilities "add" (append $capabilities.add "DAC_READ_SEARCH") -}}
+{{- end -}}
+
 {{- /* As components/host-processes and components/privileged have it. */ -}}
 {{- if $values.agent.hostProcesses -}}
   {{- $_ := set $pod "hostPID" true -}}
@@ -62,6 +68,17 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
   {{- $volume := dict "name" "kubelet-state" "hostPath" (dict "path" $folder "type" "Directory") -}}
   {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+{{- end -}}
+
+{{- /* As components/layers has it. */ -}}
+{{- if $values.agent.layers -}}
+  {{- $tasks := "/run/containerd/io.containerd.runtime.v2.task" -}}
+  {{- range list (list "container-mounts" $tasks) (list "container-layers" "/var/lib/containerd") -}}
+    {{- $mount := dict "name" (first .) "mountPath" (last .) "readOnly" true "mountPropagation" "HostToContainer" -}}
+    {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
+    {{- $volume := dict "name" (first .) "hostPath" (dict "path" (last .) "type" "Directory") -}}
+    {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+  {{- end -}}
 {{- end -}}
 
 {{- /* The configuration: an edit rolls the agents. */ -}}

@@ -26,7 +26,7 @@ EVICTION = ["pods/eviction"]
 COMPONENTS = [
     ["beside-koordinator", "node-mark", "namespace-labels", "pod-deletion", "own-node-only", "prometheus-operator"],
     ["cri"],
-    ["cri-o", "kubelet-state"],
+    ["cri-o", "kubelet-state", "layers"],
     ["host-processes"],
     ["privileged"],
 ]

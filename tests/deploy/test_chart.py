@@ -63,6 +63,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         {"enforce": {"enabled": True}, "agent": {"criDirectory": "/run/crio"}},
     ),
     "kubelet keeps CPUs back": ("observe", ["kubelet-state"], {"agent": {"kubeletState": True}}),
+    "layers of containers": ("observe", ["layers"], {"agent": {"layers": True}}),
     "agents that kill": (
         "enforce",
         ["host-processes"],
@@ -80,6 +81,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "own-node-only",
             "cri",
             "kubelet-state",
+            "layers",
             "host-processes",
             "privileged",
             "prometheus-operator",
@@ -94,6 +96,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
                 "ownNodeOnly": True,
                 "criDirectory": "/run/containerd",
                 "kubeletState": True,
+                "layers": True,
                 "hostProcesses": True,
                 "privileged": True,
             },
