@@ -15,12 +15,15 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
+from koordebpf.collect.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.numa_memory import are_short
+from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
+from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE, is_short
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
-from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, cnr_taints_of, taints_of
@@ -145,7 +148,8 @@ def open_katalyst(
         counts_steals=inner.systemMemory.kswapd_pages is not None,
     )
     stack.callback(memory.close)
-    collector = KatalystCollector(memory, measuring.known, with_links=inner.network.is_on)
+    rootfs = open_rootfs(settings, measuring.watch, stack)
+    collector = KatalystCollector(memory, measuring.known, rootfs, with_links=inner.network.is_on)
     effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
     return Katalyst(settings, collector, effects, _open_outside(config, settings, measuring.watch, wake, stack))
 
@@ -156,6 +160,24 @@ def _open_notifier(config: AgentConfig, settings: KatalystSettings, stack: conte
     notifier = PodNotifier(Path(settings.notices))
     stack.callback(notifier.close)
     return notifier
+
+
+def open_rootfs(settings: KatalystSettings, watch: NodeWatch, stack: contextlib.ExitStack) -> RootfsCollector | None:
+    """Return what looks at pods' layers, where a plugin decides from it; else nothing is walked."""
+    pressure, overuse = settings.inner.rootfsPressure, settings.inner.rootfsOveruse
+    names = ((ROOTFS_PRESSURE.name, pressure.is_on), (ROOTFS_OVERUSE.name, overuse.is_on))
+    wanted = [each for each in names if each[1] and is_listed(each[0], settings.plugins)]
+    if not wanted:
+        return None
+    collector = RootfsCollector(
+        NodeContainers(watch.index, watch.scope.hierarchy.mount_point),
+        Path(pressure.image_fs) if pressure.image_fs else None,
+        lambda image_fs: is_short(image_fs, pressure),
+        asks_quotas=pressure.project_quotas,
+        # A shortage is judged by a pass of its own.
+        limits=WalkLimits() if names[1] in wanted else WalkLimits(rest_ns=None),
+    )
+    return stack.enter_context(collector)
 
 
 # gRPC is imported only where plugins outside are looked for.

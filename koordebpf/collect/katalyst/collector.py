@@ -7,26 +7,33 @@ from msgspec.structs import replace
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
+from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import NodeMeasure
 
 
 class KatalystCollector:
-    """Puts together what is read of memory and the cluster.
+    """Puts together what is read of memory, the disk and the cluster.
 
     Args:
         memory: of the node.
         known: of the cluster, for the CNR.
+        rootfs: of the disk and pods' layers; None: no plugin judges them.
         with_links: the links of the CNR's NICs are looked at.
     """
 
-    def __init__(self, memory: KatalystMemory, known: Known, *, with_links: bool) -> None:
+    def __init__(
+        self, memory: KatalystMemory, known: Known, rootfs: RootfsCollector | None, *, with_links: bool
+    ) -> None:
         self._memory = memory
         self._known = known
+        self._rootfs = rootfs
         self._with_links = with_links
 
     def measure(self, node: NodeMeasure, *, is_round: bool) -> KatalystMeasured:
         """Return what is known now; `node` and `is_round` as in `KatalystMemory.measure`."""
         cnr = self._known.cnr
         links = links_of(cnr) if cnr is not None and self._with_links else {}
-        return replace(self._memory.measure(node, is_round=is_round), cnr=cnr, links=links)
+        image_fs, rootfs = self._rootfs.measure() if self._rootfs is not None else (None, None)
+        memory = self._memory.measure(node, is_round=is_round)
+        return replace(memory, cnr=cnr, links=links, image_fs=image_fs, rootfs=rootfs)
