@@ -21,6 +21,7 @@ from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView
 from koordebpf.store.sink import (
     ExemptCounted,
+    KatalystActed,
     LadderLooked,
     RoundEnded,
     StrategiesHeld,
@@ -97,7 +98,8 @@ class Rounds:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
         if parts.katalyst:
-            parts.katalyst.carry_out(decision.strategies)
+            news = parts.katalyst.carry_out(decision.strategies, view)
+            publish(KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s()))
         if parts.marking:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
         if parts.ladder:

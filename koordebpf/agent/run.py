@@ -26,7 +26,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.katalyst import needs_cnr, open_katalyst
+from koordebpf.agent.strategies.katalyst import needs_cnr, open_katalyst, open_katalyst_sink
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
@@ -258,6 +258,7 @@ def _open_sinks(
         in_flight=acting.in_flight if acting else None,
         events=EventPoster(actions) if actions else None,
         frames=open_frames(config.frames),
+        katalyst=open_katalyst_sink(config, metrics, health, plans),
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
     serve_reports(config, scope, metrics, health, recent, stack, acts=acting is not None)

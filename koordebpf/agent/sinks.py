@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.clock import Clock, SystemClock
@@ -19,6 +20,9 @@ from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, Sink
 from koordebpf.store.wal import InFlight
+
+if TYPE_CHECKING:
+    from koordebpf.report.katalyst.sink import KatalystSink
 
 log = logging.getLogger("koordebpf")
 
@@ -67,6 +71,7 @@ def open_sinks(
     in_flight: InFlight | None = None,
     events: EventPoster | None = None,
     frames: FrameLog | None = None,
+    katalyst: KatalystSink | None = None,
     clock: Clock = SystemClock(),  # noqa: B008 - without state
 ) -> Sinks:
     """Return all sinks; they report what an agent before this one was ended in the middle of.
@@ -83,6 +88,7 @@ def open_sinks(
             *((EventSink(events, plans, clock),) if events else ()),
             health,
             recent,
+            *((katalyst,) if katalyst else ()),
             *((frames,) if frames else ()),
         ),
         clock,

@@ -6,10 +6,12 @@ from collections import deque
 
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, TickEnded
+from koordebpf.store.request_log import AuditedRequest, audited_request
+from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, TickEnded
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
 _DECISIONS = 50  # about 10 kB each
+_REQUESTS = 500  # Why: of one minute at most 20
 _WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
 
@@ -20,7 +22,7 @@ class Recent:
     """
 
     name = "recent"
-    takes = (FileChanged, TickEnded, DecisionsInterrupted)
+    takes = (FileChanged, KatalystActed, TickEnded, DecisionsInterrupted)
 
     def __init__(self, plans: OpenPlans) -> None:
         self._plans = plans
@@ -30,6 +32,7 @@ class Recent:
         self._decisions: tuple[AuditRecord, ...] = ()
         self._has_written = False
         self._writes: tuple[AuditedWrite, ...] = ()
+        self._requests: tuple[AuditedRequest, ...] = ()
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -37,6 +40,9 @@ class Recent:
             case FileChanged(change, wall_s):
                 self._written.append(audited_write(change, self._plans.node, wall_s))
                 self._has_written = True
+            case KatalystActed(_, news, _, wall_s) if news:
+                made = (audited_request(each, self._plans.node, wall_s) for each in news)
+                self._requests = (*self._requests, *made)[-_REQUESTS:]
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -51,6 +57,10 @@ class Recent:
     def writes(self) -> tuple[AuditedWrite, ...]:
         """Return the last changes of files; from any thread."""
         return self._writes
+
+    def requests(self) -> tuple[AuditedRequest, ...]:
+        """Return the last requests of eviction plugins that were not carried out; from any thread."""
+        return self._requests
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

@@ -23,9 +23,12 @@ class Unit(msgspec.Struct, frozen=True, cache_hash=True, omit_defaults=True):
 
         >>> Unit("inodes").format(1200)
         '1200 inodes'
+        >>> Unit("pods").format(1)
+        '1 pod'
         """
-        text = _TEXTS.get(self.name)
-        return f"{value} {self.name}" if text is None else text(value)
+        if (text := _TEXTS.get(self.name)) is not None:
+            return text(value)
+        return f"{value} {self.name.removesuffix('s') if value == 1 else self.name}"
 
 
 BYTES = Unit("bytes")

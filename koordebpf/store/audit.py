@@ -9,6 +9,7 @@ from pathlib import Path
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink, write_whole
+from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.write_log import AuditedWrite
@@ -73,7 +74,7 @@ class AuditLog:
         problem = self._sink.problem
         return problem and f"{self.waiting} audit lines wait to be written: {self._path or 'stdout'}: {problem}"
 
-    def write(self, record: AuditRecord | AuditedWrite) -> bool:
+    def write(self, record: AuditRecord | AuditedWrite | AuditedRequest) -> bool:
         """Append one line after those that wait; tell whether nothing is in their way."""
         line = audit_json(record) if isinstance(record, AuditRecord) else record
         return self._sink.put(json_bytes(line) + b"\n")

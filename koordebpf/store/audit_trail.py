@@ -11,11 +11,13 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.request_log import AuditedRequest, audited_request
 from koordebpf.store.sink import (
     AgentStopped,
     DecisionsInterrupted,
     Event,
     FileChanged,
+    KatalystActed,
     PlanDecided,
     PlanStarted,
     RoundEnded,
@@ -42,6 +44,7 @@ class AuditTrail:
         PlanDecided,
         OutcomeArrived,
         FileChanged,
+        KatalystActed,
         RoundEnded,
         TickEnded,
         DecisionsInterrupted,
@@ -83,6 +86,9 @@ class AuditTrail:
             case FileChanged(change, wall_s):
                 if change.result is WriteResult.WRITTEN or not self._plans.dry_run:
                     self._write(audited_write(change, self._plans.node, wall_s))
+            case KatalystActed(_, news, _, wall_s):
+                for request in news:
+                    self._write(audited_request(request, self._plans.node, wall_s))
             case RoundEnded(_, view):
                 self._catch_up(view.now_ns)
             case TickEnded():
@@ -110,7 +116,7 @@ class AuditTrail:
         if self._in_flight and line.has_victim(outcome.uid):
             self._in_flight.progress(line.id, outcome)
 
-    def _write(self, record: AuditRecord | AuditedWrite) -> None:
+    def _write(self, record: AuditRecord | AuditedWrite | AuditedRequest) -> None:
         if self._audit:
             self._audit.write(record)
 

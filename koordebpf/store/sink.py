@@ -18,10 +18,12 @@ from koordebpf.collect.node_watch import SignalState
 from koordebpf.events.records import OomKill
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.katalyst.manager import SoftNotice
+from koordebpf.policy.katalyst.news import RequestNews
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
@@ -129,6 +131,15 @@ class StrategiesHeld(msgspec.Struct, frozen=True):
     writes: Mapping[tuple[str, str], int]
 
 
+class KatalystActed(msgspec.Struct, frozen=True):
+    """One round of Katalyst's eviction manager was carried out. `news`: requests that are not, each once."""
+
+    facts: KatalystFacts
+    news: tuple[RequestNews, ...]
+    now_ns: int
+    wall_s: float
+
+
 class ExemptCounted(msgspec.Struct, frozen=True):
     """The memory of pods that are exempt from eviction, by reason."""
 
@@ -177,6 +188,7 @@ Event = (
     | NoticeEnded
     | LadderLooked
     | StrategiesHeld
+    | KatalystActed
     | ExemptCounted
     | RoundEnded
     | TickEnded

@@ -43,6 +43,8 @@ W = TypeVar("W")  # how the node is to be
 class NodeWorker(abc.ABC, Generic[W]):
     """Makes the Node what was wished for last. It begins with nothing: what a predecessor left is taken away.
 
+    `problem` is why it cannot, and None where it is so or was not tried yet; read by other threads.
+
     Args:
         name: of the thread.
         nothing: the wish at the start and at the end.
@@ -50,13 +52,13 @@ class NodeWorker(abc.ABC, Generic[W]):
     """
 
     def __init__(self, name: str, nothing: W, cut: Callable[[], None]) -> None:
+        self.problem: str | None = None
         self._nothing = nothing
         self._cut = cut
         self._changed = threading.Condition()
         self._wish = nothing
         self._is: W | None = None  # as the Node was made; None: a predecessor may have left anything
         self._was_refused = False
-        self._said: str | None = None  # why the last try failed, so that the next one does not say it again
         self._is_closing = False
         self._is_late = False
         self._backoff = Backoff(_FIRST_S, _CAP_S)
@@ -131,22 +133,24 @@ class NodeWorker(abc.ABC, Generic[W]):
         except KubeDenied as error:
             if not self._was_refused:
                 _log.warning("%s: %s: allow %s on %s", self.doing(wish), error, error.verb, error.resource)
+            self.problem = f"{error}: allow {error.verb} on {error.resource}"
             self._was_refused = True
             return self._denied.next_s()
         except KubeConflict:
             return self._backoff.next_s()  # another wrote first, which is no news: the next try looks again
         except KubeError as error:
-            if str(error) != self._said:
+            if str(error) != self.problem:
                 _log.warning("%s: %s", self.doing(wish), error)
-            self._said = str(error)
+            self.problem = str(error)
             asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
             return asked_s or (self._backoff if error.retry else self._denied).next_s()
-        except Exception:  # without the thread the mark would stay
+        except Exception as error:  # without the thread the mark would stay
             _log.exception("%s", self.doing(wish))
+            self.problem = f"{type(error).__name__}: {error}"
             return self._denied.next_s()
         if has_changed:
             _log.info("%s", self.done(wish, is_first=self._is is None))
-        self._was_refused, self._said = False, None
+        self._was_refused, self.problem = False, None
         self._backoff.reset()
         self._denied.reset()
         return None

@@ -5,7 +5,7 @@ Source: katalyst-core pkg/agent/evictionmanager/manager.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -59,6 +59,8 @@ class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
     `reported`  conditions that the node is to have.
     `call`      what plugins outside are to be called for now.
     `requests`  what the plugins of this round asked for; None: no round ended.
+    `answers`   of the plugins whose round ended.
+    `active`    how many pods did not end, and `candidates` of how many of them plugins are asked.
     """
 
     notices: tuple[SoftNotice, ...] = ()
@@ -66,6 +68,9 @@ class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
     reported: tuple[LastMet, ...] = ()
     call: RemoteCall | None = None
     requests: Requests | None = None
+    answers: tuple[PluginAnswer, ...] = ()
+    active: int = 0
+    candidates: int = 0
 
 
 class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
@@ -115,7 +120,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         call = outside.call
         if call is not None and settings.records:
             call = with_records(call, view, state.past)
-        return _decision(seen, state, settings, requests, call)
+        return replace(_decision(seen, state, settings, requests, call), answers=answers)
 
 
 KATALYST_EVICTION = KatalystEviction()
@@ -192,11 +197,20 @@ def _decision(
         reported=state.conditions,
         call=call,
         requests=requests,
+        active=len(seen.active),
+        candidates=len(seen.candidates),
     )
 
 
 def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
     return format_bytes(candidate.of(MEMORY).released)
+
+
+def _why(wanted: Wanted, mode: Literal["force", "soft"], graces: Mapping[str, int | None]) -> str:
+    how = "forced" if mode == "force" else "soft"
+    asked_s = graces[wanted.uid]
+    grace = "" if asked_s is None else f", grace period {asked_s} s"
+    return f"{wanted.reason}; {how}{grace}"
 
 
 def _demand(
@@ -206,11 +220,11 @@ def _demand(
     order = [each.uid for each in wanted]
     killers = {uid: killer for uid in order if (killer := settings.of(found[uid])) is not None}
     graces = {each.uid: grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor)) for each in wanted}
-    reasons = {each.uid: each.reason for each in wanted}
+    reasons = {each.uid: _why(each, mode, graces) for each in wanted}
     verdict = Verdict(
         GATE,
         fires=True,
-        reason=wanted[0].reason,
+        reason=reasons[wanted[0].uid],
         needs=(Need(ASKED_PODS, min(most, len(order)), len(order), len(seen.active)),),
     )
 

@@ -112,7 +112,8 @@ def go_float(value: float) -> str:
 def _wanted_by(answer: PluginAnswer, clocks: Mapping[str, MetSince], now_ns: int) -> Iterable[tuple[bool, Wanted]]:
     for each in answer.evict:
         scope = FORCE if each.is_forced else SOFT
-        yield each.is_forced, Wanted(each.uid, answer.plugin, scope, each.reason, each.grace_s)
+        reason = f"plugin {answer.plugin} asks for it: {each.reason}"
+        yield each.is_forced, Wanted(each.uid, answer.plugin, scope, reason, each.grace_s)
     threshold = answer.threshold
     if threshold is None or answer.top is None or not is_actionable(answer, clocks, now_ns):
         return

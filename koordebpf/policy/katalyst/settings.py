@@ -8,6 +8,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.killers import KillerSettings
+from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
 from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -33,6 +34,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     eviction-record-manager names a component of one's own.
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
+    `metrics`       Katalyst's own names.
     `inner`         of the plugins inside.
     """
 
@@ -48,6 +50,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: bool = True
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
+    metrics: KatalystMetricsSettings = KatalystMetricsSettings()
     inner: InnerSettings = InnerSettings()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, printable
+from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
@@ -39,6 +40,7 @@ class Health:
         self._reasons: tuple[str, ...] = ("no tick yet",)
         self._lost: tuple[str, ...] = ()
         self.signals: SignalQuality | None = None
+        self.parts: Callable[[], Sequence[HealthCheck]] = tuple  # shown beside; readiness does not depend on them
 
     def publish(self, event: Event) -> None:
         """Be ready after a round, and not after a tick that failed, until a full one succeeds."""
@@ -182,18 +184,24 @@ def _probe(request: Request, health: Health) -> Reply:
         return _text(_status(is_live), sentence)
     if request.path == "/readyz":
         is_ready, reasons = health.ready(now_ns)
+        parts = {each.name: each.failure(now_ns) for each in health.parts()}
         if request.query == "verbose":
-            return Reply(_status(is_ready), "text/plain", _ready_text(reasons, health.signals))
+            return Reply(_status(is_ready), "text/plain", _ready_text(reasons, health.signals, parts))
         answer: dict[str, Any] = {"ready": is_ready, "reasons": reasons}
-        return _json(_status(is_ready), answer | {"signals": health.signals} if health.signals else answer)
+        if health.signals:
+            answer["signals"] = health.signals
+        if parts:
+            answer["parts"] = [{"name": name, "problem": problem} for name, problem in parts.items()]
+        return _json(_status(is_ready), answer)
     return _text("404 Not Found", "/metrics /healthz /readyz")
 
 
 # As the API server's own /readyz?verbose: a line for each check.
-def _ready_text(reasons: tuple[str, ...], signals: SignalQuality | None) -> bytes:
+def _ready_text(reasons: tuple[str, ...], signals: SignalQuality | None, parts: Mapping[str, str | None]) -> bytes:
     lines = [f"[-]{reason}" for reason in reasons]
     if signals:
         lines.append(f"[+]{signals.sentence}")
+    lines += [f"[+]{name}" if problem is None else f"[!]{name} {problem}" for name, problem in parts.items()]
     lines.append("readyz check failed" if reasons else "readyz check passed")
     return "".join(f"{printable(line)}\n" for line in lines).encode()
 

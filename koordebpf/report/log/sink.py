@@ -18,10 +18,12 @@ from koordebpf.report.trace.record_line import oom_sentence
 from koordebpf.state.outcome import Result
 from koordebpf.store.open_plans import OpenPlans, plan_key
 from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.request_log import request_sentence
 from koordebpf.store.sink import (
     AgentStopped,
     Event,
     FileChanged,
+    KatalystActed,
     MemoryReleased,
     OomKilled,
     PlanDecided,
@@ -47,6 +49,7 @@ class LogSink:
         MemoryReleased,
         ReleaseOverdue,
         FileChanged,
+        KatalystActed,
         SuppressionHeld,
         ProblemsSeen,
         OomKilled,
@@ -79,6 +82,9 @@ class LogSink:
                 self._say(f"late:{entry.uid}", sentence, now_ns)
             case FileChanged(change):
                 self._changed(change)
+            case KatalystActed(_, news, now_ns):
+                for each in news:
+                    self._say(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
             case SuppressionHeld():
                 self._suppressed(event)
             case ProblemsSeen(by_reason, now_ns):

@@ -147,6 +147,14 @@ def is_below(system: SystemMemory, settings: SystemMemorySettings) -> bool:
     return free_bytes(system, settings) < free_threshold_bytes(system, settings)
 
 
+def action_of(
+    now_ns: int, system: SystemMemory, state: SystemMemoryState, settings: SystemMemorySettings
+) -> Action | None:
+    """Return which pods may go now; None: the machine is not short."""
+    found = _short(now_ns, system, state, settings)
+    return found[0] if found else None
+
+
 # What may go, the value that was crossed, the one that was seen, and whether it is too low; None: it is not short.
 def _short(
     now_ns: int, system: SystemMemory, state: SystemMemoryState, settings: SystemMemorySettings

@@ -1,0 +1,1 @@
+"""Health and metrics of Katalyst's eviction manager."""

@@ -1,0 +1,110 @@
+"""Metrics of Katalyst's eviction manager, in the names of this agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from koordebpf.report.katalyst.checks import INSIDE, KatalystChecks
+from koordebpf.report.prom.bounded import BoundedCounts
+from koordebpf.report.prom.decision import Histogram
+from koordebpf.report.prom.katalyst_names import KatalystNames
+
+MAX_PLUGINS = 64  # Why: ten times those of Katalyst's own agent; others share the name _other
+_MAX_CONDITIONS = 64
+_ROUND_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class KatalystNow(msgspec.Struct, frozen=True):
+    """As of the last round. `queued`: pods by mode; `conditions`: name and kind."""
+
+    queued: Mapping[str, int] = {}
+    conditions: tuple[tuple[str, str], ...] = ()
+    notices: tuple[int, int] = (0, 0)
+    validations: Mapping[tuple[str, str], int] = {}  # outcome and reason → how often
+
+
+class KatalystMetrics:
+    """The loop counts, scrapes read. `names`: yields Katalyst's own names too."""
+
+    def __init__(self, checks: KatalystChecks, names: KatalystNames | None = None) -> None:
+        self._checks = checks
+        self._names = names
+        self.now = KatalystNow()
+        self.rounds = BoundedCounts(2)
+        self.seconds = {"inside": Histogram(_ROUND_BOUNDS_S), "outside": Histogram(_ROUND_BOUNDS_S)}
+        self.calls = BoundedCounts(MAX_PLUGINS)
+        self.met = BoundedCounts(MAX_PLUGINS)
+        self.requested = BoundedCounts(MAX_PLUGINS)
+        self.refused = BoundedCounts(MAX_PLUGINS)
+        self.released = BoundedCounts(MAX_PLUGINS)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        yield self.rounds.family("koordebpf_katalyst_rounds", "Rounds of eviction plugins.", ("plugins",))
+        for plugins, seconds in self.seconds.items():
+            text = {
+                "inside": "A round of plugins inside: from the measurement to the last eviction sent.",
+                "outside": "A round of plugins outside: from the first call to the last answer.",
+            }[plugins]
+            yield seconds.family(f"koordebpf_katalyst_{plugins}_round_seconds", text)
+        counts: tuple[tuple[BoundedCounts, str, str, str], ...] = (
+            (self.calls, "plugin_calls", "Answers of a plugin: complete, or with a problem.", "result"),
+            (self.met, "thresholds_met", "Rounds in which a plugin's threshold was met.", "met"),
+            (self.requested, "requested_pods", "Pods that a plugin asks for, in each round again.", "mode"),
+            (self.refused, "refused_pods", "Pods that a plugin asks for in vain, in each round again.", "reason"),
+            (self.released, "released_pods", "Pods whose eviction was started for a plugin.", "mode"),
+        )
+        for each, name, text, label in counts:
+            yield each.family(f"koordebpf_katalyst_{name}", text, ("plugin", label))
+        now = self.now
+        text = "Pods that the last round asks for: forced ones within the burst, and soft ones of which one may go."
+        queued = GaugeMetricFamily("koordebpf_katalyst_queued_pods", text, labels=["mode"])
+        for mode, count in now.queued.items():
+            queued.add_metric([mode], count)
+        yield queued
+        yield from _conditions(now)
+        yield from _reported(now)
+        yield from self._health()
+        if self._names is not None:
+            yield from self._names.families(time.monotonic_ns())
+
+    def _health(self) -> Iterator[Metric]:
+        parts, now_ns = self._checks.now, time.monotonic_ns()
+        text = "1: this part of Katalyst's manager works."
+        healthy = GaugeMetricFamily("koordebpf_katalyst_check", text, labels=["check"])
+        for each in parts.manager:
+            healthy.add_metric([each.name], each.failure(now_ns) is None)
+        yield healthy
+        text = "1: the plugin's last answer failed, or it lacks what it judges by."
+        problems = GaugeMetricFamily("koordebpf_katalyst_plugin_problem", text, labels=["plugin", "reason"])
+        for name, check in list(parts.plugins.items())[:MAX_PLUGINS]:
+            if check.failure(now_ns) is not None:
+                reason = "lacks_input" if name in INSIDE and check.problem is not None else "failed"
+                problems.add_metric([name, reason], 1)
+        yield problems
+
+
+def _conditions(now: KatalystNow) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "koordebpf_katalyst_condition", "1: the condition is reported.", labels=["condition", "kind"]
+    )
+    for condition, kind in now.conditions[:_MAX_CONDITIONS]:
+        family.add_metric([condition, kind], 1)
+    yield family
+
+
+def _reported(now: KatalystNow) -> Iterator[Metric]:
+    text = "Notices of soft evictions, in each round again."
+    notices = CounterMetricFamily("koordebpf_katalyst_notices", text, labels=["result"])
+    for result, count in zip(("sent", "failed"), now.notices, strict=True):
+        notices.add_metric([result], count)
+    yield notices
+    text = "Plugins outside that asked to be registered."
+    validations = CounterMetricFamily("koordebpf_katalyst_validations", text, labels=["outcome", "reason"])
+    for labels, count in now.validations.items():
+        validations.add_metric(labels, count)
+    yield validations
