@@ -42,4 +42,4 @@ def serve_reports(
     except OSError as error:
         log.warning("%s: no socket for koordebpf explain: %s", folder, error.strerror or error)
         return
-    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin).close)
+    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests).close)

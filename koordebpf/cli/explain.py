@@ -32,24 +32,36 @@ _TIMEOUT_S = 5
 @click.option("--last", default=5, show_default=True, type=click.IntRange(min=1), help="So many decisions, the newest.")
 @click.option("--pod", help="Only decisions that speak of this pod: name, namespace/name or uid.")
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
+@click.option("--requests", "of_requests", is_flag=True, help="What Katalyst's eviction plugins asked for in vain.")
 @click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
 def explain(
-    audit: str | None, url: str | None, run_dir: Path, last: int, pod: str | None, of_writes: bool, as_json: bool
+    audit: str | None,
+    url: str | None,
+    run_dir: Path,
+    last: int,
+    pod: str | None,
+    of_writes: bool,
+    of_requests: bool,
+    as_json: bool,
 ) -> None:
     """Say why the last decisions to evict were what they were, and what became of them.
 
     From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
-    last 50 decisions and 2000 writes, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A line that is cut
-    short is reported on standard error and left out.
+    last 50 decisions, 2000 writes and 500 requests, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A
+    line that is cut short is reported on standard error and left out.
 
     With --writes it says which cgroup files were changed for what reason: what best-effort pods were left of the CPUs,
     and what the milder rungs of the ladder did.
+
+    With --requests it says which pods an eviction plugin asked for and did not get, and those of its dry run, each once
+    for as long as the plugin asks for it.
 
     \b
     Examples:
       koordebpf explain                              the agent on this node
       koordebpf explain --pod spark/be-7 audit.jsonl
       koordebpf explain --writes --last 1
+      koordebpf explain --requests --pod spark/be-7
       koordebpf explain --url /run/koordebpf/machine/acting.sock
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
@@ -58,10 +70,15 @@ def explain(
 
     if of_writes and pod:
         raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
-    what = "writes" if of_writes else "decisions"
+    if of_writes and of_requests:
+        raise click.UsageError("--writes and --requests exclude each other")
+    what = "writes" if of_writes else "requests" if of_requests else "decisions"
     raw, path = (read_input(audit), audit) if audit else _ask(url, run_dir, what)
     if of_writes:
         _tell_writes(raw, path, last, as_json=as_json)
+        return
+    if of_requests:
+        _say_requests(raw, path, last, pod, as_json=as_json)
         return
     records, problems = decode_audit(raw, path)
     for problem in problems:
@@ -95,6 +112,26 @@ def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
     if not writes and not as_json:
         echo(f"no write in {path}")
     if problems and not writes:
+        sys.exit(ConfigError.exit_code)
+
+
+def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
+    from koordebpf.report.pages.explain_requests import decode_requests, explained_request
+
+    requests, problems = decode_requests(raw, path)
+    for problem in problems:
+        echo(f"left out: {problem}", err=True)
+    if pod:
+        named = [(each, each.request) for each in requests]
+        requests = tuple(each for each, of in named if pod in (of.uid, of.name, f"{of.namespace}/{of.name}"))
+    for each in requests[-last:]:
+        if as_json:
+            echo_json(each)
+        else:
+            echo(f"{explained_request(each)}\n")
+    if not requests and not as_json:
+        echo(f"no request of an eviction plugin that was not carried out in {path}")
+    if problems and not requests:
         sys.exit(ConfigError.exit_code)
 
 

@@ -6,13 +6,15 @@ until then stands in another file (`wal`). `v1` has its JSON.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.plan import Balance, Candidate, Excluded, Plan
+from koordebpf.policy.evict.feature_round import evict_message
+from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Plan
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 
@@ -30,6 +32,7 @@ class AuditedFeature(msgspec.Struct, frozen=True):
     excluded: tuple[Excluded, ...]
     reason: str
     not_honoured: tuple[Excluded, ...] = ()  # what would have spared one of the ranking
+    reasons: Mapping[str, str] = {}  # why each victim is evicted, by uid, where a plugin asked for it
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -155,6 +158,7 @@ class OpenPlan:
                     excluded=feature.excluded[:_BEST],
                     reason=feature.reason,
                     not_honoured=feature.not_honoured[:_BEST],
+                    reasons=asked_reasons(feature),
                 )
                 for feature in self.plan.features
             ),
@@ -168,3 +172,13 @@ class OpenPlan:
             id=self.id,
             undecided_namespaces=self.plan.undecided_namespaces[:_BEST],
         )
+
+
+def asked_reasons(feature: FeaturePlan) -> dict[str, str]:
+    """Return why each victim is evicted, by UID, where that is no text of Koordinator's."""
+    name = feature.verdict.feature
+    return {
+        victim.candidate.uid: victim.message
+        for victim in feature.victims
+        if victim.message != evict_message(name, victim.candidate.name)
+    }

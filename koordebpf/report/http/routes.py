@@ -22,6 +22,7 @@ from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, 
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.sink import Event, RoundEnded, TickFailed
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.write_log import AuditedWrite
@@ -140,7 +141,7 @@ class ReportServer:
 
 
 class DecisionServer:
-    """Serves /decisions and /writes on a Unix socket until `close`. The functions are called from its thread."""
+    """Serves /decisions, /writes and /requests on a Unix socket until `close`; functions are called from its thread."""
 
     def __init__(
         self,
@@ -148,15 +149,17 @@ class DecisionServer:
         decisions: Callable[[], Sequence[AuditRecord]],
         writes: Callable[[], Sequence[AuditedWrite]],
         begin: Callable[[], object] | None = None,
+        requests: Callable[[], Sequence[AuditedRequest]] = tuple,
     ) -> None:
         remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {
             "/decisions": lambda: [audit_json(each) for each in decisions()],
             "/writes": writes,
+            "/requests": requests,
         }
 
         def answer(request: Request) -> Reply:
             if request.path not in remembered:
-                return _text("404 Not Found", "/decisions /writes")
+                return _text("404 Not Found", " ".join(remembered))
             return _json("200 OK", list(remembered[request.path]()))
 
         self._local = local
@@ -172,7 +175,7 @@ class DecisionServer:
 def _report(request: Request, page: MetricsPage, health: Health) -> Reply:
     if request.path == "/metrics":
         return page.reply(request.headers)
-    if request.path in ("/decisions", "/writes"):
+    if request.path in ("/decisions", "/writes", "/requests"):
         return _text("404 Not Found", f"{request.path} is answered on the agent's Unix socket: koordebpf explain")
     return _probe(request, health)
 

@@ -10,10 +10,11 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import released_text
+from koordebpf.report.pages.amounts import is_asked_for, released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
+from koordebpf.store.request_log import REQUEST_LINE
 from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
 from koordebpf.store.write_log import WRITE_LINE
 from koordebpf.units import format_ns
@@ -39,7 +40,7 @@ def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be audit lines: {error}"),)
     for number, line in enumerate(raw.splitlines(), start=1):
-        if not line.strip() or WRITE_LINE in line:  # of a file: no eviction
+        if not line.strip() or WRITE_LINE in line or REQUEST_LINE in line:  # no eviction
             continue
         try:
             records.append(decode_audit_line(line))
@@ -81,6 +82,8 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
     sums = feature.balance
     # How many bytes would end stalls is not known.
     needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
+    if is_asked := is_asked_for(verdict):
+        needed = f"plugins ask for {sums.text(sums.need)}"
     parts = [f"{verdict.feature}: {needed}"]
     if sums.pending:
         parts.append(f"{sums.text(sums.pending)} were coming back already")
@@ -89,16 +92,25 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
     given = len(feature.victims)
     if given:
         whom = "one pod" if given == 1 else f"{given} pods"
-        parts.append(f"{whom} of {feature.candidates} candidates would give {sums.text(sums.credit)}")
+        gives = f"would give {sums.text(sums.credit)}"
+        if is_asked:
+            gives = "is to be evicted" if given == 1 else "are to be evicted"
+        parts.append(f"{whom} of {_candidates(feature.candidates)} {gives}")
     if sums.missing:
         parts.append(f"{sums.text(sums.missing)} stay missing")
     yield from filled(", ".join(parts) + ("." if given else f": {feature.reason}."), "  ")
     for candidate in feature.ranking:
         yield from filled(_ranked(candidate, feature, outcomes.get(candidate.uid), fate), "    ")
+        if (why := feature.reasons.get(candidate.uid, verdict.reason)) != verdict.reason:
+            yield from filled(f"because {why}", "       ")
     if feature.candidates > len(feature.ranking):
         yield f"    … and {feature.candidates - len(feature.ranking)} more candidates"
     for pod in feature.excluded:
         yield from filled(f"not {pod.namespace}/{pod.name}: {pod.why}", "    ")
+
+
+def _candidates(count: int) -> str:
+    return "1 candidate" if count == 1 else f"{count} candidates"
 
 
 def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | None, fate: str) -> str:
@@ -113,7 +125,9 @@ def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | No
         return f"{who} stays"
     if outcome is None:
         return f"{who} {fate}"
-    tasks = f", {outcome.killed_tasks} tasks" if outcome.killed_tasks else ""
+    tasks = ""
+    if outcome.killed_tasks:
+        tasks = ", 1 task" if outcome.killed_tasks == 1 else f", {outcome.killed_tasks} tasks"
     return f"{who} {_WORDS[outcome.result]} by {outcome.executor}{tasks}: {outcome.detail}"
 
 

@@ -158,6 +158,7 @@ def _audited(feature: v1.AuditedFeature) -> AuditedFeature:
         excluded=feature.excluded,
         reason=feature.reason,
         not_honoured=feature.not_honoured,
+        reasons={} if feature.reasons is msgspec.UNSET else feature.reasons,
     )
 
 

@@ -213,6 +213,7 @@ def _audited(feature: AuditedFeature) -> v1.AuditedFeature:
         cpu=cpu_balance_json(feature.balance, fires=feature.verdict.fires),
         not_honoured=feature.not_honoured,
         other=other_balance_json(feature.balance),
+        reasons=feature.reasons or _UNSET,
     )
 
 

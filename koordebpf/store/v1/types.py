@@ -275,6 +275,7 @@ class AuditedFeature(msgspec.Struct, frozen=True):
     cpu: CpuAmounts | None = None  # of a feature that judges CPU, in place of the bytes
     not_honoured: tuple[Excluded, ...] = ()  # what would have spared one of the ranking
     other: OtherBalance | msgspec.UnsetType = msgspec.UNSET
+    reasons: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET  # why, by uid, where a plugin asked for it
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
