@@ -305,7 +305,10 @@ def test_a_longer_grace_period_of_one_pod_is_no_other_pods() -> None:
     )
     victims = {victim.candidate.uid: victim for victim in decision.plan.victims}
     assert {uid: victim.grace_s for uid, victim in victims.items()} == {"a": 60, "b": 10}
-    assert victims["a"].message == "plugin q met threshold in scope disk, target 10, observed 20; because"
+    assert victims["a"].message == (
+        "plugin q met threshold in scope disk, target 10, observed 20; plugin p asks for it: because;"
+        " forced, grace period 60 s"
+    )
 
 
 def test_a_pod_whose_object_stays_is_sent_once_a_round() -> None:

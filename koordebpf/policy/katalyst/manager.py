@@ -180,11 +180,9 @@ def _decision(
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
     remote_ns = due_ns(state.remote, settings.sync_ns)
     wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
-    names = sorted({each.plugin for each in (*state.queue, *state.soft)})
-    asked = f"{', '.join(names)} asks for {len(state.queue)} forced and {len(state.soft)} soft evictions"
     return KatalystDecision(
         state=state,
-        reason=asked if names else "no eviction plugin asks for one",
+        reason=_asked_text(state),
         demands=tuple(demands),
         conditions=tuple(f"{each.condition.name} is met" for each in state.conditions),
         wake_at_ns=min(wakes),
@@ -200,6 +198,16 @@ def _decision(
         active=len(seen.active),
         candidates=len(seen.candidates),
     )
+
+
+def _asked_text(state: ManagerState) -> str:
+    forced, soft = len(state.queue), len(state.soft)
+    names = sorted({each.plugin for each in (*state.queue, *state.soft)})
+    if not names:
+        return "no eviction plugin asks for a pod"
+    how = " and ".join(f"{count} {mode}" for count, mode in ((forced, "forced"), (soft, "soft")) if count)
+    noun = "eviction" if forced + soft == 1 else "evictions"
+    return f"{', '.join(names)} {'asks' if len(names) == 1 else 'ask'} for {how} {noun}"
 
 
 def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:

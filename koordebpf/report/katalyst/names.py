@@ -146,7 +146,7 @@ def _take_reclaimed(names: KatalystNames, pods: Iterable[KatalystPod], measured:
         rows += [((plugin, ("type", kind), ("resource", name)), float(amount)) for name, amount in amounts.items()]
     for each in reclaimed:
         pod = (("namespace", each.pod.namespace), ("name", each.pod.name), ("type", "pod"))
-        for name, amount in each.pod.terms.reclaimed_requests.items():
+        for name, amount in each.pod.terms.katalyst_requests.items():
             rows.append(((plugin, *pod, ("resource", name)), float(amount)))
     names.gauges["pod_resource"] = bounded(rows)
 

@@ -14,10 +14,12 @@ from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.node_plan import NodePlan, OtherDecision
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
+from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
 from koordebpf.state.view import KillerName, is_mostly_kernel
+from koordebpf.store.audit_record import asked_reasons
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 
 _NAMED = 4  # namespaces in a sentence
@@ -88,15 +90,25 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
     note = f"Koordinator: {sums.text(other)}" if other is not None and other != sums.need else ""
     if feature.verdict.stall is not None:
         note = "at most, for the rung reclaim"
+    if is_asked_for(feature.verdict):
+        return [
+            _said("asked for", sums.text(sums.need)),
+            _said("evicted", sums.text(sums.credit)),
+            *_why_none(feature, said),
+        ]
     lines = [_said("need", sums.text(sums.need), note), _said("coming back", sums.text(sums.pending))]
     if sums.shared:
         lines.append(_said("from others", sums.text(sums.shared), "victims of the features before"))
     lines.append(_said("credit", sums.text(sums.credit), _victims(len(feature.victims))))
     if sums.missing:
         lines.append(_said("missing", sums.text(sums.missing)))
-    if (not feature.victims or sums.missing) and feature.reason not in said:
-        lines += filled(feature.reason, "  ")
-    return lines
+    return [*lines, *_why_none(feature, said)]
+
+
+def _why_none(feature: FeaturePlan, said: str) -> list[str]:
+    if (not feature.victims or feature.balance.missing) and feature.reason not in said:
+        return filled(feature.reason, "  ")
+    return []
 
 
 def _stalls(stall: StallEvidence) -> list[str]:
@@ -171,9 +183,12 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
     for found in feature.not_honoured:
         if found.uid in rank_of:
             lines += filled(f"rank {rank_of[found.uid]}: {found.why}", "  ")
+    asked = asked_reasons(feature)
     for victim in feature.victims:
-        if victim.candidate.rank <= len(shown):
-            lines += [line for text in _ways(victim) for line in filled(f"rank {victim.candidate.rank}: {text}", "  ")]
+        rank, why = victim.candidate.rank, asked.get(victim.candidate.uid)
+        if rank <= len(shown):
+            said = [why] if why is not None and why != feature.verdict.reason else []
+            lines += [line for text in (*said, *_ways(victim)) for line in filled(f"rank {rank}: {text}", "  ")]
     for workload, ranks in _shared(shown).items():
         lines += filled(f"ranks {', '.join(map(str, ranks))} are of {workload}", "  ")
     return lines
@@ -205,6 +220,8 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     if by_priority and any(each.sub_priority not in (None, each.priority) for each in shown):
         columns.append(("sub", lambda each: "-" if each.sub_priority is None else str(each.sub_priority)))
     resource, needs = feature.balance.resource, feature.verdict.amounts
+    if is_asked_for(feature.verdict):
+        resource = MEMORY
     columns.append(("used", lambda each: _amount(resource, each.of(resource).used)))
     asked = [each for each in needs if not each.is_use]
     if asked == [BE_REQUESTED_CPU]:  # batch-cpu counts then, whatever the band of the pod
