@@ -22,9 +22,20 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "co-re", "bcc", "files"]),
     help="Try this one alone; default: which would be taken, and why not the others.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, path_type=Path),
+    help="The agent's configuration file: with the gate KatalystEviction, what its plugins lack here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
 def doctor(
-    node_cgroup: Path | None, cgroup_root: str | None, fix: bool, backend: WantedBackend | None, as_json: bool
+    node_cgroup: Path | None,
+    cgroup_root: str | None,
+    fix: bool,
+    backend: WantedBackend | None,
+    config_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Show which signals and which policies of suppression work on this host, and what is missing.
 
@@ -32,6 +43,9 @@ def doctor(
     here, or works only in the way that is noted below it, with what that costs. With --fix the kernel option, boot
     parameter, capability, package or mount that is missing is named, by what the host says of itself: its kernel's
     configuration, the process's capabilities, its mounts.
+
+    With --config a second table has the plugins of Katalyst's eviction manager and what carries its decisions out, as
+    they would work here. What is missing there does not change the exit code.
 
     \b
     Exit code:
@@ -50,13 +64,21 @@ def doctor(
     Examples:
       koordebpf doctor --fix
       koordebpf doctor --backend files
+      koordebpf doctor --config /etc/koordebpf/config.yaml
       koordebpf doctor --json | jq '.sources[] | select(.works | not)'
       koordebpf doctor >/dev/null || echo "exit code $?"
     """
     from koordebpf.report.pages.doctor import doctor_text
     from koordebpf.tools.doctor import examine
 
-    report = examine(node_cgroup, backend, cgroup_root)
+    config = None
+    if config_file is not None:
+        from koordebpf.agent.config.file import read_config
+        from koordebpf.agent.config.settings import agent_config
+
+        config = agent_config(read_config(str(config_file), config_file.read_bytes()))
+        node_cgroup, cgroup_root = node_cgroup or config.node_cgroup, cgroup_root or config.cgroup_root
+    report = examine(node_cgroup, backend, cgroup_root, config)
     if as_json:
         echo_json(report)
     else:

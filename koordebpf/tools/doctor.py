@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
@@ -21,6 +22,7 @@ from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
 from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
+from koordebpf.tools.doctor_katalyst import katalyst_sources
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
@@ -28,9 +30,12 @@ _PASSED_OVER = "backend "  # how kernel/backends/select.py begins the signal's n
 
 
 def examine(
-    node_cgroup: Path | None, backend: WantedBackend | None = None, cgroup_root: str | None = None
+    node_cgroup: Path | None,
+    backend: WantedBackend | None = None,
+    cgroup_root: str | None = None,
+    config: AgentConfig | None = None,
 ) -> DoctorReport:
-    """Return the backend, how each signal is measured here, and what is missing.
+    """Return the backend, how each signal is measured here, and what is missing; with `config` what its features lack.
 
     Raises:  ConfigError: `node_cgroup` is none of the memory hierarchy, `cgroup_root` none of a kubelet, or
              KOORDEBPF_BACKEND none of the backends.
@@ -38,6 +43,7 @@ def examine(
     wanted = wanted_backend(backend)
     sources: list[SignalSource] = []
     taken: BackendName | None = None
+    katalyst: tuple[SignalSource, ...] = ()
     try:
         scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
         sources += support_of_files(scope.hierarchy)
@@ -45,6 +51,7 @@ def examine(
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
+            katalyst = katalyst_sources(config, scope, watch) if config else ()
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
@@ -54,7 +61,8 @@ def examine(
     failed = [
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]
-    return doctor_report(host_line(), tries, sources, fixes_of([*sources, *failed], host_facts()), quality)
+    fixes = fixes_of([*sources, *failed], host_facts())
+    return doctor_report(host_line(), tries, sources, fixes, quality, katalyst)
 
 
 def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:

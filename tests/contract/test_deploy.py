@@ -27,7 +27,10 @@ ASKING = {
     "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py", "plugins/pod_messages.py"),
     "koordebpf-controller": ("clients/nodeslos.py", "clients/lease.py"),
 }
-ASKING_OTHERS = {"sources/kubelet.py"}  # not the API server
+ASKING_OTHERS = {
+    "sources/kubelet.py",  # not the API server
+    "clients/access.py",  # each authenticated client may ask what it may: system:basic-user
+}
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
 POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"

@@ -47,6 +47,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     sources: tuple[SignalSource, ...]
     fixes: tuple[SignalFixes, ...] = ()
     quality: str = ""  # what the signals of the backend that was taken are worth
+    katalyst: tuple[SignalSource, ...] = ()  # Katalyst's eviction manager, where its feature gate is on
 
 
 def doctor_report(
@@ -55,15 +56,27 @@ def doctor_report(
     sources: Sequence[SignalSource],
     fixes: Sequence[SignalFixes],
     quality: str = "",
+    katalyst: tuple[SignalSource, ...] = (),
 ) -> DoctorReport:
-    """Return the report; without a backend that was taken the agent cannot run."""
+    """Return the report; without a backend that was taken the agent cannot run.
+
+    What Katalyst's plugins lack does not degrade it: which of them a node can have is the operator's choice.
+    """
     health: Health = "all"
     if not any(each.taken for each in backends):
         health = "cannot"
     elif any(source.reason for source in sources) or any(each.failed for each in backends):
         health = "degraded"
     return DoctorReport(
-        "koordebpf.doctor/v1", host, health, EXIT_CODES[health], tuple(backends), tuple(sources), tuple(fixes), quality
+        "koordebpf.doctor/v1",
+        host,
+        health,
+        EXIT_CODES[health],
+        tuple(backends),
+        tuple(sources),
+        tuple(fixes),
+        quality,
+        katalyst,
     )
 
 
@@ -75,18 +88,9 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
         lines += _wrapped(head, "is taken" if each.taken else each.reason, _SIGNAL + 4)
         if each.remedy and not each.taken:
             lines += _wrapped(" " * (_SIGNAL + 4), each.remedy, _SIGNAL + 4)
-    lines += ["", f"   {'SIGNAL':<{_SIGNAL}} HOW"]
-    shown = ("", "")
-    for source in report.sources:
-        lines += _wrapped(
-            f"{_MARKS[source.works]} {source.signal:<{_SIGNAL}} ", source.how or source.reason, _SIGNAL + 4
-        )
-        if source.reason:
-            # One cause may take many signals: it is explained at the first of them.
-            is_same, shown = shown == (source.reason, source.remedy), (source.reason, source.remedy)
-            why = ("the same",) if is_same else (source.reason if source.how else "", source.remedy)
-            notes = (*why, source.cost and f"costs: {source.cost}")
-            lines += [line for note in notes if note for line in _wrapped(" " * (_SIGNAL + 4), note, _SIGNAL + 4)]
+    lines += ["", *_table("SIGNAL", report.sources)]
+    if report.katalyst:
+        lines += ["", *_table("KATALYST", report.katalyst)]
     if report.quality:
         lines += ["", *_wrapped("", report.quality, 0)]
     missing = sum(not source.works for source in report.sources)
@@ -96,6 +100,22 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
     elif report.fixes:
         lines.append("koordebpf doctor --fix tells what to type.")
     return page(line.rstrip() for line in lines)
+
+
+def _table(heading: str, sources: Sequence[SignalSource]) -> list[str]:
+    lines = [f"   {heading:<{_SIGNAL}} HOW"]
+    shown = ("", "")
+    for source in sources:
+        lines += _wrapped(
+            f"{_MARKS[source.works]} {source.signal:<{_SIGNAL}} ", source.how or source.reason, _SIGNAL + 4
+        )
+        if source.reason:
+            # One cause may take many signals: it is explained at the first of them.
+            is_same, shown = shown == (source.reason, source.remedy), (source.reason, source.remedy)
+            why = ("the same",) if is_same else (source.reason if source.how else "", source.remedy)
+            notes = (*why, source.cost and f"costs: {source.cost}")
+            lines += [line for note in notes if note for line in _wrapped(" " * (_SIGNAL + 4), note, _SIGNAL + 4)]
+    return lines
 
 
 def _wrapped(head: str, text: str, indent: int) -> list[str]:

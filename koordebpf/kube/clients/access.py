@@ -1,0 +1,34 @@
+"""What this client may do, as the API server says."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koordebpf.errors import KubeError
+from koordebpf.kube.http.transport import Transport
+
+_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_TIMEOUT_S = 5.0
+
+
+class _Status(msgspec.Struct):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    status: _Status = _Status()
+
+
+def may(transport: Transport, verb: str, resource: str, name: str) -> bool:
+    """Tell whether this client has a right on one object of the core group, outside of namespaces.
+
+    Source: authorization.k8s.io/v1, SelfSubjectAccessReview; each authenticated client may ask.
+    Raises: KubeError: no answer, or one that is none.
+    """
+    asked = {"resourceAttributes": {"verb": verb, "resource": resource, "name": name}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": asked}
+    raw = transport.post(_PATH, msgspec.json.encode(body), resource="selfsubjectaccessreviews", timeout_s=_TIMEOUT_S)
+    try:
+        return msgspec.json.decode(raw, type=_Review).status.allowed
+    except msgspec.DecodeError as error:
+        raise KubeError(f"the answer to a SelfSubjectAccessReview is none: {error}") from error

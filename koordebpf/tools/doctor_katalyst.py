@@ -1,0 +1,134 @@
+"""Which parts of Katalyst's eviction manager work on this host: what each plugin lacks, by the agent's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.collect.katalyst.memory import KatalystCollector
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import ConfigError, KubeError
+from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.policy.katalyst.inner import INNER, look_inside
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
+from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
+from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
+from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
+from koordebpf.policy.strategies import settings_of
+from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.view import NodeView
+
+PLUGIN_FOLDER = Path("/var/lib/katalyst/plugin-socks")
+
+_SUFFIX = "-eviction-plugin"
+_REMEDIES = {
+    "CustomNodeResource": "Install Katalyst's CRD and its agent, or switch the plugin off: eviction.katalyst.plugins.",
+    "NUMA": "Run without --node-cgroup: a cgroup has no NUMA nodes of its own.",
+}
+
+
+def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) -> tuple[SignalSource, ...]:
+    """Return each plugin inside and what carries decisions out, as they work here; () where the feature gate is off.
+
+    The node is measured and judged once, without pods: no pod is evicted, nothing is written.
+    """
+    if not config.feature_gates.get(GATE):
+        return ()
+    settings = settings_of(KATALYST_EVICTION, config)
+    with contextlib.ExitStack() as stack:
+        memory = MemoryCollector(scope, watch.signals, watch.index)
+        stack.callback(memory.close)
+        collector = stack.enter_context(KatalystCollector(watch))
+        node = memory.node()
+        measured = collector.measure(node, with_numa=True)
+    view = NodeView(time.monotonic_ns(), node.total_bytes, node.used_bytes, (), None, {GATE: True}, node)
+    return (
+        *_plugins(Seen(view, measured, (), ()), settings),
+        _outside(PLUGIN_FOLDER),
+        _taints(config, settings),
+        _notices(config, settings),
+    )
+
+
+def _plugins(seen: Seen, settings: KatalystSettings) -> Iterator[SignalSource]:
+    answers, _ = look_inside(seen, {}, settings.inner, lambda name: is_listed(name, settings.plugins))
+    lacks = {each.plugin: each.problem for each in answers}
+    for section, plugin in INNER.items():
+        name = plugin.name.removesuffix(_SUFFIX)
+        if plugin.name not in lacks:
+            yield SignalSource(name, "off: eviction.katalyst.plugins does not name it", True)
+        elif not _is_on(getattr(settings.inner, section)):
+            yield SignalSource(name, f"off: eviction.katalyst.inner.{section}.isOn", True)
+        elif (problem := lacks[plugin.name]) is not None:
+            remedy = next((text for word, text in _REMEDIES.items() if word in problem), "")
+            yield SignalSource(name, "", False, problem, remedy, "it judges nothing")
+        else:
+            yield _judging(name, plugin.name, seen.measured)
+
+
+def _is_on(section: Any) -> bool:
+    return bool(getattr(section, "is_on", True))
+
+
+def _judging(name: str, plugin: str, measured: KatalystMeasured) -> SignalSource:
+    if plugin == SYSTEM_MEMORY.name and measured.system is not None and measured.system.pressure is None:
+        reason = "no PSI of pods: cgroup v1, or no burstable level yet"
+        return SignalSource(name, "free memory and its watermark", True, reason, "", "pressure of pods is not judged")
+    if plugin == NUMA_MEMORY.name and measured.numa is not None:
+        nodes = len(measured.numa)
+        how = f"{nodes} NUMA nodes" if nodes > 1 else "one NUMA node: its memory is the machine's"
+        return SignalSource(name, how, True)
+    return SignalSource(name, "judges", True)
+
+
+def _outside(folder: Path) -> SignalSource:
+    name = "plugins outside"
+    try:
+        sockets = sum(path.is_socket() for path in folder.rglob("*"))
+    except OSError as error:
+        return SignalSource(name, "", False, f"{folder}: {error.strerror or error}", "Run as root.", "none is called")
+    if not folder.is_dir():
+        remedy = "Mount the node's directory; plugins make it when they start."
+        return SignalSource(name, "", False, f"{folder} is not there", remedy, "none is called")
+    return SignalSource(name, f"{sockets} sockets in {folder}", True)
+
+
+def _taints(config: AgentConfig, settings: KatalystSettings) -> SignalSource:
+    name, cost = "taints of conditions", "the node is not tainted"
+    if not settings.taints:
+        return SignalSource(name, "off: eviction.katalyst.taints", True)
+    if config.source == "file" or config.node_name is None:
+        reason = "source file knows no API server" if config.source == "file" else "this node's name is not known"
+        return SignalSource(name, "", False, reason, "Use source api, and set node.name.", cost)
+    from koordebpf.kube.clients.access import may
+    from koordebpf.kube.http.transport import open_cluster
+
+    try:
+        with contextlib.closing(open_cluster(config.kubeconfig)) as transport:
+            denied = [verb for verb in ("get", "patch") if not may(transport, verb, "nodes", config.node_name)]
+    except (KubeError, ConfigError) as error:
+        return SignalSource(name, "", False, str(error), "", cost)
+    if denied:
+        reason = f"no right to {' and '.join(denied)} node {config.node_name}"
+        return SignalSource(name, "", False, reason, "Apply deploy/components/node-mark.", cost)
+    return SignalSource(name, f"on node {config.node_name}, with --enforce", True)
+
+
+def _notices(config: AgentConfig, settings: KatalystSettings) -> SignalSource:
+    name, cost = "notices of soft evictions", "pods that want a notice get none, and are not evicted softly"
+    if not settings.notices:
+        return SignalSource(name, "off: eviction.katalyst.notices", True)
+    folder = Path(settings.notices)
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return SignalSource(name, "", False, f"{there} cannot be written", "Mount it writable.", cost)
+    made = "" if there == folder else ", made for the first pod that wants one"
+    return SignalSource(name, f"in {folder}{made}, with --enforce", True)
