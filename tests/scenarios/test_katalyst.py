@@ -49,6 +49,7 @@ class Node:
         self.at_s = 0.0
         self.measured = KatalystMeasured()
         self.evicted: list[str] = []
+        self.tick: TickFrame | None = None  # of the last round
         self.pending: tuple[PendingRelease, ...] = ()
         self.evictions: tuple[PastEviction, ...] = ()
         self.more: dict[str, Any] = {}  # of the frame
@@ -69,6 +70,7 @@ class Node:
             guards=GuardFacts(now_ns=now_ns, source="file", pods_synced_ns=now_ns, running_pods=len(self.pods)),
             states={NAME: self.state},
         )
+        self.tick = tick
         decision = decided_again(msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame))
         made_by = decision.strategies[NAME]
         assert isinstance(made_by, KatalystDecision)

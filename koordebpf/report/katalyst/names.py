@@ -21,7 +21,7 @@ from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.report.prom.katalyst_names import KatalystNames, Labels, bounded
 from koordebpf.slo.katalyst.taints import EFFECTS, TAINT_PREFIX
 from koordebpf.state.katalyst.answers import Condition, PluginAnswer
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
 from koordebpf.state.view import NodeView
 from koordebpf.units import PAGE_BYTES
 
@@ -35,19 +35,23 @@ def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, set
     """Take a round of plugins that ended: `made.requests` are there. Cost: 1 ms at 110 pods."""
     pods = {each.pod.uid: each for each in katalyst_pods(view.pods, settings.qos.by_level())}
     measured = view.katalyst or KatalystMeasured()
-    conditions = [(each, condition) for each in made.answers for condition in _conditions(each)]
+    asked = [(each.plugin, condition) for each in made.answers for condition in _conditions(each)]
+    conditions = ((_condition(plugin, condition, settings), 1.0) for plugin, condition in asked)
+    dry_run = _victim_rows(names, made.requests.dry_run if made.requests else (), pods)
+    victims = _renewed(names, made, "victims_cnt", _victims(names, made, pods))
+    victims[("type", "total"),] = sum(labels[0] == ("type", "plugin") for labels in victims)
     names.gauges = {
         **names.gauges,
         "running_pod_cnt": {(): made.active},
         "candidate_pod_cnt": {(): made.candidates},
-        "request_condition_cnt": bounded(
-            (_condition(each.plugin, condition, settings), 1.0) for each, condition in conditions
-        ),
-        "victims_cnt": bounded(_victims(names, made, pods)),
-        "dryrun_victims_cnt": bounded(_victim_rows(names, made.requests.dry_run if made.requests else (), pods)),
-        "numa_metric_raw": bounded(_numa(made, measured)),
-        "system_metric_raw": bounded(_system(measured)),
+        "request_condition_cnt": _renewed(names, made, "request_condition_cnt", conditions),
+        "victims_cnt": victims,
+        "dryrun_victims_cnt": _renewed(names, made, "dryrun_victims_cnt", dry_run),
     }
+    if measured.numa is not None:  # in a round that pressure has started it is not measured
+        names.gauges["numa_metric_raw"] = bounded(_numa(made, measured))
+    if measured.system is not None:
+        names.gauges["system_metric_raw"] = bounded(_system(measured.system))
     for answer in made.answers:
         names.count("eviction_plugin_called", answer.plugin)
         if answer.plugin in _MEMORY_PLUGINS and answer.top is not None:
@@ -55,6 +59,14 @@ def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, set
         if answer.plugin == RECLAIMED.name:
             _take_reclaimed(names, pods.values(), measured)
     _count_short(names, made, view, measured, settings)
+
+
+# Plugins inside and outside have rounds of their own: what the others said last stays.
+def _renewed(names: KatalystNames, made: KatalystDecision, metric: str, rows: Iterable[_Row]) -> dict[Labels, float]:
+    answered = {("name", each.plugin) for each in made.answers}
+    before = names.gauges.get(metric, {}).items()
+    kept = ((labels, value) for labels, value in before if len(labels) > 1 and not answered.intersection(labels))
+    return bounded((*rows, *kept))
 
 
 def reported_taints(made: KatalystDecision) -> dict[Labels, float]:
@@ -94,9 +106,8 @@ def _victims(names: KatalystNames, made: KatalystDecision, pods: dict[str, Katal
         if pod is not None and (pod.pod.namespace, pod.pod.name) not in listening:
             asked.append(each)
             break
-    rows = list(_victim_rows(names, asked, pods))
-    yield (("type", "total"),), len(asked)
-    yield from (((("type", "plugin"), *labels), value) for labels, value in rows)
+    for labels, value in _victim_rows(names, asked, pods):
+        yield (("type", "plugin"), *labels), value
 
 
 def _victim_rows(names: KatalystNames, asked: Iterable[Wanted], pods: dict[str, KatalystPod]) -> Iterator[_Row]:
@@ -125,11 +136,10 @@ def _numa(made: KatalystDecision, measured: KatalystMeasured) -> Iterator[_Row]:
             yield (numa, ("metric_name", "numa_free_below_watermark_times")), float(times.times)
 
 
-def _system(measured: KatalystMeasured) -> Iterator[_Row]:
-    if (system := measured.system) is not None:
-        yield (("metric_name", "mem.free.system"),), float(system.free_bytes)
-        yield (("metric_name", "mem.total.system"),), float(system.total_bytes)
-        yield (("metric_name", "mem.scale.factor.system"),), float(system.scale_factor)
+def _system(system: SystemMemory) -> Iterator[_Row]:
+    yield (("metric_name", "mem.free.system"),), float(system.free_bytes)
+    yield (("metric_name", "mem.total.system"),), float(system.total_bytes)
+    yield (("metric_name", "mem.scale.factor.system"),), float(system.scale_factor)
 
 
 def _take_reclaimed(names: KatalystNames, pods: Iterable[KatalystPod], measured: KatalystMeasured) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
@@ -26,12 +29,19 @@ class KatalystSink:
     name = "katalyst"
     takes = (KatalystActed, RoundEnded, OutcomeArrived)
 
-    def __init__(self, settings: KatalystSettings, metrics: AgentMetrics, health: Health, plans: OpenPlans) -> None:
+    def __init__(
+        self,
+        settings: KatalystSettings,
+        metrics: AgentMetrics,
+        health: Health,
+        plans: OpenPlans,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._settings = settings
         self._plans = plans
         self._checks = KatalystChecks(settings.sync_ns)
         self._names = KatalystNames(settings.metrics.pod_labels) if settings.metrics.katalyst_names else None
-        self._metrics = KatalystMetrics(self._checks, self._names)
+        self._metrics = KatalystMetrics(self._checks, self._names, clock_ns)
         self._asked_by: dict[str, str] = {}  # plugin by UID of a victim
         self._acted_ns = 0
         self._called_ns: int | None = None  # when the round of plugins outside began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,9 +28,15 @@ class KatalystNow(msgspec.Struct, frozen=True):
 
 
 class KatalystMetrics:
-    """The loop counts, scrapes read. `names`: yields Katalyst's own names too."""
+    """The loop counts, scrapes read. `names`: Katalyst's own names too; `clock_ns`: CLOCK_MONOTONIC."""
 
-    def __init__(self, checks: KatalystChecks, names: KatalystNames | None = None) -> None:
+    def __init__(
+        self,
+        checks: KatalystChecks,
+        names: KatalystNames | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
         self._checks = checks
         self._names = names
         self.now = KatalystNow()
@@ -70,10 +76,10 @@ class KatalystMetrics:
         yield from _reported(now)
         yield from self._health()
         if self._names is not None:
-            yield from self._names.families(time.monotonic_ns())
+            yield from self._names.families(self._clock_ns())
 
     def _health(self) -> Iterator[Metric]:
-        parts, now_ns = self._checks.now, time.monotonic_ns()
+        parts, now_ns = self._checks.now, self._clock_ns()
         text = "1: this part of Katalyst's manager works."
         healthy = GaugeMetricFamily("koordebpf_katalyst_check", text, labels=["check"])
         for each in parts.manager:
