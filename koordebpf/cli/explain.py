@@ -65,9 +65,6 @@ def explain(
       koordebpf explain --url /run/koordebpf/machine/acting.sock
       koordebpf explain --json --last 1 | jq .features[0].verdict
     """
-    from koordebpf.report.pages.explain import concerns, decode_audit, explained
-    from koordebpf.store.v1.encode import audit_json
-
     if of_writes and pod:
         raise click.UsageError("--writes knows files and no pods: it does not go with --pod")
     if of_writes and of_requests:
@@ -76,10 +73,16 @@ def explain(
     raw, path = (read_input(audit), audit) if audit else _ask(url, run_dir, what)
     if of_writes:
         _tell_writes(raw, path, last, as_json=as_json)
-        return
-    if of_requests:
+    elif of_requests:
         _say_requests(raw, path, last, pod, as_json=as_json)
-        return
+    else:
+        _say_decisions(raw, path, last, pod, as_json=as_json)
+
+
+def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
+    from koordebpf.report.pages.explain import concerns, decode_audit, explained
+    from koordebpf.store.v1.encode import audit_json
+
     records, problems = decode_audit(raw, path)
     for problem in problems:
         echo(f"left out: {problem}", err=True)

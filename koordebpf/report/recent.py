@@ -6,8 +6,8 @@ from collections import deque
 
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.request_log import AuditedRequest, audited_request
 from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, TickEnded
+from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
 _DECISIONS = 50  # about 10 kB each

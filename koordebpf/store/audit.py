@@ -9,9 +9,9 @@ from pathlib import Path
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink, write_whole
-from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.v1.encode import audit_json
+from koordebpf.store.v1.requests import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
 
 _log = logging.getLogger("koordebpf")

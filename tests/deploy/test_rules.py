@@ -215,6 +215,25 @@ CASES = {
     "a child had to lose its CPUs first": Case(
         {agent("koordebpf_file_writes_total", file="cpuset.cpus", result="busy"): "0+6x100"}, 12
     ),
+    "an eviction plugin fails": Case(
+        {agent("koordebpf_katalyst_plugin_problem", plugin="disk", reason="failed"): "1x100"},
+        6,
+        {"KoordebpfKatalystPluginFails": {"plugin": "disk", "node": "n1"}},
+    ),
+    "an eviction plugin has failed": Case(
+        {agent("koordebpf_katalyst_plugin_problem", plugin="disk", reason="failed"): "1x3 _x100"}, 12
+    ),
+    "an eviction plugin lacks what it judges by": Case(
+        {agent("koordebpf_katalyst_plugin_problem", plugin="disk", reason="lacks_input"): "1x100"}, 30
+    ),
+    "conditions are not reported": Case(
+        {agent("koordebpf_katalyst_check", check="eviction_manager_report_taint"): "0x100"},
+        6,
+        {"KoordebpfKatalystPartFails": {"check": "eviction_manager_report_taint", "node": "n1"}},
+    ),
+    "conditions are reported": Case(
+        {agent("koordebpf_katalyst_check", check="eviction_manager_report_taint"): "1x100"}, 12
+    ),
     "no controller leads": Case(
         {controller("koordebpf_controller_leader"): "0x100"}, 6, {"KoordebpfControllerLeaderless": {}}
     ),

@@ -22,9 +22,9 @@ from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, 
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.sink import Event, RoundEnded, TickFailed
 from koordebpf.store.v1.encode import audit_json
+from koordebpf.store.v1.requests import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
 from koordebpf.units import NS_PER_S
 

@@ -14,8 +14,8 @@ from koordebpf.report.pages.amounts import is_asked_for, released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
-from koordebpf.store.request_log import REQUEST_LINE
 from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
+from koordebpf.store.v1.requests import REQUEST_LINE
 from koordebpf.store.write_log import WRITE_LINE
 from koordebpf.units import format_ns
 
