@@ -11,11 +11,11 @@ _PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _TIMEOUT_S = 5.0
 
 
-class _Status(msgspec.Struct):
+class _Status(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-class _Review(msgspec.Struct):
+class _Review(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 

@@ -87,7 +87,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
     parts = [f"{verdict.feature}: {needed}"]
     if sums.pending:
         parts.append(f"{sums.text(sums.pending)} were coming back already")
-    if sums.shared:
+    if sums.shared and not is_asked:
         parts.append(f"{sums.text(sums.shared)} come from the victims of the features before")
     given = len(feature.victims)
     if given:

@@ -1,0 +1,64 @@
+"""`koordebpf doctor` on Katalyst's eviction manager, on this host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.policy.katalyst.inner import INNER
+
+ROOT = Path(__file__).parents[2]
+NUMA_NODES = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+
+
+def doctor(*arguments: object) -> str:
+    command = [sys.executable, "-m", "koordebpf", "doctor", "--backend", "files", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def config(folder: Path, gate: str = "true", katalyst: str = "{}") -> Path:
+    path = folder / "config.yaml"
+    path.write_text(
+        "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
+        f"featureGates: {{KatalystEviction: {gate}}}\neviction: {{katalyst: {katalyst}}}\n"
+    )
+    return path
+
+
+def found(*arguments: object) -> dict[str, dict[str, Any]]:
+    return {each["signal"]: each for each in json.loads(doctor("--json", *arguments))["katalyst"]}
+
+
+def test_every_plugin_has_a_line_and_what_it_lacks_is_said(tmp_path: Path, hierarchy: MemoryHierarchy) -> None:
+    lines = found("--config", config(tmp_path))
+    assert {f"{name}-eviction-plugin" for name in lines} >= {plugin.name for plugin in INNER.values()}
+    assert lines["system-memory-pressure"]["works"]
+    assert ("PSI" in lines["system-memory-pressure"]["reason"]) is (hierarchy.version == 1) or hierarchy.version == 2
+    numa = lines["numa-memory-pressure"]["how"]
+    assert ("one NUMA node" in numa) is (NUMA_NODES == 1)
+    assert lines["rss-overuse"]["how"] == "off: eviction.katalyst.inner.rssOveruse.isOn"
+    lacking = lines["reclaimed-resource-pressure"]
+    assert not lacking["works"]
+    assert "CustomNodeResource" in lacking["reason"] and lacking["remedy"] and lacking["cost"]
+    assert "knows no API server" in lines["taints of conditions"]["reason"]
+
+
+def test_what_is_switched_off_is_not_missing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    settings = f"{{plugins: [], taints: false, notices: {blocked}}}"
+    lines = found("--config", config(tmp_path, katalyst=settings))
+    assert lines["numa-memory-pressure"]["how"].startswith("off: eviction.katalyst.plugins")
+    assert lines["taints of conditions"]["how"] == "off: eviction.katalyst.taints"
+    assert "cannot be written" in lines["notices of soft evictions"]["reason"]
+
+
+def test_without_the_gate_there_is_no_such_table(tmp_path: Path) -> None:
+    assert found("--config", config(tmp_path, gate="false")) == found() == {}
+    assert "KATALYST" not in doctor()
+    assert "   KATALYST" in doctor("--config", config(tmp_path))
+    assert max(map(len, doctor("--config", config(tmp_path)).splitlines())) <= 80
