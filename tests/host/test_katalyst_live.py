@@ -62,6 +62,13 @@ def test_below_the_watermark_the_reclaimed_pod_is_killed(node: NodeCgroup, tmp_p
             large.stop()
         assert "met threshold in scope SystemMemory" in line["sentence"]
         assert [(outcome["name"], outcome["result"]) for outcome in line["outcomes"]] == [("batch", "done")]
+        plugin = 'plugin="system-memory-pressure-eviction-plugin"'
+        until(lambda: agent.metric(f'koordebpf_katalyst_released_pods_total{{mode="force",{plugin}}}') == 1, "counted")
+        victim = 'plugin_name="system-memory-pressure-eviction-plugin",pod_name="batch",pod_ns="default"'
+        until(lambda: agent.metric(f'kill_pod{{{victim},state="succeeded"}}') == 1, "counted in Katalyst's name")
+        ready = agent.get("/readyz?verbose")[1]
+        assert "[+]eviction_manager_sync" in ready
+        assert "[!]plugin reclaimed-resource-pressure-eviction-plugin lacks input: there is no CustomNode" in ready
         # AND once: its object is in the list for as long as the agent runs
         time.sleep(2)
         assert len(agent.plans()) == 1

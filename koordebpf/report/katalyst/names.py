@@ -32,7 +32,7 @@ _Row = tuple[Labels, float]
 
 
 def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, settings: KatalystSettings) -> None:
-    """Take a round of plugins that ended: `made.requests` are there. Cost: 1 ms at 110 pods."""
+    """Take a round of plugins that ended: `made.requests` are there. Cost: 0.3 ms at 110 pods."""
     pods = {each.pod.uid: each for each in katalyst_pods(view.pods, settings.qos.by_level())}
     measured = view.katalyst or KatalystMeasured()
     asked = [(each.plugin, condition) for each in made.answers for condition in _conditions(each)]

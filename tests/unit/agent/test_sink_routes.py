@@ -46,6 +46,7 @@ def test_all_sinks_are_found() -> None:
         "EventSink",
         "FrameLog",
         "Health",
+        "KatalystSink",
         "LogSink",
         "MetricsSink",
         "OpenPlans",
