@@ -145,6 +145,7 @@ class TestMarker:
         marker = NodeMarker(node, "taint")
         marker.wish(True)
         until(lambda: node.is_marked, "marked")
+        until(lambda: marker.problem is None, "without a problem, once it is so")
         marker.close()
         assert not node.is_marked
         assert node.is_closed
@@ -180,6 +181,7 @@ class TestMarker:
         until(lambda: "taint" in node.asked, "asked")
         marker.wish(False)
         until(lambda: len(node.asked) >= 3, "asked again after a change of mind")
+        assert marker.problem == "patch nodes: 403 Forbidden: allow patch on nodes"
         marker.close()
         assert len(node.asked) <= 4
         (said,) = caplog.messages
