@@ -180,7 +180,7 @@ def test_the_audit_line_is_explained_by_the_stalls_and_not_by_bytes():
     text = " ".join(explained(again).split())
     assert (
         "StallEvict: web/web stalls for 80.0 % > 60 % of the time, for 30 s ≥ 30 s; node at 70 %, one pod of 1"
-        " candidates would give 20.0 MiB. 1. spark/reader (priority 5000, 20.0 MiB), on whose account others stalled"
+        " candidate would give 20.0 MiB. 1. spark/reader (priority 5000, 20.0 MiB), on whose account others stalled"
         " 12 s, evicted"
     ) in text
     assert "were needed" not in text
