@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystCollector
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError, KubeError
+from koordebpf.errors import ConfigError, KubeDenied, KubeError
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.policy.katalyst.inner import INNER, look_inside
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
@@ -23,10 +26,9 @@ from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.katalyst.cnr import cnr_of
+from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured
 from koordebpf.state.view import NodeView
-
-PLUGIN_FOLDER = Path("/var/lib/katalyst/plugin-socks")
 
 _SUFFIX = "-eviction-plugin"
 _REMEDIES = {
@@ -46,13 +48,17 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     with contextlib.ExitStack() as stack:
         memory = MemoryCollector(scope, watch.signals, watch.index)
         stack.callback(memory.close)
-        collector = stack.enter_context(KatalystCollector(watch))
+        collector = stack.enter_context(KatalystCollector(watch, lambda _: False))
         node = memory.node()
-        measured = collector.measure(node, with_numa=True)
+        measured = collector.measure(node, is_round=True)
+    cnr, of_cnr = _cnr(config)
+    links = links_of(cnr) if cnr is not None else {}
+    measured = replace(measured, cnr=cnr, links=links)
     view = NodeView(time.monotonic_ns(), node.total_bytes, node.used_bytes, (), None, {GATE: True}, node)
     return (
+        of_cnr,
         *_plugins(Seen(view, measured, (), ()), settings),
-        _outside(PLUGIN_FOLDER),
+        _outside(settings.sockets),
         _taints(config, settings),
         _notices(config, settings),
     )
@@ -89,16 +95,40 @@ def _judging(name: str, plugin: str, measured: KatalystMeasured) -> SignalSource
     return SignalSource(name, "judges", True)
 
 
-def _outside(folder: Path) -> SignalSource:
-    name = "plugins outside"
+def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
+    name, cost = "CustomNodeResource", "plugins that need it judge nothing"
+    if config.source != "api" or config.node_name is None:
+        reason = "only source api reads it" if config.source != "api" else "this node's name is not known"
+        return None, SignalSource(name, "", False, reason, "Use source api, and set node.name.", cost)
+    from koordebpf.kube.clients.access import cnr_now
+    from koordebpf.kube.http.transport import open_cluster
+
     try:
-        sockets = sum(path.is_socket() for path in folder.rglob("*"))
+        with contextlib.closing(open_cluster(config.kubeconfig)) as transport:
+            written = cnr_now(transport, config.node_name)
+        if written is not None:
+            return cnr_of(written), SignalSource(name, f"of node {config.node_name}", True)
+    except KubeDenied as error:
+        remedy = f"Allow {error.verb} on {error.resource}."
+        return None, SignalSource(name, "", False, str(error), remedy, cost)
+    except (KubeError, ConfigError) as error:
+        return None, SignalSource(name, "", False, str(error), "", cost)
+    remedy = "Install Katalyst's CRD and its agent."
+    return None, SignalSource(name, "", False, f"there is none of node {config.node_name}", remedy, cost)
+
+
+def _outside(sockets: str) -> SignalSource:
+    name, folder = "plugins outside", Path(sockets)
+    if not sockets:
+        return SignalSource(name, "off: eviction.katalyst.sockets", True)
+    try:
+        count = sum(path.is_socket() for path in folder.rglob("*"))
     except OSError as error:
         return SignalSource(name, "", False, f"{folder}: {error.strerror or error}", "Run as root.", "none is called")
     if not folder.is_dir():
         remedy = "Mount the node's directory; plugins make it when they start."
         return SignalSource(name, "", False, f"{folder} is not there", remedy, "none is called")
-    return SignalSource(name, f"{sockets} sockets in {folder}", True)
+    return SignalSource(name, f"{count} {'socket' if count == 1 else 'sockets'} in {folder}", True)
 
 
 def _taints(config: AgentConfig, settings: KatalystSettings) -> SignalSource:

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
@@ -20,10 +21,11 @@ from koordebpf.report.prom.katalyst import MAX_PLUGINS
 from koordebpf.report.prom.katalyst_names import MAX_DETAILS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.katalyst.answers import Condition, PluginAnswer
-from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts, NoticeResult, Validation
+from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts, Validation
 from koordebpf.state.katalyst.measured import Cnr, NumaMemory
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.requests import RECLAIMED_CPU
+from koordebpf.store.sink import NoticeEnded
 from koordebpf.units import GIB, PAGE_BYTES
 from tests.scenarios.test_katalyst import QUIET, PodAndMeasure, forced, hard, kpod, soft, system
 from tests.support.katalyst_scrape import ScrapedNode
@@ -42,11 +44,12 @@ def full_node() -> ScrapedNode:
     settings = replace(INNER, dry_run=("counts",), metrics=KatalystMetricsSettings(pod_labels=("app",)))
     node = ScrapedNode([labelled(kpod("batch"), app="spark"), kpod("other"), kpod("listens", notice=True)], settings)
     node.facts = KatalystFacts(
-        {REPORT_TAINT: None, NOTIFY: "the disk is full"},
-        (3, 1),
-        (NoticeResult("kat", "listens", "p", is_sent=True),),
+        {REPORT_TAINT: None},
         {Validation("p", strict=True, valid=False, reason="no_permission", user="batch"): 2},
     )
+    for problem in (None, "the disk is full"):
+        notice = SoftNotice("kat", "listens", "p", "because", "listens")
+        node.sink.publish(NoticeEnded(notice, problem, node.now_ns, 0.0))
     node.answer(
         forced("counts", "other"),
         replace(forced("fails", "elsewhere"), problem="GetEvictPods: no answer in time"),
@@ -105,7 +108,8 @@ def test_the_same_round_is_counted_in_both_names() -> None:
     assert node.value("system_metric_raw", metric_name="mem.free.system") == GIB // 2
     assert node.value("get_resource_empty", pluginName=RECLAIMED) == 1
     assert node.value("kill_pod", state="succeeded", pod_ns="kat", pod_name=node.evicted[-1], plugin_name=MEMORY) == 1
-    assert node.value("notify_pod", state="succeeded", pod_name="listens", plugin_name="p") >= 1
+    assert node.value("notify_pod", state="succeeded", pod_name="listens", plugin_name="p") == 1
+    assert node.value("koordebpf_katalyst_notices_total", result="failed") == 1
     assert node.value("cnr_taint", key="node.katalyst.kubewharf.io/Disk", effect="NoSchedule") == 1
     assert node.value("request_condition_cnt", name="p", effects="reclaimed_cores/NoSchedule", dryrun="false") == 1
     validated = node.rows("eviction_plugin_validate")

@@ -41,6 +41,7 @@ def test_every_plugin_has_a_line_and_what_it_lacks_is_said(tmp_path: Path, hiera
     numa = lines["numa-memory-pressure"]["how"]
     assert ("one NUMA node" in numa) is (NUMA_NODES == 1)
     assert lines["rss-overuse"]["how"] == "off: eviction.katalyst.inner.rssOveruse.isOn"
+    assert lines["CustomNodeResource"]["reason"] == "only source api reads it"
     lacking = lines["reclaimed-resource-pressure"]
     assert not lacking["works"]
     assert "CustomNodeResource" in lacking["reason"] and lacking["remedy"] and lacking["cost"]
@@ -50,9 +51,10 @@ def test_every_plugin_has_a_line_and_what_it_lacks_is_said(tmp_path: Path, hiera
 def test_what_is_switched_off_is_not_missing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    settings = f"{{plugins: [], taints: false, notices: {blocked}}}"
+    settings = f"{{plugins: [], taints: false, sockets: '', notices: {blocked}}}"
     lines = found("--config", config(tmp_path, katalyst=settings))
     assert lines["numa-memory-pressure"]["how"].startswith("off: eviction.katalyst.plugins")
+    assert lines["plugins outside"]["how"] == "off: eviction.katalyst.sockets"
     assert lines["taints of conditions"]["how"] == "off: eviction.katalyst.taints"
     assert "cannot be written" in lines["notices of soft evictions"]["reason"]
 

@@ -37,6 +37,11 @@ class EvictionPlugins:
         self._caller = PluginCaller(self._wake)
         self._registry = PluginRegistry(folder, taken, self._wake)
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why sockets have no plugin that is registered, by their path."""
+        return self._registry.problems
+
     def is_due(self) -> bool:
         """Tell whether a plugin came or left, or the answers of a call are there."""
         return self._has_news.is_set()

@@ -1,10 +1,13 @@
-"""What this client may do, as the API server says."""
+"""What is asked of the API server to look at a node: which rights this client has, and what Katalyst has written."""
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import msgspec
 
-from koordebpf.errors import KubeError
+from koordebpf.errors import KubeError, KubeGone
+from koordebpf.kube.cache.cnr import CNR_PATH, CustomNodeResource
 from koordebpf.kube.http.transport import Transport
 
 _PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -32,3 +35,19 @@ def may(transport: Transport, verb: str, resource: str, name: str) -> bool:
         return msgspec.json.decode(raw, type=_Review).status.allowed
     except msgspec.DecodeError as error:
         raise KubeError(f"the answer to a SelfSubjectAccessReview is none: {error}") from error
+
+
+def cnr_now(transport: Transport, node_name: str) -> CustomNodeResource | None:
+    """Return a node's CustomNodeResource as it is now; None: there is none, or no such definition.
+
+    Raises: KubeError: no answer, or one that is none. KubeDenied: no right to get it.
+    """
+    path = f"{CNR_PATH}/{quote(node_name, safe='')}"
+    try:
+        raw = transport.get(path, verb="get", resource="customnoderesources", timeout_s=_TIMEOUT_S)
+    except KubeGone:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=CustomNodeResource)
+    except msgspec.DecodeError as error:
+        raise KubeError(f"CustomNodeResource {node_name}: {error}") from error

@@ -12,7 +12,7 @@ import msgspec
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.facts import NOTIFY, KatalystFacts
 from koordebpf.units import NS_PER_S
 
 SYNC = "eviction_manager_sync"
@@ -55,6 +55,7 @@ class KatalystChecks:
         self._sync_ns = sync_ns
         self._synced_ns: int | None = None
         self._facts: tuple[KatalystFacts, int] | None = None
+        self._of_notices: tuple[str | None, ...] = ()  # the last one's problem; none: there was no notice
         self._plugins: dict[str, PluginState] = {}
         self.now = self._checked()
 
@@ -74,13 +75,19 @@ class KatalystChecks:
         self._facts = facts, now_ns
         self.now = self._checked()
 
+    def notified(self, problem: str | None) -> None:
+        """Take what became of the last notice."""
+        self._of_notices = (problem,)
+        self.now = self._checked()
+
     def _checked(self) -> CheckedParts:
         rounds_ns = _ROUNDS * self._sync_ns
         manager = [HealthCheck(SYNC, None, self._synced_ns, rounds_ns)]
         sockets: list[HealthCheck] = []
         if self._facts is not None:
             facts, at_ns = self._facts
-            manager += [HealthCheck(name, why, at_ns, _REPORT_NS) for name, why in sorted(facts.reporters.items())]
+            reporters = [*sorted(facts.reporters.items()), *((NOTIFY, why) for why in self._of_notices)]
+            manager += [HealthCheck(name, why, at_ns, _REPORT_NS) for name, why in reporters]
             refused = sorted(facts.sockets.items())[:_MOST_SOCKETS]
             sockets = [HealthCheck(f"socket {path}", f"no plugin: {why}", at_ns, _REPORT_NS) for path, why in refused]
         plugins = {}

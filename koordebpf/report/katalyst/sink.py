@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision, SoftNotice
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
@@ -14,10 +14,10 @@ from koordebpf.report.katalyst.names import reported_taints, take_round
 from koordebpf.report.prom.katalyst import KatalystMetrics, KatalystNow
 from koordebpf.report.prom.katalyst_names import KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.katalyst.facts import KatalystFacts, NoticeResult, Validation
+from koordebpf.state.katalyst.facts import KatalystFacts, Validation
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import Event, KatalystActed, RoundEnded
+from koordebpf.store.sink import Event, KatalystActed, NoticeEnded, RoundEnded
 
 _MOST_REMEMBERED = 500  # victims and the plugins that asked for them. Why: ten full bursts a minute, for a quarter hour
 _ENDS = {Result.DONE: "succeeded", Result.GONE: "succeeded", Result.REFUSED: "failed", Result.FAILED: "failed"}
@@ -27,7 +27,7 @@ class KatalystSink:
     """Takes each round and what became of it. It is there only where the feature gate is on."""
 
     name = "katalyst"
-    takes = (KatalystActed, RoundEnded, OutcomeArrived)
+    takes = (KatalystActed, RoundEnded, OutcomeArrived, NoticeEnded)
 
     def __init__(
         self,
@@ -54,13 +54,15 @@ class KatalystSink:
             case KatalystActed(facts, _, now_ns):
                 self._acted_ns = now_ns
                 self._checks.acted(facts, now_ns)
-                self._take_facts(facts, now_ns)
+                self._take_facts(facts)
             case RoundEnded(_, _, decision):
                 made = decision.strategies.get(KATALYST_EVICTION.name)
                 if isinstance(made, KatalystDecision):
                     self._take(event, made)
             case OutcomeArrived(outcome, now_ns):
                 self._ended(outcome, now_ns)
+            case NoticeEnded():
+                self._notified(event)
 
     def _take(self, event: RoundEnded, made: KatalystDecision) -> None:
         view, metrics = event.view, self._metrics
@@ -127,25 +129,32 @@ class KatalystSink:
                 self._metrics.released.add(plugin, mode)
                 self._asked_by = {**dict(list(self._asked_by.items())[-_MOST_REMEMBERED:]), uid: plugin}
 
-    def _take_facts(self, facts: KatalystFacts, now_ns: int) -> None:
+    def _take_facts(self, facts: KatalystFacts) -> None:
         judged: dict[tuple[str, str], int] = {}
         for each, count in facts.validations.items():
             key = ("accepted" if each.valid else "rejected", each.reason)
             judged[key] = judged.get(key, 0) + count
         now = self._metrics.now
-        self._metrics.now = KatalystNow(now.queued, now.conditions, facts.notices, judged)
+        self._metrics.now = KatalystNow(now.queued, now.conditions, now.notices, judged)
         if (names := self._names) is None:
             return
         names.validations = {_validation(each): count for each, count in list(facts.validations.items())[:100]}
-        for result in facts.results:
-            self._detail("notify_pod", "succeeded" if result.is_sent else "failed", result, result.plugin, now_ns)
+
+    def _notified(self, event: NoticeEnded) -> None:
+        notice, now, is_sent = event.notice, self._metrics.now, event.problem is None
+        sent, failed = now.notices
+        notices = (sent + is_sent, failed + (not is_sent))
+        self._metrics.now = KatalystNow(now.queued, now.conditions, notices, now.validations)
+        self._checks.notified(event.problem)
+        state = "succeeded" if is_sent else "failed"
+        self._detail("notify_pod", state, notice, notice.plugin, event.now_ns)
 
     def _ended(self, outcome: Outcome, now_ns: int) -> None:
         plugin, state = self._asked_by.get(outcome.uid), _ENDS.get(outcome.result)
         if plugin is not None and state is not None:
             self._detail("kill_pod", state, outcome, plugin, now_ns)
 
-    def _detail(self, name: str, state: str, pod: Outcome | NoticeResult, plugin: str, now_ns: int) -> None:
+    def _detail(self, name: str, state: str, pod: Outcome | SoftNotice, plugin: str, now_ns: int) -> None:
         if self._names is not None:
             of = (("state", state), ("pod_ns", pod.namespace), ("pod_name", pod.name), ("plugin_name", plugin))
             self._names.detail(name, of, now_ns)

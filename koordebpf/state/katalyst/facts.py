@@ -1,4 +1,4 @@
-"""What became of what Katalyst's manager decides beside evictions, and of plugins that ask to be registered. Values."""
+"""What became of the conditions that Katalyst's manager reports, and of plugins that ask to be registered. Values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ import msgspec
 REPORT_TAINT = "eviction_manager_report_taint"
 REPORT_CNR_TAINT = "eviction_manager_report_cnr_taint"
 NOTIFY = "pod_notifier"
-
-
-class NoticeResult(msgspec.Struct, frozen=True):
-    """One notice of a soft eviction, and whether it was written."""
-
-    namespace: str
-    name: str
-    plugin: str
-    is_sent: bool
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -34,13 +25,10 @@ class KatalystFacts(msgspec.Struct, frozen=True):
     """As of one round.
 
     `reporters`   what carries decisions out, by name, and its problem; None: it works. One that is not there is none.
-    `notices`     written and failed since the start; `results` are the last ones since the round before.
     `validations` how often plugins were judged so since the start.
     `sockets`     paths by which no plugin is registered, and why.
     """
 
     reporters: Mapping[str, str | None] = {}
-    notices: tuple[int, int] = (0, 0)
-    results: tuple[NoticeResult, ...] = ()
     validations: Mapping[Validation, int] = {}
     sockets: Mapping[str, str] = {}
