@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.measuring import Measuring
-from koordebpf.agent.strategies.katalyst import Katalyst
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
 from koordebpf.agent.strategies.suppression import Suppression

@@ -19,6 +19,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
+from koordebpf.agent.katalyst.open import needs_cnr, open_katalyst, open_katalyst_sink
 from koordebpf.agent.killers import open_killers
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
@@ -26,7 +27,6 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.katalyst import needs_cnr, open_katalyst, open_katalyst_sink
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies

@@ -12,8 +12,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.katalyst.open import open_rootfs
 from koordebpf.collect.katalyst.cnr import links_of
-from koordebpf.collect.katalyst.memory import KatalystCollector
+from koordebpf.collect.katalyst.memory import KatalystMemory
+from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
@@ -27,12 +29,14 @@ from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
 from koordebpf.state.katalyst.cnr import cnr_of
-from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured
+from koordebpf.state.katalyst.measured import Cnr, ImageFs, KatalystMeasured
 from koordebpf.state.view import NodeView
 
+_DISK_S, _LOOK_S = 2.0, 0.02
 _SUFFIX = "-eviction-plugin"
 _REMEDIES = {
     "CustomNodeResource": "Install Katalyst's CRD and its agent, or switch the plugin off: eviction.katalyst.plugins.",
+    "image filesystem": "Set eviction.katalyst.inner.rootfsPressure.imageFs.",
     "NUMA": "Run without --node-cgroup: a cgroup has no NUMA nodes of its own.",
 }
 
@@ -48,12 +52,14 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     with contextlib.ExitStack() as stack:
         memory = MemoryCollector(scope, watch.signals, watch.index)
         stack.callback(memory.close)
-        collector = stack.enter_context(KatalystCollector(watch, lambda _: False))
+        collector = stack.enter_context(KatalystMemory(watch, lambda _: False))
         node = memory.node()
         measured = collector.measure(node, is_round=True)
+        rootfs = open_rootfs(settings, watch, stack)
+        image_fs = _image_fs(rootfs) if rootfs is not None else None
     cnr, of_cnr = _cnr(config)
     links = links_of(cnr) if cnr is not None else {}
-    measured = replace(measured, cnr=cnr, links=links)
+    measured = replace(measured, cnr=cnr, links=links, image_fs=image_fs)
     view = NodeView(time.monotonic_ns(), node.total_bytes, node.used_bytes, (), None, {GATE: True}, node)
     return (
         of_cnr,
@@ -64,6 +70,14 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     )
 
 
+# Its thread looks at once; a disk that hangs is one that is not measured.
+def _image_fs(rootfs: RootfsCollector) -> ImageFs | None:
+    ends_s = time.monotonic() + _DISK_S
+    while (found := rootfs.measure()[0]) is None and time.monotonic() < ends_s:
+        time.sleep(_LOOK_S)
+    return found
+
+
 def _plugins(seen: Seen, settings: KatalystSettings) -> Iterator[SignalSource]:
     answers, _ = look_inside(seen, {}, settings.inner, lambda name: is_listed(name, settings.plugins))
     lacks = {each.plugin: each.problem for each in answers}
@@ -72,7 +86,7 @@ def _plugins(seen: Seen, settings: KatalystSettings) -> Iterator[SignalSource]:
         if plugin.name not in lacks:
             yield SignalSource(name, "off: eviction.katalyst.plugins does not name it", True)
         elif not _is_on(getattr(settings.inner, section)):
-            yield SignalSource(name, f"off: eviction.katalyst.inner.{section}.isOn", True)
+            yield SignalSource(name, f"off: inner.{section}.isOn", True)
         elif (problem := lacks[plugin.name]) is not None:
             remedy = next((text for word, text in _REMEDIES.items() if word in problem), "")
             yield SignalSource(name, "", False, problem, remedy, "it judges nothing")

@@ -14,7 +14,8 @@ import yaml
 
 from koordebpf.act.taint.cnr import CnrTainter
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.strategies.katalyst import KatalystEffects, open_tainters
+from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace

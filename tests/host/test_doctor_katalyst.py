@@ -40,7 +40,7 @@ def test_every_plugin_has_a_line_and_what_it_lacks_is_said(tmp_path: Path, hiera
     assert ("PSI" in lines["system-memory-pressure"]["reason"]) is (hierarchy.version == 1) or hierarchy.version == 2
     numa = lines["numa-memory-pressure"]["how"]
     assert ("one NUMA node" in numa) is (NUMA_NODES == 1)
-    assert lines["rss-overuse"]["how"] == "off: eviction.katalyst.inner.rssOveruse.isOn"
+    assert lines["rss-overuse"]["how"] == "off: inner.rssOveruse.isOn"
     assert lines["CustomNodeResource"]["reason"] == "only source api reads it"
     lacking = lines["reclaimed-resource-pressure"]
     assert not lacking["works"]

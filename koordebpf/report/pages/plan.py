@@ -194,12 +194,12 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
     return lines
 
 
-# How a victim is evicted, where that is not as executor.type says.
+# How a victim is evicted, where that is not as executor.type says. A plugin's grace period is in what it asks for.
 def _ways(victim: Victim) -> Iterator[str]:
     if victim.killer is not None:
         yield _KILLERS[victim.killer]
-    if victim.grace_s is not None:
-        yield f"its grace period is {'cut to ' if victim.for_use else ''}{victim.grace_s} s"
+    if victim.grace_s is not None and victim.for_use:
+        yield f"its grace period is cut to {victim.grace_s} s"
 
 
 def _shared(shown: Sequence[Candidate]) -> dict[str, list[int]]:

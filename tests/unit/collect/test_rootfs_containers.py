@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from koordebpf.agent.strategies.katalyst import open_rootfs
+from koordebpf.agent.katalyst.open import open_rootfs
 from koordebpf.collect.katalyst.rootfs import Container, NodeContainers
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettings

@@ -17,7 +17,7 @@ from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, NoticeEnded, PlanDecided, ReleaseOverdue
 from tests.scenarios.test_katalyst import Node, forced, kpod
 
-WHY = "reason: because"
+WHY = "reason: plugin p asks for it: because; forced"
 
 
 class Taken:

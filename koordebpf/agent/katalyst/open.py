@@ -1,125 +1,38 @@
-"""Katalyst's eviction manager in the agent: what is measured for it, and what is done beside evictions."""
+"""Opens Katalyst's eviction manager where its feature gate is on."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.policy.katalyst.inner import INNER
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import are_short
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE, is_short
-from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
-from koordebpf.policy.strategy import Decision
-from koordebpf.slo.katalyst.taints import TAINT_PREFIX, cnr_taints_of, taints_of
-from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.view import Measured
+from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from koordebpf.store.sink import NoticeEnded
 
 if TYPE_CHECKING:
-    from koordebpf.act.taint.cnr import CnrTainter
-    from koordebpf.act.taint.worker import Tainter
-    from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
-
-    Tainters = tuple[Tainter, CnrTainter]  # of the Node and of the CustomNodeResource
-
-
-class Katalyst:
-    """Measures for the manager, and carries out what its decisions say beside evictions.
-
-    Args:
-        settings: of the manager.
-        collector: of what it decides from.
-        effects: what is done for its decisions on the node and in the cluster.
-        outside: plugins outside the process; None: they are not looked for.
-    """
-
-    def __init__(
-        self,
-        settings: KatalystSettings,
-        collector: KatalystCollector,
-        effects: KatalystEffects,
-        outside: EvictionPlugins | None = None,
-    ) -> None:
-        self._settings = settings
-        self._collector = collector
-        self._effects = effects
-        self._outside = outside
-        self._measured: KatalystMeasured | None = None
-        self._due_ns = 0  # of the next round, which needs all
-
-    def measure(self, measured: Measured) -> KatalystMeasured:
-        """Return what the manager decides from beside what was measured of node and pods."""
-        found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
-        if self._outside is not None:
-            names, answers = self._outside.take()
-            found = replace(found, remote_plugins=names, remote=answers)
-        self._measured = found
-        return found
-
-    def is_due(self) -> bool:
-        """Tell whether a round is due before its time, for what plugins outside have answered."""
-        return self._outside is not None and self._outside.is_due()
-
-    def threshold_bytes(self) -> int | None:
-        """Return the use of memory from which no round waits for its time; None: not known, or each one waits."""
-        system = self._measured.system if self._measured else None
-        return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
-
-    def carry_out(self, decisions: Mapping[str, Decision[Any]]) -> None:
-        """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due."""
-        made = decisions.get(KATALYST_EVICTION.name)
-        if not isinstance(made, KatalystDecision):
-            return
-        if made.wake_at_ns is not None:
-            self._due_ns = made.wake_at_ns
-        if self._outside is not None and made.call is not None:
-            self._outside.call(made.call)
-        self._effects.carry_out(made)
-
-
-class KatalystEffects:
-    """Notices in pods' directories, and taints of the Node and its CustomNodeResource; of what is None, none.
-
-    `report` takes what became of notices.
-    """
-
-    def __init__(
-        self, notifier: PodNotifier | None, tainters: Tainters | None, report: Callable[[NoticeEnded], None]
-    ) -> None:
-        self._notifier = notifier
-        self._tainters = tainters
-        self._report = report
-
-    def carry_out(self, made: KatalystDecision) -> None:
-        """Notify and taint as the decision says. Does not wait."""
-        if self._notifier is not None:
-            self._notifier.keep(made.listening)
-            for notice in made.notices:
-                self._notifier.notify(notice)
-            for notice, problem in self._notifier.take_ended():
-                self._report(NoticeEnded(notice, problem, time.monotonic_ns(), time.time()))
-        if self._tainters is not None:
-            of_node = [each.condition for each in made.reported if each.condition.kind == "node"]
-            of_cnr = [each.condition for each in made.reported if each.condition.kind == "cnr"]
-            node, cnr = self._tainters
-            node.wish(frozenset(taint for each in of_node for taint in taints_of(each.name, each.effects)))
-            cnr.wish(frozenset(taint for each in of_cnr for taint in cnr_taints_of(each.name, each.effects)))
+    from koordebpf.agent.katalyst.effects import Tainters
+    from koordebpf.agent.katalyst.plugins import EvictionPlugins
+    from koordebpf.report.http.routes import Health
+    from koordebpf.report.katalyst.sink import KatalystSink
+    from koordebpf.report.prom.metrics import AgentMetrics
+    from koordebpf.store.open_plans import OpenPlans
 
 
 def needs_cnr(config: AgentConfig) -> bool:
@@ -190,7 +103,7 @@ def _open_outside(
 ) -> EvictionPlugins | None:
     if not settings.sockets:
         return None
-    from koordebpf.agent.strategies.eviction_plugins import open_eviction_plugins
+    from koordebpf.agent.katalyst.plugins import open_eviction_plugins
 
     taken = [each.name for each in INNER.values()]
     return open_eviction_plugins(config, settings.sockets, taken, watch, wake, stack)
@@ -214,3 +127,14 @@ def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contex
     cnr_tainter = CnrTainter(CnrTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
     stack.callback(cnr_tainter.close)
     return tainter, cnr_tainter
+
+
+def open_katalyst_sink(
+    config: AgentConfig, metrics: AgentMetrics, health: Health, plans: OpenPlans
+) -> KatalystSink | None:
+    """Return what watches the manager's health and counts, where the feature gate is on."""
+    if not config.feature_gates.get(GATE):
+        return None
+    from koordebpf.report.katalyst.sink import KatalystSink
+
+    return KatalystSink(settings_of(KATALYST_EVICTION, config), metrics, health, plans)

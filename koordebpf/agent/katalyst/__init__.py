@@ -1,0 +1,1 @@
+"""Katalyst's eviction manager in the agent: what is measured for it, its plugins, and its effects."""

@@ -1,0 +1,92 @@
+"""Katalyst's eviction manager in the agent: what is measured for it, and what is done for its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.collect.katalyst.collector import KatalystCollector
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.news import ReportedRequests, RequestNews, request_news
+from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
+from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.strategy import Decision
+from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.view import Measured, NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.agent.katalyst.plugins import EvictionPlugins
+
+
+class Katalyst:
+    """Measures for the manager, and carries out what its decisions say beside evictions.
+
+    Args:
+        settings: of the manager.
+        collector: of what it decides from.
+        effects: what is done for its decisions on the node and in the cluster.
+        outside: plugins outside the process; None: they are not looked for.
+    """
+
+    def __init__(
+        self,
+        settings: KatalystSettings,
+        collector: KatalystCollector,
+        effects: KatalystEffects,
+        outside: EvictionPlugins | None = None,
+    ) -> None:
+        self._settings = settings
+        self._collector = collector
+        self._effects = effects
+        self._outside = outside
+        self._measured: KatalystMeasured | None = None
+        self._due_ns = 0  # of the next round, which needs all
+        self._unmet = ReportedRequests()
+
+    def measure(self, measured: Measured) -> KatalystMeasured:
+        """Return what the manager decides from beside what was measured of node and pods."""
+        found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
+        if self._outside is not None:
+            names, answers = self._outside.take()
+            found = replace(found, remote_plugins=names, remote=answers)
+        self._measured = found
+        return found
+
+    def is_due(self) -> bool:
+        """Tell whether a round is due before its time, for what plugins outside have answered."""
+        return self._outside is not None and self._outside.is_due()
+
+    def threshold_bytes(self) -> int | None:
+        """Return the use of memory from which no round waits for its time; None: not known, or each one waits."""
+        system = self._measured.system if self._measured else None
+        return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> tuple[RequestNews, ...]:
+        """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due.
+
+        Return the requests that are not carried out, each once.
+        """
+        made = decisions.get(KATALYST_EVICTION.name)
+        if not isinstance(made, KatalystDecision):
+            return ()
+        if made.wake_at_ns is not None:
+            self._due_ns = made.wake_at_ns
+        if self._outside is not None and made.call is not None:
+            self._outside.call(made.call)
+        self._effects.carry_out(made)
+        if made.requests is None:
+            return ()
+        plugins = {each.plugin for each in made.answers}
+        news, self._unmet = request_news(self._unmet, made.requests, plugins, view.pods, view.now_ns)
+        return news
+
+    @property
+    def facts(self) -> KatalystFacts:
+        """What became of conditions, and of plugins that ask to be registered."""
+        return KatalystFacts(
+            self._effects.problems, sockets=self._outside.problems if self._outside is not None else {}
+        )
