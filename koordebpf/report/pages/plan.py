@@ -188,18 +188,19 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
         rank, why = victim.candidate.rank, asked.get(victim.candidate.uid)
         if rank <= len(shown):
             said = [why] if why is not None and why != feature.verdict.reason else []
-            lines += [line for text in (*said, *_ways(victim)) for line in filled(f"rank {rank}: {text}", "  ")]
+            said += _ways(victim, is_grace_said="grace period" in "".join(said))
+            lines += [line for text in said for line in filled(f"rank {rank}: {text}", "  ")]
     for workload, ranks in _shared(shown).items():
         lines += filled(f"ranks {', '.join(map(str, ranks))} are of {workload}", "  ")
     return lines
 
 
-# How a victim is evicted, where that is not as executor.type says. A plugin's grace period is in what it asks for.
-def _ways(victim: Victim) -> Iterator[str]:
+# How a victim is evicted, where that is not as executor.type says.
+def _ways(victim: Victim, *, is_grace_said: bool) -> Iterator[str]:
     if victim.killer is not None:
         yield _KILLERS[victim.killer]
-    if victim.grace_s is not None and victim.for_use:
-        yield f"its grace period is cut to {victim.grace_s} s"
+    if victim.grace_s is not None and not is_grace_said:
+        yield f"its grace period is {'cut to ' if victim.for_use else ''}{victim.grace_s} s"
 
 
 def _shared(shown: Sequence[Candidate]) -> dict[str, list[int]]:
