@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from apiserver import Server, gives, status
 
-from koordebpf.errors import KubeError
-from koordebpf.kube.clients.access import may
+from koordebpf.errors import KubeDenied, KubeError
+from koordebpf.kube.cache.cnr import CNR_PATH, CustomNodeResource
+from koordebpf.kube.clients.access import cnr_now, may
 from koordebpf.kube.http.transport import open_cluster
 
 PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -47,3 +48,26 @@ def test_a_refusal_is_an_error(server: Server, kubeconfig: Path) -> None:
     server.on(PATH, gives(403, status(403, "Forbidden", "no")))
     with pytest.raises(KubeError):
         asks(kubeconfig)
+
+
+def cnr(kubeconfig: Path) -> CustomNodeResource | None:
+    with closing(open_cluster(kubeconfig)) as transport:
+        return cnr_now(transport, "n1")
+
+
+def test_a_node_has_a_custom_node_resource_or_none(server: Server, kubeconfig: Path) -> None:
+    assert cnr(kubeconfig) is None
+    server.on(f"{CNR_PATH}/n1", gives(200, {"kind": "CustomNodeResource", "metadata": {"name": "n1"}}))
+    assert cnr(kubeconfig) == CustomNodeResource()
+
+
+def test_without_the_right_to_read_it_that_is_said(server: Server, kubeconfig: Path) -> None:
+    server.on(f"{CNR_PATH}/n1", gives(403, status(403, "Forbidden", "no")))
+    with pytest.raises(KubeDenied):
+        cnr(kubeconfig)
+
+
+def test_one_that_cannot_be_read_is_named(server: Server, kubeconfig: Path) -> None:
+    server.on(f"{CNR_PATH}/n1", gives(200, b'{"status": 7}'))
+    with pytest.raises(KubeError, match="CustomNodeResource n1"):
+        cnr(kubeconfig)

@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
+from koordebpf.policy.katalyst.plugins.network import NetworkSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.report.prom.katalyst import MAX_PLUGINS
@@ -22,7 +23,7 @@ from koordebpf.report.prom.katalyst_names import MAX_DETAILS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.katalyst.answers import Condition, PluginAnswer
 from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts, Validation
-from koordebpf.state.katalyst.measured import Cnr, NumaMemory
+from koordebpf.state.katalyst.measured import Cnr, CnrZone, NumaMemory
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.store.sink import NoticeEnded
@@ -36,7 +37,9 @@ OTHERS = {family.name for family in AgentMetrics().collect()} | {"koordebpf_buil
 MEMORY = "system-memory-pressure-eviction-plugin"
 NUMA = "numa-memory-pressure-eviction-plugin"
 RECLAIMED = "reclaimed-resource-pressure-eviction-plugin"
-INNER = KatalystSettings(inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB)))
+INNER = KatalystSettings(
+    inner=InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB), network=NetworkSettings(is_on=True))
+)
 
 
 def full_node() -> ScrapedNode:
@@ -59,7 +62,9 @@ def full_node() -> ScrapedNode:
     node.measured = replace(system(free=GIB // 2), numa=(numa,), cnr=Cnr())
     node.round(5)
     node.outcome(node.evicted[-1], Result.DONE)
-    node.measured = replace(node.measured, cnr=Cnr({RECLAIMED_CPU: 4000}), remote_plugins=("fails",))
+    node.measured = replace(
+        node.measured, cnr=Cnr({RECLAIMED_CPU: 4000}, nics=(CnrZone("eth1"),)), remote_plugins=("fails",)
+    )
     node.round(5)
     return node
 
@@ -110,6 +115,7 @@ def test_the_same_round_is_counted_in_both_names() -> None:
     assert node.value("kill_pod", state="succeeded", pod_ns="kat", pod_name=node.evicted[-1], plugin_name=MEMORY) == 1
     assert node.value("notify_pod", state="succeeded", pod_name="listens", plugin_name="p") == 1
     assert node.value("koordebpf_katalyst_notices_total", result="failed") == 1
+    assert node.value("network_eviction_unhealthy_nic", nic="eth1") == 1
     assert node.value("cnr_taint", key="node.katalyst.kubewharf.io/Disk", effect="NoSchedule") == 1
     assert node.value("request_condition_cnt", name="p", effects="reclaimed_cores/NoSchedule", dryrun="false") == 1
     validated = node.rows("eviction_plugin_validate")

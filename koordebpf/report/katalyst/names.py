@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.policy.katalyst.manager import KatalystDecision
+from koordebpf.policy.katalyst.plugins.network import NETWORK, NetworkState
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NumaMemoryState
 from koordebpf.policy.katalyst.plugins.ranking import Action
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, requested
@@ -56,6 +57,9 @@ def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, set
         names.count("eviction_plugin_called", answer.plugin)
         if answer.plugin in _MEMORY_PLUGINS and answer.top is not None:
             names.gauges["number_of_target_pods_raw"] = {(): len(answer.top.uids)}
+        if answer.plugin == NETWORK.name:
+            ill = _state(made, NETWORK.name, NetworkState).since_ns
+            names.gauges["network_eviction_unhealthy_nic"] = bounded(((("nic", nic),), 1.0) for nic in sorted(ill))
         if answer.plugin == RECLAIMED.name:
             _take_reclaimed(names, pods.values(), measured)
     _count_short(names, made, view, measured, settings)

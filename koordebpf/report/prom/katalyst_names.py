@@ -29,6 +29,7 @@ _GAUGES = {
     "number_of_target_pods_raw": "Pods that a memory plugin chose last.",
     "numa_metric_raw": "What the NUMA memory plugin judged by.",
     "system_metric_raw": "What the system memory plugin judged by.",
+    "network_eviction_unhealthy_nic": "NICs without bandwidth or without a link.",
     "pod_count": "Pods of reclaimed_cores.",
     "pod_resource": "What reclaimed pods request, and what the CustomNodeResource has to give.",
 }
