@@ -71,6 +71,28 @@ class TestNumaZones:
         assert (found.scope, found.observed) == (f"zone0|{RECLAIMED_CPU}", 9000)
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-new",)
 
+    def test_pods_that_say_they_are_bound_get_no_pod_evicted_that_the_cnr_knows_there(self) -> None:
+        cnr = Cnr(numa=(CnrZone("0", {RECLAIMED_CPU: 1000}, {of("large"): {RECLAIMED_CPU: 4900}}),))
+        claims = [kpod(f"claims-{number}", requests={RECLAIMED_CPU: "4800"}, numa="0") for number in range(3)]
+        here = seen(kpod("large"), *claims, cnr=cnr)
+        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        assert found is not None
+        assert found.observed == 4900 + 3 * 4800
+        assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 0)[0].uids == ("u-claims-0", "u-claims-1", "u-claims-2")
+        # Where it is short without them, the largest of all is chosen, and what they claim counts for themselves.
+        short = Cnr(numa=(CnrZone("0", {RECLAIMED_CPU: 900}, {of("large"): {RECLAIMED_CPU: 4600}}),))
+        here = seen(kpod("large"), *claims, cnr=short)
+        assert RECLAIMED_NUMA.look(here, NONE, USUAL).threshold.observed == 4600
+        assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-claims-0",)
+
+    def test_a_zone_that_is_short_without_them_comes_before_one_that_is_short_by_them(self) -> None:
+        claims = [kpod(f"claims-{number}", requests={RECLAIMED_CPU: "4800"}, numa="0") for number in range(3)]
+        here = seen(kpod("b"), kpod("c"), *claims, cnr=self.CNR)
+        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        assert found is not None
+        assert found.scope == f"zone1|{RECLAIMED_CPU}"
+        assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-b",)
+
     @pytest.mark.parametrize("numa", ["7", "", "zone0", '{"0": 1}'])
     def test_a_binding_to_no_zone_counts_nowhere(self, numa: str) -> None:
         here = seen(kpod("new", requests={RECLAIMED_CPU: "900000"}, numa=numa), cnr=self.CNR)

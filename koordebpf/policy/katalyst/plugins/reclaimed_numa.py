@@ -23,8 +23,7 @@ Requests = Mapping[str, int]  # by resource
 
 class _Short(NamedTuple):
     threshold: Threshold
-    zone: CnrZone
-    resource: str
+    amounts: Mapping[str, int]  # of the resource that is short, by UID of the pods that may go
 
 
 class ReclaimedNumaPlugin(InnerPlugin[Empty, ReclaimedSettings]):
@@ -48,8 +47,8 @@ class ReclaimedNumaPlugin(InnerPlugin[Empty, ReclaimedSettings]):
         short = None if _lacks(seen) is not None else _short(seen, settings)
         if short is None:
             return TopPods(()), state
-        amounts = {each.pod.uid: _requests(each, short.zone).get(short.resource, 0) for each in seen.candidates}
-        pods = [each for each in seen.candidates if each.is_reclaimed and amounts[each.pod.uid]]
+        amounts = short.amounts
+        pods = [each for each in seen.candidates if amounts.get(each.pod.uid)]
         chosen = chosen_for(short.threshold, pods, lambda each: amounts[each.pod.uid], top_n)
         return TopPods(chosen, settings.grace_seconds), state
 
@@ -68,31 +67,48 @@ def _lacks(seen: Seen) -> str | None:
     return f"the CustomNodeResource has no allocatable resources of NUMA zone {', '.join(empty)}" if empty else None
 
 
+# A binding is an annotation, which a tenant may write: where a zone is short only by pods that are bound to it and that
+# the CNR does not know there, they alone may go, after those of zones that are short without them.
 def _short(seen: Seen, settings: ReclaimedSettings) -> _Short | None:
-    zones = seen.measured.cnr.numa if seen.measured.cnr else ()
-    found = [short for zone in zones if (short := _short_zone(zone, seen.active, settings)) is not None]
-    hard = [each for each in found if each.threshold.met == "hard"]
+    surely: list[_Short | None] = []
+    by_binding: list[_Short | None] = []
+    for zone in seen.measured.cnr.numa if seen.measured.cnr else ():
+        known, bound = _pods_of(zone, seen.active)
+        everyone = {**known, **bound}
+        surely.append(_exceeded(zone, known, everyone, settings))
+        by_binding.append(_exceeded(zone, everyone, bound, settings))
+    found = [short for short in (*surely, *by_binding) if short is not None]
+    hard = [short for short in found if short.threshold.met == "hard"]
     return next(iter(hard or found), None)
 
 
-def _short_zone(zone: CnrZone, pods: Sequence[KatalystPod], settings: ReclaimedSettings) -> _Short | None:
-    asked: dict[str, int] = {}
+# What reclaimed pods request of a zone, by UID: those that the CNR knows there, and those that are bound to it.
+def _pods_of(zone: CnrZone, pods: Sequence[KatalystPod]) -> tuple[dict[str, Requests], dict[str, Requests]]:
+    known: dict[str, Requests] = {}
+    bound: dict[str, Requests] = {}
     for each in pods:
-        for resource, amount in (_requests(each, zone) if each.is_reclaimed else {}).items():
+        if not each.is_reclaimed:
+            continue
+        pod = each.pod
+        allocated = zone.allocations.get(f"{pod.namespace}/{pod.name}/{pod.uid}")
+        if allocated is not None:
+            known[pod.uid] = allocated
+        elif pod.terms.annotations.get(NUMA_BIND_RESULT) == zone.name:
+            bound[pod.uid] = pod.terms.katalyst_requests
+    return known, bound
+
+
+def _exceeded(
+    zone: CnrZone, counted: Mapping[str, Requests], may_go: Mapping[str, Requests], settings: ReclaimedSettings
+) -> _Short | None:
+    asked: dict[str, int] = {}
+    for requests in counted.values():
+        for resource, amount in requests.items():
             asked[resource] = asked.get(resource, 0) + amount
     exceeded = over(asked, zone.allocatable, settings)
     if exceeded is None:
         return None
     met, resource, limit = exceeded
-    grace_s = settings.tolerance_ns // NS_PER_S
-    scope = f"zone{zone.name}|{resource}"
-    return _Short(Threshold(met, scope, limit, float(asked[resource]), "greater_than", grace_s), zone, resource)
-
-
-# What the CNR says that a pod has of the zone; of a pod that it does not know there, all of it if the pod is bound.
-def _requests(each: KatalystPod, zone: CnrZone) -> Requests:
-    pod = each.pod
-    allocated = zone.allocations.get(f"{pod.namespace}/{pod.name}/{pod.uid}")
-    if allocated is not None:
-        return allocated
-    return pod.terms.katalyst_requests if pod.terms.annotations.get(NUMA_BIND_RESULT) == zone.name else {}
+    scope, grace_s = f"zone{zone.name}|{resource}", settings.tolerance_ns // NS_PER_S
+    threshold = Threshold(met, scope, limit, float(asked[resource]), "greater_than", grace_s)
+    return _Short(threshold, {uid: requests.get(resource, 0) for uid, requests in may_go.items()})
