@@ -64,7 +64,7 @@ class TestNumaZones:
         assert top == TopPods(("u-b",), 60)
 
     def test_a_pod_that_is_bound_counts_there_until_the_cnr_knows_it(self) -> None:
-        pods = [kpod("b"), kpod("c"), kpod("new", requests={RECLAIMED_CPU: "9000"}, numa="0")]
+        pods = [kpod("b"), kpod("new", requests={RECLAIMED_CPU: "9000"}, numa="0")]
         here = seen(*pods, cnr=self.CNR)
         found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
         assert found is not None
