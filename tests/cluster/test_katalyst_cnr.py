@@ -203,6 +203,21 @@ def test_the_next_agent_takes_away_what_one_that_was_killed_has_left(
     assert seen(cluster, one) == (FOREIGN_ALONE, None)
 
 
+def test_the_agent_adds_one_again_that_another_component_has_overwritten(
+    cluster: ControlPlane, one: Object, taints: Taints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CnrTainter, "again_s", 0.2)
+    tainter = CnrTainter(taints())
+    try:
+        tainter.wish(frozenset({DISK}))
+        until(lambda: DISK in seen(cluster, one)[0], "the taint is there")
+        cluster.api.patch(one, {"spec": {"taints": [FOREIGN]}})
+        until(lambda: DISK in seen(cluster, one)[0], "the taint is there again")
+    finally:
+        tainter.close()
+    assert seen(cluster, one) == (FOREIGN_ALONE, None)
+
+
 def test_without_an_object_there_is_nothing_to_remove_and_it_says_what_is_missing(
     served: None, taints: Taints, caplog: pytest.LogCaptureFixture
 ) -> None:

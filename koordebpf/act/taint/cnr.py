@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from koordebpf.act.taint.worker import TIMEOUT_S, NodeWorker
+from koordebpf.act.taint.worker import AGAIN_S, TIMEOUT_S, NodeWorker
 
 Taints = frozenset[tuple[str, str, str]]  # key, effect and QoS level
 
@@ -24,6 +24,8 @@ class TaintsCnr(Protocol):
 
 class CnrTainter(NodeWorker[Taints]):
     """Keeps the taints of Katalyst's conditions on the CustomNodeResource. Without one there is nothing to remove."""
+
+    again_s = AGAIN_S
 
     def __init__(self, taints: TaintsCnr) -> None:
         self._taints = taints

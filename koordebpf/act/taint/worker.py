@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
 _CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
 _FIRST_S, _CAP_S = 0.2, 30.0
+AGAIN_S = 60.0  # Why: a request a minute, while there are taints that another component may have overwritten
 # Why 10 s to 10 min: roles do not change under pressure, but a server that has just started says 403 for a second.
 _DENIED_FIRST_S, _DENIED_CAP_S = 10.0, 600.0
 
@@ -50,6 +51,8 @@ class NodeWorker(abc.ABC, Generic[W]):
         nothing: the wish at the start and at the end.
         cut: lets requests that wait fail at once.
     """
+
+    again_s: float | None = None  # the Node is looked at again so long after it was made; None: it is not
 
     def __init__(self, name: str, nothing: W, cut: Callable[[], None]) -> None:
         self.problem: str | None = None
@@ -116,7 +119,8 @@ class NodeWorker(abc.ABC, Generic[W]):
     def _next(self) -> W | None:
         with self._changed:
             while self._wish == self._is and not self._is_closing:
-                self._changed.wait()
+                if not self._changed.wait(None if self._wish == self._nothing else self.again_s):
+                    return self._wish
             return None if self._is_late or self._wish == self._is else self._wish
 
     def _rest(self, wish: W, wait_s: float) -> None:
@@ -203,6 +207,8 @@ class TaintsNode(Protocol):
 
 class Tainter(NodeWorker[Taints]):
     """Keeps the taints of Katalyst's conditions on the node."""
+
+    again_s = AGAIN_S
 
     def __init__(self, taints: TaintsNode) -> None:
         self._taints = taints
