@@ -35,6 +35,11 @@ def below(monkeypatch: pytest.MonkeyPatch) -> None:
 API = {"source": "api", "enforce": True, "node_name": "n1"}
 
 
+def killers(name: str, *, is_on: bool = True) -> dict:
+    strategies = {"katalystEviction": {"killers": {"reclaimed": name}}}
+    return {"feature_gates": {"KatalystEviction": is_on}, "strategies": strategies}
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -42,6 +47,7 @@ API = {"source": "api", "enforce": True, "node_name": "n1"}
         ({**API, "executor": "cgroup"}, "executor.type cgroup"),
         ({**API, "kill_after_s": 20.0}, "executor.killAfter"),
         ({**API, "emergency": {"action": "kill-be"}}, "emergency.action kill-be"),
+        ({**API, **killers("cgroup-killer")}, "eviction.katalyst.killers.reclaimed cgroup-killer"),
         ({**API, "eviction": {"ladder": {"rungs": frozenset({kill_support.Rung.KILL})}}}, "the rung kill"),
     ],
 )
@@ -56,6 +62,8 @@ def test_who_kills_on_v1_needs_the_machines_pid_namespace(below: None, given: di
 def test_who_asks_the_api_server_or_the_runtime_needs_none(below: None) -> None:
     check_kill_support(agent_config(API), scope())
     check_kill_support(agent_config({**API, "executor": "cri"}), scope())
+    check_kill_support(agent_config({**API, **killers("container-killer")}), scope())
+    check_kill_support(agent_config({**API, **killers("cgroup-killer", is_on=False)}), scope())
 
 
 def test_a_nested_node_has_a_namespace_of_its_own(below: None, monkeypatch: pytest.MonkeyPatch) -> None:
