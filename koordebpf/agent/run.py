@@ -34,6 +34,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
+from koordebpf.agent.victims import may_be_victim
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collector import NodeParts, Schedule
@@ -57,8 +58,7 @@ from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.slo.pods.eviction import may_be_evicted
-from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
+from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
@@ -69,7 +69,6 @@ from koordebpf.store.sink import AgentStopped, Sink, TickFailed
 from koordebpf.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from koordebpf.kube.cache.objects import Pod
     from koordebpf.kube.clients.evictions import KubeActions
 
 log = logging.getLogger("koordebpf")
@@ -335,16 +334,11 @@ def _open_source(config: AgentConfig) -> Source:
         from koordebpf.kube.http.transport import open_cluster
         from koordebpf.kube.sources.api import ApiSource
 
-        exemptions = config.eviction.exemptions
-
-        def has_victims(pod: Pod) -> bool:
-            return may_be_evicted(pod.metadata.labels) or may_replace_label(exemptions, pod.spec.priority)
-
         return ApiSource(
             open_cluster(config.kubeconfig),
             config.node_name,
-            may_be_evicted=has_victims,
-            namespace_labels=asked_labels(exemptions),
+            may_be_evicted=may_be_victim(config),
+            namespace_labels=asked_labels(config.eviction.exemptions),
             with_cnr=needs_cnr(config),
         )
     from koordebpf.kube.http.transport import open_kubelet
