@@ -123,19 +123,21 @@ def test_a_pod_that_is_cut_off_uses_at_least_so_much_and_the_others_are_measured
     assert rootfs.pods["b"].is_cut is False
 
 
+@pytest.mark.slow
 def test_those_that_a_pass_did_not_reach_are_the_first_of_the_next(disk: ImageDisk) -> None:
     for name in ("c1", "c2"):
         layer = disk.layer(name)
         for number in range(600):
             (layer.upper / f"f{number}").touch()
     pods = {"a": (Container("c1", ()),), "b": (Container("c2", ()),)}
-    limits = WalkLimits(pass_ns=NS_PER_S // 100, rest_ns=0, share=0.002)
+    limits = WalkLimits(pass_ns=NS_PER_S // 100, rest_ns=0, share=0.02)
     with collector(disk, pods, limits) as made:
         first = found_by(made)[1]
         second = found_by(made, first.began_ns + 1)[1]
     assert (set(first.pods), set(second.pods)) == ({"a"}, {"b"})
 
 
+@pytest.mark.slow
 def test_a_shortage_begins_a_new_pass_at_once(disk: ImageDisk) -> None:
     layer = disk.layer("c1")
     limits = WalkLimits(first_rest_ns=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ rw,lowerdir=/l/2/fs:/l/1/fs,upperdir=/var/lib/containerd/s/3/fs,workdir=/var/lib
 45 22 0:45 / /short -
 nonsense
 """
+UPPER_OF_41 = "/var/lib/c,s /77/diff"
 UPPER = Path("/var/lib/containerd/s/3/fs")
 
 
@@ -68,6 +70,15 @@ class TestContainer:
         own = f"9 1 0:99 / / rw - overlay overlay rw,upperdir={UPPER}\n"
         made = tree({"cg": {"cgroup.procs": "8\n"}, "proc": {"8": {"mountinfo": own}}})
         assert LayerTable(overlays(table), made / "proc").upper_of("xyz", [str(made / "cg")]) is None
+
+    def test_of_a_container_with_many_mounts_the_first_are_read(
+        self, table: Path, tree: Callable[[dict[str, object]], Path]
+    ) -> None:
+        many = "9 1 0:41 / / rw - overlay overlay rw\n" + "9 1 0:40 / / rw - overlay overlay rw,upperdir=/x\n" * 50_000
+        made = tree({"cg": {"cgroup.procs": "8\n" * 1000}, "proc": {"8": {"mountinfo": many}}})
+        began = time.thread_time()
+        assert LayerTable(overlays(table), made / "proc").upper_of("xyz", [str(made / "cg")]) == Path(UPPER_OF_41)
+        assert time.thread_time() - began < 0.1
 
     def test_one_of_another_name_is_not_meant(self, table: Path) -> None:
         assert LayerTable(overlays(table)).upper_of("ab", ()) is None

@@ -10,6 +10,7 @@ from koordebpf.kernel.host.overlays import Overlay, overlays
 
 _MAX_PROCESSES = 8  # Why: the first is the container's own; others may have a root of their own making
 _PROCS_BYTES = 1 << 12
+_OWN_BYTES = 1 << 16  # of a process's own table: its root is the first, and a container may mount 100,000 times more
 
 
 class LayerTable:
@@ -43,7 +44,7 @@ class LayerTable:
 
     def _root_devices(self, pid: int) -> list[str]:
         try:
-            mounts = overlays(self._proc / str(pid) / "mountinfo")
+            mounts = overlays(self._proc / str(pid) / "mountinfo", _OWN_BYTES)
         except OSError:
             return []
         return [each.device for each in mounts if each.mount_point == Path("/")]

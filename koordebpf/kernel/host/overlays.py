@@ -51,15 +51,15 @@ def node_files(proc: Path = _PROC) -> NodeFiles:
     return NodeFiles(proc / "self/mountinfo", Path("/"))
 
 
-def overlays(mountinfo: Path) -> tuple[Overlay, ...]:
-    """Return the overlays of a table of mounts.
+def overlays(mountinfo: Path, max_bytes: int = _BYTES) -> tuple[Overlay, ...]:
+    """Return the overlays of a table of mounts, of which the first `max_bytes` are read.
 
     Raises:  OSError: it cannot be read.
     Source:  proc_pid_mountinfo(5); fs/overlayfs/params.c, ovl_show_options.
     Cost:    8 µs an overlay.
     """
     with mountinfo.open("rb") as file:
-        text = file.read(_BYTES).decode(errors="surrogateescape")
+        text = file.read(max_bytes).decode(errors="surrogateescape")
     return tuple(_overlays(text))
 
 
