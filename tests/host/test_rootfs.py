@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from koordebpf.units import MIB, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.image_disk import ImageDisk
 
+ROOT = Path(__file__).parents[2]
 SIZE_MIB = 64
 # A test does not wait a minute for the next pass.
 QUICK = WalkLimits(rest_ns=NS_PER_S // 10, first_rest_ns=0, urgent_rest_ns=NS_PER_S // 10, share=0.5)
@@ -175,3 +177,31 @@ def test_the_walk_keeps_to_its_share_of_a_core(disk: ImageDisk) -> None:
         assert rootfs.pods["a"].inodes == 6016
         print(f"share {share}: {used:.3f} of a core, {(rootfs.ended_ns - rootfs.began_ns) / 1e9:.2f} s")
         assert used < 1.5 * share
+
+
+_ELSEWHERE = """
+import sys, time
+from pathlib import Path
+from koordebpf.collect.katalyst.rootfs import Container, RootfsCollector
+assert not Path(sys.argv[1]).exists()
+with RootfsCollector(lambda: {"a": (Container("c1", ()),)}, Path(sys.argv[1]), lambda _: False) as made:
+    for _ in range(100):
+        image_fs, rootfs = made.measure()
+        if rootfs is not None:
+            print(image_fs.path, rootfs.pods["a"].used_bytes)
+            break
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_an_agent_with_mounts_of_its_own_looks_through_those_of_pid_1(disk: ImageDisk, tmp_path: Path) -> None:
+    disk.layer("c1").write("large", 4)
+    # Pid 1 of a pid namespace keeps the mounts; below it the disk is hidden.
+    hidden = f"mount -t tmpfs none {tmp_path}; exec {sys.executable} -c '{_ELSEWHERE}' {disk.root}"
+    script = 'unshare --mount sh -ec "$1"; true'
+    command = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", script, "sh", hidden]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    path, used = (*done.stdout.split(), "", "")[:2]
+    assert path == str(disk.root), done.stderr
+    assert int(used) >= 4 * MIB
