@@ -125,6 +125,18 @@ def test_a_pod_that_is_cut_off_uses_at_least_so_much_and_the_others_are_measured
     assert rootfs.pods["b"].is_cut is False
 
 
+def test_the_bound_is_of_a_pod_however_many_containers_it_has(disk: ImageDisk) -> None:
+    for name in ("c1", "c2", "c3"):
+        layer = disk.layer(name)
+        for number in range(300):
+            (layer.upper / f"f{number}").touch()
+    pods = {"a": (Container("c1", ()), Container("c2", ()), Container("c3", ()))}
+    with collector(disk, pods, WalkLimits(entries=400, rest_ns=0, share=0.5)) as made:
+        use = found_by(made)[1].pods["a"]
+    assert use.is_cut
+    assert 400 <= use.inodes <= 403  # with the directories themselves
+
+
 @pytest.mark.slow
 def test_those_that_a_pass_did_not_reach_are_the_first_of_the_next(disk: ImageDisk) -> None:
     for name in ("c1", "c2"):
