@@ -17,6 +17,7 @@ LOADS = {
     "forker": ["20", "4", "100", "PROCS"],
     "hog": ["--mib", "16", "--cgroup", "PROCS", "--mark-mib", "8", "--mark-file", "USAGE", "--mark-bytes", "1"],
     "holder": ["--kind", "mixed", "--mib", "8", "--cgroup", "PROCS", "--folder", "FOLDER", "--hold", "0"],
+    "onnode": ["0", "true"],
     "pingpong": ["PROCS", "0", "200", "50"],
     "sleeper": ["1", "PROCS"],
     "storm": ["200", "0", "USAGE", "1048576", "PROCS"],

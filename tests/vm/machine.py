@@ -171,10 +171,8 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
     each = variant.cpus // variant.numa_nodes
-    numa = [
-        f"--numa={variant.memory_mib // variant.numa_nodes}M,cpus={node * each}-{(node + 1) * each - 1}"
-        for node in range(variant.numa_nodes)
-    ]
+    sizes_mib = variant.numa_mib or (variant.memory_mib // variant.numa_nodes,) * variant.numa_nodes
+    numa = [f"--numa={mib}M,cpus={at * each}-{(at + 1) * each - 1}" for at, mib in enumerate(sizes_mib)]
     settings = [f"HEADERS={kernel.headers}"] if variant.needs_headers else []
     settings += [f"SWAP_MIB={variant.swap_mib}"] if variant.swap_mib else []
     inside = ["env", *settings, "sh", snapshot / "tests/vm/guest.sh", snapshot, results, Path(sys.prefix).resolve()]

@@ -22,6 +22,7 @@ class Variant(msgspec.Struct, frozen=True):
     has_one_thread: bool = False  # of QEMU for all CPUs: tests/vm/machine.py says why
     has_instruction_clock: bool = False  # each nanosecond is an instruction: tests/vm/machine.py says how
     numa_nodes: int = 1
+    numa_mib: tuple[int, ...] = ()  # of each NUMA node; none: as much of `memory_mib` as the others
     swap_mib: int = 0
     needs_headers: bool = False
     tests: tuple[str, ...] = ()  # pytest's arguments
@@ -119,6 +120,8 @@ _WRITES = (
     "test_other_values_than_its_own_are_corrected_as_seldom_as_elsewhere",
 )  # fmt: skip
 
+_KATALYST_MIB = (9216, 5632)
+
 # The other machines run what is about them. A boot and the start of pytest cost 20 s each: a test that needs no machine
 # of its own runs in another one.
 MATRIX = (
@@ -195,6 +198,17 @@ MATRIX = (
             "tests/host/test_collector.py::test_files_report_what_the_scan_reports",
             "tests/host/test_shares.py::test_a_derived_share_is_the_union_of_the_recorded_stalls",
         ),
+    ),
+    # Katalyst's watermark of a NUMA node is 4 GiB in its zone Normal: the first node has 2 GiB below 4 GiB of addresses,
+    # which are of another zone. Of all that QEMU takes what the guest touches, 4 GiB.
+    Variant(
+        "6.12",
+        "numa",
+        cpus=2,
+        memory_mib=sum(_KATALYST_MIB),
+        numa_nodes=len(_KATALYST_MIB),
+        numa_mib=_KATALYST_MIB,
+        tests=_host("test_katalyst_numa"),
     ),
     # With swap the limits of most tests kill no process. Then Vagrant's scripts that give a machine swap, and of its
     # stories the one that needs it: with little memory its node is small. Last what locks the kernel down, which no
