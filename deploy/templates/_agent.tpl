@@ -53,6 +53,18 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}
 {{- end -}}
 
+{{- /* As components/katalyst has it. */ -}}
+{{- if $values.agent.katalyst -}}
+  {{- $_ := set $container "args" (append $container.args "--feature-gates=KatalystEviction=true") -}}
+  {{- $notices := dict "name" "katalyst-notices" "mountPath" "/opt/katalyst" -}}
+  {{- $plugins := dict "name" "katalyst-plugins" "mountPath" "/var/lib/katalyst/plugin-socks" "readOnly" true -}}
+  {{- range list $notices $plugins -}}
+    {{- $_ := set $container "volumeMounts" (append $container.volumeMounts .) -}}
+    {{- $volume := dict "name" .name "hostPath" (dict "path" .mountPath "type" "DirectoryOrCreate") -}}
+    {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+  {{- end -}}
+{{- end -}}
+
 {{- /* As components/cri and components/cri-o have it. */ -}}
 {{- with $values.agent.criDirectory -}}
   {{- $mount := dict "name" "container-runtime" "mountPath" . "readOnly" true "mountPropagation" "HostToContainer" -}}

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from koordebpf.act.taint.worker import Tainter
-from koordebpf.errors import KubeConflict, KubeDenied
+from koordebpf.errors import KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.katalyst_taints import OWNED, KatalystTaints, Taint
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import node
+from tests.cluster.objects import BASE, node
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
+RIGHTS = BASE.parent / "components/katalyst/rbac.yaml"
 MEMORY, DISK = f"{TAINT_PREFIX}MemoryPressure", f"{TAINT_PREFIX}Disk"
 # Another component's, with Katalyst's prefix.
 FOREIGN = {"key": f"{TAINT_PREFIX}Foreign", "value": "a", "effect": "NoSchedule"}
@@ -115,3 +117,24 @@ def test_without_the_right_it_says_which(agent_kubeconfig: Path, a_node: Object)
     finally:
         mine.close()
     assert caught.value.resource == "nodes"
+
+
+def test_the_component_gives_that_right(cluster: ControlPlane, agent_kubeconfig: Path, a_node: Object) -> None:
+    mine = KatalystTaints(open_cluster(agent_kubeconfig), a_node["metadata"]["name"], TAINT_PREFIX)
+    wanted = {(MEMORY, "NoSchedule")}
+
+    def is_allowed() -> bool:
+        try:
+            return mine.set_to(wanted, timeout_s=TIMEOUT_S)
+        except KubeError:
+            return False
+
+    made = [one for one in yaml.safe_load_all(RIGHTS.read_text()) if one]
+    cluster.api.create(*made)
+    try:
+        until(is_allowed, "the right")
+        assert seen(cluster, a_node) == (FOREIGN_ALONE | wanted, f"{MEMORY}:NoSchedule")
+    finally:
+        for one in made:
+            cluster.api.delete(one)
+        mine.close()

@@ -24,7 +24,15 @@ pytestmark = pytest.mark.slow  # compiling helm and kustomize takes minutes on a
 EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
 COMPONENTS = [
-    ["beside-koordinator", "node-mark", "namespace-labels", "pod-deletion", "own-node-only", "prometheus-operator"],
+    [
+        "beside-koordinator",
+        "node-mark",
+        "katalyst",
+        "namespace-labels",
+        "pod-deletion",
+        "own-node-only",
+        "prometheus-operator",
+    ],
     ["cri"],
     ["cri-o", "kubelet-state", "layers"],
     ["host-processes"],

@@ -14,8 +14,10 @@ import yaml
 from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
+from koordebpf.kube.clients.katalyst_taints import OWNED, KatalystTaints
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
@@ -27,6 +29,7 @@ COMPONENTS = BASE.parent / "components"
 POLICIES = COMPONENTS / "own-node-only/policies.yaml"
 MARKS = COMPONENTS / "node-mark/rbac.yaml"
 DELETION = COMPONENTS / "pod-deletion/rbac.yaml"
+KATALYST = COMPONENTS / "katalyst/rbac.yaml"
 ALLOWED = {"koordebpf.io/eviction": "own-node"}
 MERGE = "application/strategic-merge-patch+json"
 POLICY = "ValidatingAdmissionPolicy"
@@ -81,7 +84,7 @@ def objects(path: Path) -> list[Object]:
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The component, in force."""
-    made = [*objects(MARKS), *objects(DELETION), *objects(POLICIES)]
+    made = [*objects(MARKS), *objects(DELETION), *objects(KATALYST), *objects(POLICIES)]
     cluster.api.create(*made)
     probe = Tenant(cluster, "default")
     acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
@@ -400,7 +403,6 @@ class TestMarks:
         "change",
         [
             {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
-            {"metadata": {"annotations": {"a": "b"}}},
             {"metadata": {"finalizers": ["a.example/b"]}},
         ],
         ids=lambda change: next(iter(change["metadata"])),
@@ -409,11 +411,21 @@ class TestMarks:
         with pytest.raises(Refused, match="only the taint and the condition of koordebpf"):
             forged.call("PATCH", f"/api/v1/nodes/{tenant.here}{subresource}", change, MERGE)
 
+    @pytest.mark.parametrize("subresource", ["", "/status"])
+    @pytest.mark.parametrize("value", ["b", "new", None])
+    def test_annotations_stay(self, value: str | None, subresource: str, tenant: Tenant, forged: Api) -> None:
+        tenant.cluster.api.patch(node(tenant.here), {"metadata": {"annotations": {"a": "old"}}})
+        key = "another" if value == "new" else "a"
+        with pytest.raises(Refused, match=r"of annotations only koordebpf\.io/katalyst-taints may be changed"):
+            change = {"metadata": {"annotations": {key: value}}}
+            forged.call("PATCH", f"/api/v1/nodes/{tenant.here}{subresource}", change, MERGE)
+
     @pytest.mark.parametrize(
         ("change", "said"),
         [
             ({"spec": {"unschedulable": True}}, "only the taint and the condition of koordebpf"),
-            ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "of taints only"),
+            ({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, "of taints only"),
+            ({"spec": {"taints": [{"key": "koordebpf.io/memory-pressure", "effect": "NoExecute"}]}}, "NoExecute"),
         ],
     )
     def test_the_rest_of_its_spec_stays(self, change: Object, said: str, tenant: Tenant, forged: Api) -> None:
@@ -431,6 +443,88 @@ class TestMarks:
     def test_the_rest_of_its_status_stays(self, change: Object, said: str, tenant: Tenant, forged: Api) -> None:
         with pytest.raises(Refused, match=said):
             forged.call("PATCH", f"/api/v1/nodes/{tenant.here}/status", {"status": change}, MERGE)
+
+
+class TestKatalystTaints:
+    """Of the taints with Katalyst's prefix those that the agent has set, which the Node's annotation lists."""
+
+    PRESSURE = f"{TAINT_PREFIX}MemoryPressure"
+    MINE = {"key": PRESSURE, "effect": "NoSchedule"}
+    FOREIGN = {"key": f"{TAINT_PREFIX}Foreign", "value": "a", "effect": "NoSchedule"}
+    LIST = f"{PRESSURE}:NoSchedule"
+    FOREIGN_LIST = f"{TAINT_PREFIX}Foreign:NoSchedule"
+
+    @pytest.fixture
+    def mine(self, tenant: Tenant) -> Iterator[KatalystTaints]:
+        taints = KatalystTaints(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here, TAINT_PREFIX)
+        yield taints
+        taints.close()
+
+    def put(self, api: Api, tenant: Tenant, taints: list[Object], listed: str | None, subresource: str = "") -> None:
+        change = {"metadata": {"annotations": {OWNED: listed}}, "spec": {"taints": taints or None}}
+        api.call("PATCH", f"/api/v1/nodes/{tenant.here}{subresource}", change, MERGE)
+
+    def now(self, tenant: Tenant) -> tuple[list[Object], str | None]:
+        found: Any = tenant.cluster.api.get(node(tenant.here))
+        return found["spec"].get("taints", []), found["metadata"].get("annotations", {}).get(OWNED)
+
+    def test_the_agent_sets_and_removes_its_own_as_before(self, tenant: Tenant, mine: KatalystTaints) -> None:
+        self.put(tenant.cluster.api, tenant, [self.FOREIGN], None)
+        both = {(self.PRESSURE, "NoSchedule"), (f"{TAINT_PREFIX}Disk", "PreferNoSchedule")}
+        assert mine.set_to(both, timeout_s=TIMEOUT_S)
+        assert len(self.now(tenant)[0]) == 3
+        assert mine.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+        assert self.now(tenant) == ([self.FOREIGN, self.MINE], self.LIST)
+        assert mine.set_to((), timeout_s=TIMEOUT_S)
+        assert self.now(tenant) == ([self.FOREIGN], None)
+
+    def test_what_an_administrator_took_away_is_no_obstacle(self, tenant: Tenant, mine: KatalystTaints) -> None:
+        mine.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+        self.put(tenant.cluster.api, tenant, [], self.LIST)
+        marks = NodeMarks(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here)
+        assert marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S)
+        assert marks.remove(timeout_s=TIMEOUT_S)
+        marks.close()
+        assert mine.set_to((), timeout_s=TIMEOUT_S)
+        assert self.now(tenant) == ([], None)
+
+    def test_no_other_node_is_tainted(self, tenant: Tenant) -> None:
+        other = KatalystTaints(open_cluster(tenant.kubeconfig(tenant.here)), tenant.elsewhere, TAINT_PREFIX)
+        with pytest.raises(KubeDenied, match=f"the token is for Node {tenant.here}"):
+            other.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+        other.close()
+
+    @pytest.mark.parametrize(
+        ("taints", "listed", "said"),
+        [
+            ([], None, "is another component's"),
+            ([{**FOREIGN, "value": "b"}], None, "is another component's"),
+            ([FOREIGN], FOREIGN_LIST, "only taints that the agent has set itself"),
+            ([], FOREIGN_LIST, "is another component's"),
+            ([FOREIGN, MINE], None, r"must be in koordebpf\.io/katalyst-taints"),
+            ([FOREIGN], LIST, "only taints that the agent has set itself"),
+            ([FOREIGN, {"key": "team", "effect": "NoSchedule"}], "team:NoSchedule", "of taints only"),
+            (
+                [FOREIGN, {**MINE, "effect": "NoExecute"}],
+                f"{PRESSURE}:NoExecute",
+                "no taint may have the effect NoExec",
+            ),
+        ],
+    )
+    def test_those_of_others_stay_and_are_not_taken_over(
+        self, taints: list[Object], listed: str | None, said: str, tenant: Tenant, forged: Api
+    ) -> None:
+        self.put(tenant.cluster.api, tenant, [self.FOREIGN], None)
+        with pytest.raises(Refused, match=said):
+            self.put(forged, tenant, taints, listed)
+        assert self.now(tenant) == ([self.FOREIGN], None)
+
+    def test_none_is_kept_on_the_list_for_another_component_to_lose(self, tenant: Tenant, forged: Api) -> None:
+        self.put(forged, tenant, [self.MINE], self.LIST)
+        with pytest.raises(Refused, match="only taints that the agent has set itself"):
+            self.put(forged, tenant, [], self.LIST)
+        with pytest.raises(Refused, match="only taints that the agent has set itself"):
+            self.put(forged, tenant, [], f"{self.LIST},{self.FOREIGN_LIST}", "/status")
 
 
 def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:

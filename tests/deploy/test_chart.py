@@ -41,6 +41,11 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "enforce": ("enforce", (), {"enforce": {"enabled": True}}),
     "beside Koordinator": ("observe", ["beside-koordinator"], {"besideKoordinator": True}),
     "nodes are marked": ("enforce", ["node-mark"], {"enforce": {"enabled": True}, "agent": {"nodeMark": True}}),
+    "Katalyst's plugins": (
+        "enforce",
+        ["katalyst"],
+        {"enforce": {"enabled": True}, "agent": {"katalyst": True}},
+    ),
     "exemptions by label": ("observe", ["namespace-labels"], {"agent": {"namespaceLabels": True}}),
     "agents that delete": (
         "enforce",
@@ -76,6 +81,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         [
             "beside-koordinator",
             "node-mark",
+            "katalyst",
             "namespace-labels",
             "pod-deletion",
             "own-node-only",
@@ -91,6 +97,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "besideKoordinator": True,
             "agent": {
                 "nodeMark": True,
+                "katalyst": True,
                 "namespaceLabels": True,
                 "podDeletion": True,
                 "ownNodeOnly": True,

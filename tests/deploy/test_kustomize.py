@@ -13,6 +13,8 @@ import koordebpf.kube.http.transport
 from koordebpf.kube.clients.cri import SOCKETS
 from koordebpf.kube.clients.pod_resources import SOCKET
 from koordebpf.kube.sources.api import CONFIG_NAMESPACE
+from koordebpf.policy.katalyst.manager import GATE
+from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
@@ -121,6 +123,22 @@ class TestKustomize:
         more = set(by_name(built(overlay_with(tmp_path, "enforce", [component]))))
         assert more - whole == {(kind, f"koordebpf-{component}") for kind in ("ClusterRole", "ClusterRoleBinding")}
         assert whole <= more
+
+    def test_katalysts_plugins_find_the_agent_and_pods_their_notices(self, tmp_path: Path) -> None:
+        usual = pod_specs(built(DEPLOY / "overlays/enforce"))
+        whole = by_name(built(overlay_with(tmp_path, "enforce", ["katalyst"])))
+        rights = {(kind, "koordebpf-katalyst") for kind in ("ClusterRole", "ClusterRoleBinding")}
+        assert whole.keys() - by_name(built(DEPLOY / "overlays/enforce")).keys() == rights
+        specs = pod_specs(list(whole.values()))
+        defaults = KatalystSettings()
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            assert specs[name]["containers"][0]["args"].pop() == f"--feature-gates={GATE}=true"
+            for path, is_read_only in ((defaults.sockets, True), (defaults.notices, False)):
+                volume = specs[name]["volumes"].pop()
+                mount = specs[name]["containers"][0]["volumeMounts"].pop()
+                assert volume == {"name": mount["name"], "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+                assert (mount["mountPath"], mount.get("readOnly", False)) == (path, is_read_only)
+        assert specs == usual
 
     def test_agents_that_kill_see_the_processes_of_the_host_and_may_signal_them(self, tmp_path: Path) -> None:
         usual = pod_specs(built(DEPLOY / "overlays/enforce"))

@@ -199,8 +199,8 @@ MATRIX = (
             "tests/host/test_shares.py::test_a_derived_share_is_the_union_of_the_recorded_stalls",
         ),
     ),
-    # Katalyst's watermark of a NUMA node is 4 GiB in its zone Normal: the first node has 2 GiB below 4 GiB of addresses,
-    # which are of another zone. Of all that QEMU takes what the guest touches, 4 GiB.
+    # Katalyst's watermark of a NUMA node is 4 GiB in its zone Normal. Of the first node's memory 2 GiB are of another
+    # zone. Of all that QEMU takes what the guest touches: 4.5 GiB.
     Variant(
         "6.12",
         "numa",
