@@ -445,14 +445,15 @@ class TestMarks:
             forged.call("PATCH", f"/api/v1/nodes/{tenant.here}/status", {"status": change}, MERGE)
 
 
+PRESSURE = f"{TAINT_PREFIX}MemoryPressure"
+MINE = {"key": PRESSURE, "effect": "NoSchedule"}
+FOREIGN = {"key": f"{TAINT_PREFIX}Foreign", "value": "a", "effect": "NoSchedule"}
+LIST = f"{PRESSURE}:NoSchedule"
+FOREIGN_LIST = f"{TAINT_PREFIX}Foreign:NoSchedule"
+
+
 class TestKatalystTaints:
     """Of the taints with Katalyst's prefix those that the agent has set, which the Node's annotation lists."""
-
-    PRESSURE = f"{TAINT_PREFIX}MemoryPressure"
-    MINE = {"key": PRESSURE, "effect": "NoSchedule"}
-    FOREIGN = {"key": f"{TAINT_PREFIX}Foreign", "value": "a", "effect": "NoSchedule"}
-    LIST = f"{PRESSURE}:NoSchedule"
-    FOREIGN_LIST = f"{TAINT_PREFIX}Foreign:NoSchedule"
 
     @pytest.fixture
     def mine(self, tenant: Tenant) -> Iterator[KatalystTaints]:
@@ -469,18 +470,18 @@ class TestKatalystTaints:
         return found["spec"].get("taints", []), found["metadata"].get("annotations", {}).get(OWNED)
 
     def test_the_agent_sets_and_removes_its_own_as_before(self, tenant: Tenant, mine: KatalystTaints) -> None:
-        self.put(tenant.cluster.api, tenant, [self.FOREIGN], None)
-        both = {(self.PRESSURE, "NoSchedule"), (f"{TAINT_PREFIX}Disk", "PreferNoSchedule")}
+        self.put(tenant.cluster.api, tenant, [FOREIGN], None)
+        both = {(PRESSURE, "NoSchedule"), (f"{TAINT_PREFIX}Disk", "PreferNoSchedule")}
         assert mine.set_to(both, timeout_s=TIMEOUT_S)
         assert len(self.now(tenant)[0]) == 3
-        assert mine.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
-        assert self.now(tenant) == ([self.FOREIGN, self.MINE], self.LIST)
+        assert mine.set_to({(PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+        assert self.now(tenant) == ([FOREIGN, MINE], LIST)
         assert mine.set_to((), timeout_s=TIMEOUT_S)
-        assert self.now(tenant) == ([self.FOREIGN], None)
+        assert self.now(tenant) == ([FOREIGN], None)
 
     def test_what_an_administrator_took_away_is_no_obstacle(self, tenant: Tenant, mine: KatalystTaints) -> None:
-        mine.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
-        self.put(tenant.cluster.api, tenant, [], self.LIST)
+        mine.set_to({(PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+        self.put(tenant.cluster.api, tenant, [], LIST)
         marks = NodeMarks(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here)
         assert marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S)
         assert marks.remove(timeout_s=TIMEOUT_S)
@@ -491,7 +492,7 @@ class TestKatalystTaints:
     def test_no_other_node_is_tainted(self, tenant: Tenant) -> None:
         other = KatalystTaints(open_cluster(tenant.kubeconfig(tenant.here)), tenant.elsewhere, TAINT_PREFIX)
         with pytest.raises(KubeDenied, match=f"the token is for Node {tenant.here}"):
-            other.set_to({(self.PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
+            other.set_to({(PRESSURE, "NoSchedule")}, timeout_s=TIMEOUT_S)
         other.close()
 
     @pytest.mark.parametrize(
@@ -514,17 +515,17 @@ class TestKatalystTaints:
     def test_those_of_others_stay_and_are_not_taken_over(
         self, taints: list[Object], listed: str | None, said: str, tenant: Tenant, forged: Api
     ) -> None:
-        self.put(tenant.cluster.api, tenant, [self.FOREIGN], None)
+        self.put(tenant.cluster.api, tenant, [FOREIGN], None)
         with pytest.raises(Refused, match=said):
             self.put(forged, tenant, taints, listed)
-        assert self.now(tenant) == ([self.FOREIGN], None)
+        assert self.now(tenant) == ([FOREIGN], None)
 
     def test_none_is_kept_on_the_list_for_another_component_to_lose(self, tenant: Tenant, forged: Api) -> None:
-        self.put(forged, tenant, [self.MINE], self.LIST)
+        self.put(forged, tenant, [MINE], LIST)
         with pytest.raises(Refused, match="only taints that the agent has set itself"):
-            self.put(forged, tenant, [], self.LIST)
+            self.put(forged, tenant, [], LIST)
         with pytest.raises(Refused, match="only taints that the agent has set itself"):
-            self.put(forged, tenant, [], f"{self.LIST},{self.FOREIGN_LIST}", "/status")
+            self.put(forged, tenant, [], f"{LIST},{FOREIGN_LIST}", "/status")
 
 
 def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:

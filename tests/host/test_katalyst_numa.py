@@ -5,6 +5,7 @@ Katalyst calls a node short of memory when less than 4 GiB are free in its zone 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 import subprocess
@@ -93,6 +94,14 @@ class Pods:
         self._loads.append(load)
         return load
 
+    @contextlib.contextmanager
+    def added(self, name: str, **more: object) -> Iterator[Path]:
+        """Give the container of a pod that is removed afterwards."""
+        try:
+            yield self.add(name, **more)  # type: ignore[arg-type]
+        finally:
+            self.remove(name)
+
     def path(self, name: str) -> Path:
         return self._node.pod_paths[name]
 
@@ -172,9 +181,7 @@ def test_each_node_and_what_a_pod_holds_of_it_are_read(pods: Pods, hierarchy: Me
     pods.remove("read")
 
 
-def test_a_fast_start_that_ends_above_the_watermark_evicts_no_pod(
-    pods: Pods, agent: LiveAgent, evicts_none: Callable[[], None]
-) -> None:
+def test_a_fast_start_that_ends_above_the_watermark_evicts_no_pod(pods: Pods, evicts_none: Callable[[], None]) -> None:
     before = free_on(1)
     pods.hold("jvm", 1, JVM_MIB).wait_for("done")
     assert WATERMARK < free_on(1) < before - JVM_MIB * MIB * 9 // 10
@@ -182,15 +189,12 @@ def test_a_fast_start_that_ends_above_the_watermark_evicts_no_pod(
     pods.remove("jvm")
 
 
-def test_a_pod_that_thrashes_at_its_own_limit_evicts_no_pod(
-    pods: Pods, agent: LiveAgent, evicts_none: Callable[[], None]
-) -> None:
-    container = pods.add("thrash", limit_bytes=LIMIT_MIB * MIB)
-    pods.run(1, BUILD / "thrash", "/var/tmp", 4 * LIMIT_MIB, 600, container / "cgroup.procs")
-    stat = pods.path("thrash") / "memory.stat"
-    until(lambda: value(stat, "workingset_refault_file") > 2000, "it reads again what was reclaimed")
-    evicts_none()
-    pods.remove("thrash")
+def test_a_pod_that_thrashes_at_its_own_limit_evicts_no_pod(pods: Pods, evicts_none: Callable[[], None]) -> None:
+    with pods.added("thrash", limit_bytes=LIMIT_MIB * MIB) as container:
+        pods.run(1, BUILD / "thrash", "/var/tmp", 4 * LIMIT_MIB, 600, container / "cgroup.procs")
+        stat = pods.path("thrash") / "memory.stat"
+        until(lambda: value(stat, "workingset_refault_file") > 2000, "it reads again what was reclaimed")
+        evicts_none()
 
 
 def value(stat: Path, name: str) -> int:
@@ -212,19 +216,18 @@ def lru(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("lru")
 def test_a_flood_of_page_cache_evicts_no_pod(pods: Pods, evicts_none: Callable[[], None]) -> None:
-    container = pods.add("flood")
-    flood = pods.run(1, BUILD / "cacheflood", "/var/tmp", FLOOD_MIB, 600, container / "cgroup.procs")
+    with pods.added("flood") as container:
+        flood = pods.run(1, BUILD / "cacheflood", "/var/tmp", FLOOD_MIB, 600, container / "cgroup.procs")
 
-    def was_read(times: int) -> bool:
-        assert flood.poll() is None
-        rchar = re.search(r"rchar: ([0-9]+)", Path(f"/proc/{flood.pid}/io").read_text())
-        return rchar is not None and int(rchar[1]) > times * FLOOD_MIB * MIB
+        def was_read(times: int) -> bool:
+            assert flood.poll() is None
+            rchar = re.search(r"rchar: ([0-9]+)", Path(f"/proc/{flood.pid}/io").read_text())
+            return rchar is not None and int(rchar[1]) > times * FLOOD_MIB * MIB
 
-    until(lambda: was_read(2), "the page cache fills the node, and is read again", 60)
-    assert free_on(1) < WATERMARK
-    evicts_none()
-    assert free_on(1) < WATERMARK
-    pods.remove("flood")
+        until(lambda: was_read(2), "the page cache fills the node, and is read again", 60)
+        assert free_on(1) < WATERMARK
+        evicts_none()
+        assert free_on(1) < WATERMARK
 
 
 def test_the_pod_that_fills_a_node_is_evicted_and_no_other_twenty_times(

@@ -103,6 +103,7 @@ class KatalystMemory(Closing):
                 zone.min_pages,
                 zone.low_pages,
                 zone.inactive_file_pages,
+                zone.active_file_pages,
             )
             for zone in zones
         )

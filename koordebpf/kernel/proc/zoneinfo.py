@@ -14,7 +14,7 @@ from koordebpf.kernel.proc.proc_file import ProcFile
 _FILE_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
 _ZONE = re.compile(rb"^Node ([0-9]+), zone +(\w+)\n(.*?)(?=^Node |\Z)", re.MULTILINE | re.DOTALL)
 _FREE = re.compile(rb"^  pages free +([0-9]+)$", re.MULTILINE)
-_ROW = re.compile(rb"^ +(min|low|high|nr_zone_inactive_file) +([0-9]+)$", re.MULTILINE)
+_ROW = re.compile(rb"^ +(min|low|high|nr_zone_inactive_file|nr_zone_active_file) +([0-9]+)$", re.MULTILINE)
 
 
 class ZoneValues(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +26,7 @@ class ZoneValues(msgspec.Struct, frozen=True, gc=False):
     low_pages: int
     high_pages: int
     inactive_file_pages: int
+    active_file_pages: int
 
 
 class Zoneinfo(ProcFile):
@@ -42,7 +43,7 @@ class Zoneinfo(ProcFile):
         """Return the nodes that have a zone Normal, by number; one without memory there has none.
 
         Raises:  KernelFileError: a row of a zone is missing.
-        Source:  mm/vmstat.c, zoneinfo_show_print; nr_zone_inactive_file since Linux 4.8.
+        Source:  mm/vmstat.c, zoneinfo_show_print; nr_zone_inactive_file and nr_zone_active_file since Linux 4.8.
         """
         text = b""
         while part := os.pread(self._fd, _FILE_BYTES, len(text)):
@@ -52,7 +53,7 @@ class Zoneinfo(ProcFile):
 
 def _zone(node: int, body: bytes) -> ZoneValues:
     free, rows = _FREE.search(body), dict(_ROW.findall(body))
-    names = (b"min", b"low", b"high", b"nr_zone_inactive_file")
+    names = (b"min", b"low", b"high", b"nr_zone_inactive_file", b"nr_zone_active_file")
     if free is None or any(name not in rows for name in names):
-        raise KernelFileError("/proc/zoneinfo", f"node {node}", "must have free, min, low, high, nr_zone_inactive_file")
+        raise KernelFileError("/proc/zoneinfo", f"node {node}", "must have free, min, low, high and both lists of file pages")
     return ZoneValues(node, int(free[1]), *(int(rows[name]) for name in names))

@@ -24,6 +24,7 @@ class NumaMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_pages: int
     low_pages: int
     inactive_file_pages: int
+    active_file_pages: int
     pods: Mapping[str, int] = {}  # memory.numa_stat, by UID
 
 

@@ -22,6 +22,7 @@ ZONE = """Node {node}, zone   {name}
       nr_free_pages {free}
       nr_zone_inactive_anon 7
       nr_zone_inactive_file {cache}
+      nr_zone_active_file 5
   pagesets
     cpu: 0
               count:    12
@@ -45,7 +46,7 @@ def test_each_numa_node_has_the_values_of_its_zone_normal(tmp_path: Path) -> Non
         )
     )
     with Zoneinfo(path) as zoneinfo:
-        assert zoneinfo.read() == (ZoneValues(0, 11, 100, 200, 300, 12), ZoneValues(1, 21, 100, 200, 300, 22))
+        assert zoneinfo.read() == (ZoneValues(0, 11, 100, 200, 300, 12, 5), ZoneValues(1, 21, 100, 200, 300, 22, 5))
 
 
 def test_a_zone_without_a_row_is_refused(tmp_path: Path) -> None:

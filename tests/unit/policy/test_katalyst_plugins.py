@@ -64,7 +64,7 @@ def seen(*pods: PodAndMeasure, at_s: float = 0, **measured: object) -> Seen:
 def numa(free: float, *, cache: float = 8, node: int = 0, pods: dict[str, int] | None = None) -> NumaMemory:
     """A node of 64 GiB whose lowest watermark counts as 2 GiB and whose low one as 3.25; GiB."""
     low, lowest = 3 * PAGES, PAGES
-    return NumaMemory(node, 64 * GIB, int(free * PAGES), lowest, low, int(cache * PAGES), pods or {})
+    return NumaMemory(node, 64 * GIB, int(free * PAGES), lowest, low, int(cache * PAGES), 0, pods or {})
 
 
 class TestNumaMemory:
@@ -105,10 +105,14 @@ class TestNumaMemory:
         times = counted(numa(5), NodeTimes(12, "eviction", is_under=True), self.ALONE)
         assert times == NodeTimes(6, None, is_under=False)
 
-    def test_a_flood_of_page_cache_is_no_shortage(self) -> None:
+    @pytest.mark.parametrize("is_read_twice", [False, True])
+    def test_a_flood_of_page_cache_is_no_shortage(self, is_read_twice: bool) -> None:
         state = NumaMemoryState()
+        flood = numa(0.5, cache=30)
+        if is_read_twice:
+            flood = replace(flood, inactive_file_pages=0, active_file_pages=flood.inactive_file_pages)
         for _ in range(20):
-            found = NUMA_MEMORY.look(seen(kpod("a"), numa=(numa(0.5, cache=30),)), state, NumaMemorySettings())
+            found = NUMA_MEMORY.look(seen(kpod("a"), numa=(flood,)), state, NumaMemorySettings())
             state = found.state
             assert found.threshold is None
 

@@ -27,8 +27,8 @@ class NumaMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """When a NUMA node counts as short of memory.
 
     `is_on`            NUMA nodes are judged. Why on: Katalyst's eviction-enable-numa-level.
-    `counts_cache`     inactive page cache counts as free, so that a flood of it evicts no pod. Why on: as of system
-                       memory; Katalyst counts free pages alone.
+    `counts_cache`     page cache that can be reclaimed counts as free, so that a flood of it evicts no pod. Why on: as
+                       of system memory; Katalyst counts free pages alone.
     `victim_min_ratio` of the node's memory, which a pod must hold there to be chosen. Why 0.001: Katalyst's.
     `times`            below the watermark in so many rounds before pods of every level may go. Why 12: Katalyst's.
     `reclaimed_times`  the same for reclaimed pods. Why 6: Katalyst's.
@@ -105,8 +105,16 @@ NUMA_MEMORY = NumaMemoryPlugin()
 
 
 def free_pages(numa: NumaMemory, settings: NumaMemorySettings) -> int:
-    """Return what counts as free of a NUMA node."""
-    return numa.free_pages + (numa.inactive_file_pages if settings.counts_cache else 0)
+    """Return what counts as free of a NUMA node. Of page cache that is all but what MemAvailable leaves out, too.
+
+    Pages that are read twice are active and can be reclaimed all the same.
+
+    Source: mm/show_mem.c, si_mem_available.
+    """
+    if not settings.counts_cache:
+        return numa.free_pages
+    cache = numa.inactive_file_pages + numa.active_file_pages
+    return numa.free_pages + cache - min(cache // 2, numa.low_pages)
 
 
 def are_short(numa: Iterable[NumaMemory], settings: NumaMemorySettings) -> bool:
