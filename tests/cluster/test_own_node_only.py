@@ -429,6 +429,7 @@ class TestMarks:
         ],
     )
     def test_the_rest_of_its_spec_stays(self, change: Object, said: str, tenant: Tenant, forged: Api) -> None:
+        tenant.cluster.api.patch(node(tenant.here), {"spec": {"taints": None}})
         with pytest.raises(Refused, match=said):
             forged.call("PATCH", f"/api/v1/nodes/{tenant.here}", change, MERGE)
 
@@ -521,6 +522,7 @@ class TestKatalystTaints:
         assert self.now(tenant) == ([FOREIGN], None)
 
     def test_none_is_kept_on_the_list_for_another_component_to_lose(self, tenant: Tenant, forged: Api) -> None:
+        self.put(tenant.cluster.api, tenant, [], None)
         self.put(forged, tenant, [MINE], LIST)
         with pytest.raises(Refused, match="only taints that the agent has set itself"):
             self.put(forged, tenant, [], LIST)

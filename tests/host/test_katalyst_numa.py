@@ -36,7 +36,7 @@ JVM_MIB = 600
 FLOOD_MIB = 1300
 LIMIT_MIB = 64
 ROUND_S = 0.5
-ROUNDS = 10  # Katalyst counts seven below the watermark before a pod goes
+ROUNDS = 10  # Katalyst counts seven below the watermark before it evicts a pod
 CONFIG = f"""
 apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration

@@ -1,4 +1,4 @@
-"""Katalyst's eviction manager on a node: a plugin in a process of its own asks, and the agent evicts by the API."""
+"""Katalyst's eviction manager on a node: a plugin outside the agent asks, and the agent evicts by the API."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def enforcing(shared_node: GuestNode, outside: Outside) -> Iterator[GuestAgent]:
 def start(node: GuestNode) -> GuestAgent:
     node.guest.write(CONFIG, json.dumps(SETTINGS).encode())
     agent = node.agent("--enforce", "--config", CONFIG)
-    agent.wait_for_log("eviction plugin outside")
+    agent.wait_for_log("plugin outside is registered")
     return agent
 
 
@@ -243,7 +243,7 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
     shared_node.until(lambda: taints(shared_node) == {(HEAT, "NoSchedule")}, "the node is tainted")
     first.wait_until(lambda: evicted(first) == ["soft-a"], "the first soft eviction")
     shared_node.until(lambda: "notice " in said_by(shared_node, "waits"), "the pod reads its notice")
-    # WHEN the agent is killed, the condition ends meanwhile, and the pod with the notice goes
+    # WHEN the agent is killed, the condition ends meanwhile, and the pod with the notice is deleted
     shared_node.guest.check("systemctl kill --signal=KILL koordebpf")
     shared_node.until(lambda: not first.is_active(), "it is dead")
     assert taints(shared_node) == {(HEAT, "NoSchedule")}

@@ -18,7 +18,7 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		usage();
 	nodes = 1UL << number(argv[1], NODES - 1);
-	/* The kernel reads one bit less than it is told. */
+	/* The kernel reads one bit less than the count says. */
 	if (syscall(SYS_set_mempolicy, BIND, &nodes, NODES + 1))
 		die("set_mempolicy");
 	execvp(argv[2], argv + 2);

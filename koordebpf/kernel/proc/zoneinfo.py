@@ -55,5 +55,5 @@ def _zone(node: int, body: bytes) -> ZoneValues:
     free, rows = _FREE.search(body), dict(_ROW.findall(body))
     names = (b"min", b"low", b"high", b"nr_zone_inactive_file", b"nr_zone_active_file")
     if free is None or any(name not in rows for name in names):
-        raise KernelFileError("/proc/zoneinfo", f"node {node}", "must have free, min, low, high and both lists of file pages")
+        raise KernelFileError("/proc/zoneinfo", f"node {node}", "must have free, min, low, high and file pages")
     return ZoneValues(node, int(free[1]), *(int(rows[name]) for name in names))
