@@ -107,7 +107,7 @@ def _round(report: Report) -> None:
     held = {each.pod.uid: 20 * MIB for each in pods}
     measured = KatalystMeasured(
         SystemMemory(64 * GIB, 20 * GIB, 40 * GIB, 10, 3.0),
-        tuple(NumaMemory(number, 32 * GIB, 5 * GIB // PAGE_BYTES, 10, 20, 100, held) for number in (0, 1)),
+        tuple(NumaMemory(number, 32 * GIB, 5 * GIB // PAGE_BYTES, 10, 20, 100, 100, held) for number in (0, 1)),
         Cnr({RECLAIMED_CPU: 10_000, RECLAIMED_MEMORY: 20 * GIB}),
     )
     made = frame(pods, used=100, gates={GATE: True})

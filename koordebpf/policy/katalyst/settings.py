@@ -23,7 +23,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `transition_ns` for how long a condition stays after it was met last. Why 5 min: Katalyst's. 0: none is reported.
     `burst`         at most so many pods are forced out in a round; below 0: all. Why 3: Katalyst's.
     `taints`        conditions become taints, of the Node and of the CustomNodeResource. Why on: as in Katalyst. Needs
-                    enforcement, source api or kubelet, and the rights of deploy/components/node-mark and katalyst.
+                    enforcement, source api or kubelet, and the rights of deploy/components/katalyst.
     `notices`       a directory of the node where pods that want it find the notice of a soft eviction; empty for none.
                     Why /opt/katalyst: Katalyst's.
     `sockets`       the directory where plugins outside the agent put their sockets; empty for none. Why
