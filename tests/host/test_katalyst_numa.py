@@ -148,11 +148,7 @@ def agent(pods: Pods, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     ]
     for each in held:
         each.wait_for("done")
-    import shutil
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(lambda: shutil.copytree(folder, "/run/results/agent", dirs_exist_ok=True))
-        agent = stack.enter_context(LiveAgent(folder, "--config", config, "--pods", pods.write(), "--enforce"))
+    with LiveAgent(folder, "--config", config, "--pods", pods.write(), "--enforce") as agent:
         agent.becomes_ready()
         yield agent
         assert [each.process.poll() for each in held] == [None] * len(held), agent.log

@@ -24,6 +24,7 @@ from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, RemoteAnswers, SystemMemory
 from koordebpf.state.katalyst.records import EvictionRecord
 from koordebpf.state.view import PastEviction, PendingRelease
+from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import GIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 
@@ -40,7 +41,7 @@ def kpod(name: str, level: str = "reclaimed_cores", *, notice: bool = False, pri
 
 
 class Node:
-    """An agent's rounds, each from a frame that went through JSON; what is evicted is gone in the next one."""
+    """An agent's rounds, each decided once more from its frame; what is evicted is gone in the next one."""
 
     def __init__(self, pods: Iterable[PodAndMeasure], settings: KatalystSettings = QUIET) -> None:
         self.pods = {each.pod.uid: each for each in pods}
@@ -71,7 +72,9 @@ class Node:
             states={NAME: self.state},
         )
         self.tick = tick
-        decision = decided_again(msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame))
+        read = msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame)
+        decision = decided_again(replace(read, states=tick.states))
+        assert encode_decision(decided_again(read)) == encode_decision(decision)
         made_by = decision.strategies[NAME]
         assert isinstance(made_by, KatalystDecision)
         self.made, self.state = made_by, made_by.state
@@ -251,7 +254,7 @@ def test_a_numa_node_that_becomes_short_waits_for_no_round() -> None:
     node = Node([kpod("batch")], KatalystSettings())
 
     def holding(free: int) -> KatalystMeasured:
-        zone = NumaMemory(0, 64 * GIB, free * GIB // PAGE_BYTES, 10, 20, 0, {"batch": GIB})
+        zone = NumaMemory(0, 64 * GIB, free * GIB // PAGE_BYTES, 10, 20, 0, 0, {"batch": GIB})
         return KatalystMeasured(numa=(zone, replace(zone, node=1, free_pages=20 * GIB // PAGE_BYTES)))
 
     node.measured = holding(20)
@@ -348,3 +351,15 @@ def test_plugins_that_choose_pods_get_their_records_unless_that_is_off() -> None
         node.called = lambda call, asked=asked: asked.extend(each.records for each in call.asks or ())
         node.answer(hard("p", "batch"))
         assert asked == ([(EvictionRecord("batch"),)] if is_on else [()])
+
+
+def test_between_rounds_a_frame_that_was_read_gives_the_same_decision() -> None:
+    inner = InnerSettings(systemMemory=SystemMemorySettings(is_on=False))
+    node = Node([kpod("batch")], KatalystSettings(inner=inner))
+    short = NumaMemory(0, 64 * GIB, GIB // PAGE_BYTES, 100, 200, 0, 0, {"batch": GIB})
+    node.measured = KatalystMeasured(numa=(short,))
+    node.round(5)
+    assert node.state.inner
+    node.measured = KatalystMeasured()
+    node.round(0.1)
+    assert node.state.inner
