@@ -5,11 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
 from koordebpf.kube.clients.deletions import PodDeletions
@@ -21,64 +19,18 @@ from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
+from tests.cluster.own_node import POLICIES, Tenant, client, objects
 from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
 COMPONENTS = BASE.parent / "components"
-POLICIES = COMPONENTS / "own-node-only/policies.yaml"
 MARKS = COMPONENTS / "node-mark/rbac.yaml"
 DELETION = COMPONENTS / "pod-deletion/rbac.yaml"
 KATALYST = COMPONENTS / "katalyst/rbac.yaml"
 ALLOWED = {"koordebpf.io/eviction": "own-node"}
 MERGE = "application/strategic-merge-patch+json"
 POLICY = "ValidatingAdmissionPolicy"
-
-
-class Tenant:
-    """Two nodes with an agent each, and what may be evicted on them."""
-
-    def __init__(self, cluster: ControlPlane, namespace: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-        self.here, self.elsewhere = (
-            cluster.api.create(node(f"{namespace}-{name}"))["metadata"]["name"] for name in "ab"
-        )
-        self._made: list[Object] = []
-
-    def agent_pod(self, where: str) -> Object:
-        """Return a pod of the DaemonSet on a node, whose token kubelet would ask for."""
-        made = pod(f"agent-{secrets.token_hex(4)}", where, namespace=NAMESPACE)
-        made["spec"]["serviceAccountName"] = AGENT
-        self._made.append(self.cluster.api.create(made))
-        return self._made[-1]
-
-    def kubeconfig(self, where: str | None) -> Path:
-        """Return an agent's credentials: those of its pod on a node, None: a token that is bound to nothing."""
-        return self.cluster.service_account(NAMESPACE, AGENT, None if where is None else self.agent_pod(where))
-
-    def pod(self, where: str, namespace: str | None = None, **more: Any) -> Object:
-        """Return a pod to be evicted."""
-        made = self.cluster.api.create(
-            pod(f"p-{secrets.token_hex(4)}", where, namespace=namespace or self.namespace, **more)
-        )
-        self._made.append(made)
-        return made
-
-    def is_there(self, one: Object) -> bool:
-        """Tell whether the pod was not evicted."""
-        now = self.cluster.api.get(one)
-        return now is not None and "deletionTimestamp" not in now["metadata"]
-
-    def close(self) -> None:
-        for one in self._made:
-            self.cluster.api.delete(one, gracePeriodSeconds=0)
-        for name in (self.here, self.elsewhere):
-            self.cluster.api.delete(node(name))
-
-
-def objects(path: Path) -> list[Object]:
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,11 +91,6 @@ def agent(tenant: Tenant) -> Iterator[KubeActions]:
 def forged(tenant: Tenant) -> Api:
     """An attacker with the token of the agent on node `here`."""
     return client(tenant, tenant.here)
-
-
-def client(tenant: Tenant, where: str | None) -> Api:
-    token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
-    return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)
 
 
 def labelled(labels: dict[str, str | None]) -> Object:

@@ -1,0 +1,66 @@
+"""Two nodes with an agent each, whose tokens are bound to their pods: what own-node-only tells apart."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.api import Api, Object
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
+
+POLICIES = BASE.parent / "components/own-node-only/policies.yaml"
+
+
+class Tenant:
+    """Two nodes with an agent each, and what may be evicted on them."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.here, self.elsewhere = (
+            cluster.api.create(node(f"{namespace}-{name}"))["metadata"]["name"] for name in "ab"
+        )
+        self._made: list[Object] = []
+
+    def agent_pod(self, where: str) -> Object:
+        """Return a pod of the DaemonSet on a node, whose token kubelet would ask for."""
+        made = pod(f"agent-{secrets.token_hex(4)}", where, namespace=NAMESPACE)
+        made["spec"]["serviceAccountName"] = AGENT
+        self._made.append(self.cluster.api.create(made))
+        return self._made[-1]
+
+    def kubeconfig(self, where: str | None) -> Path:
+        """Return an agent's credentials: those of its pod on a node, None: a token that is bound to nothing."""
+        return self.cluster.service_account(NAMESPACE, AGENT, None if where is None else self.agent_pod(where))
+
+    def pod(self, where: str, namespace: str | None = None, **more: Any) -> Object:
+        """Return a pod to be evicted."""
+        made = self.cluster.api.create(
+            pod(f"p-{secrets.token_hex(4)}", where, namespace=namespace or self.namespace, **more)
+        )
+        self._made.append(made)
+        return made
+
+    def is_there(self, one: Object) -> bool:
+        """Tell whether the pod was not evicted."""
+        now = self.cluster.api.get(one)
+        return now is not None and "deletionTimestamp" not in now["metadata"]
+
+    def close(self) -> None:
+        for one in self._made:
+            self.cluster.api.delete(one, gracePeriodSeconds=0)
+        for name in (self.here, self.elsewhere):
+            self.cluster.api.delete(node(name))
+
+
+def objects(path: Path) -> list[Object]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def client(tenant: Tenant, where: str | None) -> Api:
+    token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
+    return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)
