@@ -21,6 +21,7 @@ _COMMANDS = {
     "plan": "Print the decision for one recorded frame.",
     "explain": "Say why the last decisions were what they were.",
     "config": "Check and show the agent's configuration file.",
+    "plugin": "Offer this node's detectors to a Katalyst agent.",
     "controller": "Give every Node its NodeSLO, in a cluster without Koordinator.",
     "slo": "Render and check the ConfigMap slo-controller-config.",
     "restore": "Restore what cgroup files held before the agent wrote them.",

@@ -1,0 +1,298 @@
+"""Offers this node's detectors of memory shortage to a Katalyst agent, as an eviction plugin on a socket of its own.
+
+It measures, and answers; it evicts and writes nothing. The pods are those that the agent asks about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.katalyst.memory import KatalystCollector
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_message, top_message
+from koordebpf.collect.scope import open_scope
+from koordebpf.errors import ConfigError, KoordebpfError
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.host.protection import share_one_arena
+from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.kube.clients.protobuf import decode, encode
+from koordebpf.kube.plugins.connection import CallFailed, Methods
+from koordebpf.kube.plugins.given_source import GivenPods
+from koordebpf.kube.plugins.messages import (
+    PLUGIN_MESSAGES,
+    PLUGIN_SERVICE,
+    REGISTRATION_MESSAGES,
+    REGISTRATION_SERVICE,
+)
+from koordebpf.kube.plugins.server import GrpcServer
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
+from koordebpf.policy.katalyst.served import (
+    STALL_GATES,
+    STALL_SCOPE,
+    STALL_STRATEGY,
+    ServedSettings,
+    ServedState,
+    served_threshold,
+    served_top,
+)
+from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.strategies import settings_of
+from koordebpf.printable import printable
+from koordebpf.slo.katalyst.qos import Selectors, qos_level
+from koordebpf.state.build import build_view
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+log = logging.getLogger("koordebpf")
+
+_FRESH_NS = 100 * NS_PER_MS  # Why: an agent makes its calls of a round within it, and all see the same node
+_NAME_LENGTH = 100
+_TOKEN_BYTES = 1 << 13
+_FAILED_MAX = 10  # measurements in a row
+_NEVER_NS = 1 << 62  # stalls are summed up in the kernel, none is sent by itself
+
+
+class ServeOptions(msgspec.Struct, frozen=True):
+    """What one plugin is: its name and its socket. `token_file`: what GetToken answers; None: nothing."""
+
+    name: str
+    directory: Path
+    token_file: Path | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Where it is served, as katalyst-api's skeleton does."""
+        return self.directory / f"{self.name}.sock"
+
+
+def serve_plugin(config: AgentConfig, options: ServeOptions) -> None:
+    """Serve until SIGTERM or SIGINT; the socket is gone afterwards.
+
+    Raises:  ConfigError: the name, the socket or the token is unusable, or another server is alive there.
+             SupportError: something that it measures with does not work here.
+    """
+    check_name(options.name)
+    read_token(options.token_file)
+    share_one_arena()
+    scope = open_scope(find_memory_hierarchy(), config.node_cgroup, config.cgroup_root)
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(Loop())
+        loop.stop_on_signals()
+        pods = GivenPods()
+        watch = stack.enter_context(NodeWatch(scope, pods, _NEVER_NS, backend=config.backend))
+        node = stack.enter_context(_Node(config, watch))
+        plugin = MemoryPlugin(
+            options, ServedSettings(node.settings.inner.systemMemory, config.eviction.stall), node, pods
+        )
+        node.measure(time.monotonic_ns())
+        server = stack.enter_context(GrpcServer(options.socket, plugin.methods(), time.monotonic()))
+
+        def serve() -> None:
+            server.serve(time.monotonic())
+
+        loop.watch(server.fileno(), serve)
+        stack.callback(loop.unwatch, server.fileno())
+        log.info("plugin %s is served by %s; signals: %s", options.name, options.socket, watch.quality.stalls)
+        _loop(loop, node, server)
+    log.info("stopped: %s is gone", options.socket)
+
+
+def check_name(name: str) -> None:
+    """Let a name pass that an agent takes and that a file can have.
+
+    Raises:  ConfigError: it is none.
+    """
+    is_file_name = bool(name) and not name.startswith(".") and "/" not in name
+    if not is_file_name or len(name) > _NAME_LENGTH or printable(name) != name:
+        rule = f"must be at most {_NAME_LENGTH} printable characters, without / and not beginning with a dot"
+        raise ConfigError("--name", name, rule)
+
+
+def read_token(path: Path | None) -> str:
+    """Return the token, without the newline at its end; read each time, so that it may be replaced.
+
+    Raises:  ConfigError: there is no such file, or it is too long.
+    """
+    if path is None:
+        return ""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_TOKEN_BYTES + 1)
+        if len(raw) > _TOKEN_BYTES:
+            raise ConfigError("--token-file", str(path), f"must have at most {_TOKEN_BYTES} bytes")
+        return raw.decode().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError("--token-file", str(path), f"must be a readable file: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError("--token-file", str(path), "must hold text in UTF-8") from None
+
+
+class MemoryPlugin:
+    """The answers of the plugin, from the node as it is when it is asked."""
+
+    def __init__(self, options: ServeOptions, settings: ServedSettings, node: _Node, pods: GivenPods) -> None:
+        self._options = options
+        self._settings = settings
+        self._node = node
+        self._pods = pods
+        self._state = ServedState()
+        self._lacks: str | None = None
+
+    def methods(self) -> Methods:
+        """Return what is served, both services."""
+        return {
+            f"{REGISTRATION_SERVICE}/GetInfo": lambda _: plugin_info(self._options.name),
+            f"{REGISTRATION_SERVICE}/NotifyRegistrationStatus": self._notified,
+            f"{PLUGIN_SERVICE}/GetToken": self._token,
+            f"{PLUGIN_SERVICE}/ThresholdMet": self._threshold_met,
+            f"{PLUGIN_SERVICE}/GetEvictPods": self._evict_pods,
+            f"{PLUGIN_SERVICE}/GetTopEvictionPods": self._top_pods,
+        }
+
+    def _notified(self, message: bytes) -> bytes:
+        found = decode(REGISTRATION_MESSAGES, "RegistrationStatus", message)
+        if found["plugin_registered"]:
+            log.info("the agent has registered %s", self._options.name)
+        else:
+            log.warning("the agent did not register %s: %s", self._options.name, printable(found["error"][:500]))
+        return b""
+
+    def _token(self, message: bytes) -> bytes:
+        try:
+            return encode(PLUGIN_MESSAGES, "GetTokenResponse", {"token": read_token(self._options.token_file)})
+        except ConfigError as error:
+            raise CallFailed("UNAVAILABLE", str(error)) from error
+
+    def _evict_pods(self, message: bytes) -> bytes:
+        self._pods.take(decode(PLUGIN_MESSAGES, "GetEvictPodsRequest", message)["active_pods"])
+        return b""
+
+    def _threshold_met(self, message: bytes) -> bytes:
+        self._pods.take(decode(PLUGIN_MESSAGES, "GetThresholdMetRequest", message)["active_pods"])
+        found = served_threshold(self._seen(), self._state, self._settings)
+        self._state = found.state
+        if found.lacks is not None and found.lacks != self._lacks:
+            log.warning("memory of the machine is not judged: %s", found.lacks)
+        self._lacks = found.lacks
+        return threshold_message(found.threshold)
+
+    def _top_pods(self, message: bytes) -> bytes:
+        asked = decode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", message)
+        pods, scope = asked["active_pods"], asked["eviction_scope"]
+        given = by_uid(self._pods.uids(pods), pods)
+        if given.keys() - {each.uid for each in self._pods.state().pods}:
+            self._pods.take(pods)  # an agent that asks about pods which it did not name before
+        top, self._state = served_top(self._seen(), given, self._state, self._settings, scope, asked["topN"])
+        if top.uids:
+            log.info(
+                "scope %s: chosen of %d pods: %s", printable(scope[:_NAME_LENGTH]), len(given), self._names(top.uids)
+            )
+            if scope == STALL_SCOPE:
+                self._node.restart_stall_window()
+        return top_message(top, given)
+
+    def _names(self, uids: tuple[str, ...]) -> str:
+        names = {each.uid: each.key for each in self._pods.state().pods}
+        return ", ".join(printable(names.get(uid, uid)) for uid in uids[:10])
+
+    def _seen(self) -> Seen:
+        try:
+            return self._node.seen(time.monotonic_ns())
+        except KoordebpfError as error:
+            raise CallFailed("UNAVAILABLE", f"the node was not measured: {error}") from error
+
+
+class _Node(Closing):
+    """Measures the node with the pods that the agent asked about."""
+
+    def __init__(self, config: AgentConfig, watch: NodeWatch) -> None:
+        self.settings: KatalystSettings = settings_of(KATALYST_EVICTION, config)
+        self._watch = watch
+        self._known = Known()
+        self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
+        self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
+        self._katalyst = KatalystCollector(watch)
+        self._pods_version = 0
+        self._seen: Seen | None = None
+
+    def seen(self, now_ns: int) -> Seen:
+        """Return the node as it is now, or was a moment ago with the same pods.
+
+        Raises:  KoordebpfError: it cannot be measured.
+        """
+        source = self._watch.source
+        is_same = source is not None and source.state().version == self._pods_version
+        if self._seen is None or not is_same or now_ns - self._seen.now_ns > _FRESH_NS:
+            self.measure(now_ns)
+        assert self._seen is not None  # just measured
+        return self._seen
+
+    def measure(self, now_ns: int) -> None:
+        """Look at the node and at all pods, so that growth, stalls and their windows are known when it is asked."""
+        watch, known, settings = self._watch, self._known, self.settings
+        watch.drain()
+        cluster, is_news = watch.cluster()
+        if is_news and cluster is not None:
+            self._pods_version = cluster.version
+            known.learn(cluster)
+            known.facts = tuple(_with_class(each, settings.qos.by_level()) for each in known.facts)
+            for problem in cluster.problems:
+                log.warning("%s", problem)
+        measured = self._history.measure(now_ns, known)
+        view = build_view(
+            pods=known.facts, node=None, strategy=STALL_STRATEGY, measured=measured, feature_gates=STALL_GATES
+        )
+        of_machine = self._katalyst.measure(measured.node, with_numa=False)
+        active = katalyst_pods(view.pods, settings.qos.by_level())
+        self._seen = Seen(view, of_machine, active, candidates(active, settings.skip))
+
+    def restart_stall_window(self) -> None:
+        """Start the window of stalls again, as pods were chosen for them."""
+        self._history.restart_stall_window()
+
+    def close(self) -> None:
+        """Close every fd."""
+        self._katalyst.close()
+        self._collector.close()
+
+
+# The stalls of a reclaimed pod are no reason to evict any other, as those of a best-effort pod of Koordinator.
+def _with_class(facts: PodFacts, more: Selectors) -> PodFacts:
+    try:
+        is_reclaimed = qos_level(facts.pod.metadata.annotations or {}, more) == "reclaimed_cores"
+    except ConfigError:
+        is_reclaimed = False
+    return replace(facts, koord_qos="BE") if is_reclaimed and not facts.koord_qos else facts
+
+
+def _loop(loop: Loop, node: _Node, server: GrpcServer) -> None:
+    failed = 0
+    due_ns = time.monotonic_ns() + NodeHistory.period_ns
+    while not loop.stopping:
+        late_s = server.look(time.monotonic())
+        loop.wait(min(due_ns, int(late_s * NS_PER_S)))
+        now_ns = time.monotonic_ns()
+        if loop.stopping or now_ns < due_ns:
+            continue
+        due_ns = now_ns + NodeHistory.period_ns
+        try:
+            node.measure(now_ns)
+            failed = 0
+        except KoordebpfError as error:
+            failed += 1
+            log.error("the node was not measured: %s", error)
+            if failed >= _FAILED_MAX:
+                raise
