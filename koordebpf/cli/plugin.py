@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from koordebpf.errors import SupportError
+
 _FILE = click.Path(exists=True, path_type=Path)
 
 
@@ -90,6 +92,9 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
     typed = {option: value for option, value in given.items() if value is not None}
     config = agent_config(laid_over(in_file, typed))
     set_up_logging(json=config.log_format == "json")
-    from koordebpf.tools.plugin_server import ServeOptions, serve_plugin
+    try:
+        from koordebpf.tools.plugin_server import ServeOptions, serve_plugin
+    except ImportError as error:
+        raise SupportError("plugin serve", str(error), "Install koordebpf with its extra: koordebpf[cri].") from error
 
     serve_plugin(config, ServeOptions(name, directory, token_file))

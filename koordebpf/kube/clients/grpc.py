@@ -168,6 +168,7 @@ class _Connection:
         self._http = _Http(h2.config.H2Configuration(header_encoding=None))
         self._http.initiate_connection()
         self._open: dict[int, _Call] = {}
+        self._unsent: dict[int, memoryview] = {}  # of requests, by stream: what the server has no room for yet
         self.is_usable = True
         self.is_unheard = False  # the last calls failed with the connection, none of them answered in part
 
@@ -178,6 +179,7 @@ class _Connection:
             for call, request in zip(calls, requests, strict=True):
                 self._start(call, method, request, ends_s)
             while self._open:
+                self._feed()
                 self._send(ends_s)
                 self._wait_until(ends_s)
                 data = self._socket.recv(_READ_BYTES)
@@ -210,6 +212,7 @@ class _Connection:
         for call in self._open.values():
             call.failed = error
         self._open.clear()
+        self._unsent.clear()
 
     def _start(self, call: _Call, method: str, request: bytes, ends_s: float) -> None:
         stream = self._http.get_next_available_stream_id()
@@ -227,7 +230,20 @@ class _Connection:
                 ("grpc-timeout", f"{left_ms}m"),
             ],
         )
-        self._http.send_data(stream, _PREFIX.pack(0, len(request)) + request, end_stream=True)
+        self._unsent[stream] = memoryview(_PREFIX.pack(0, len(request)) + request)
+
+    def _feed(self) -> None:
+        for stream, data in list(self._unsent.items()):
+            while stream in self._open and data:
+                room = min(self._http.local_flow_control_window(stream), self._http.max_outbound_frame_size)
+                if room <= 0:
+                    break
+                self._http.send_data(stream, bytes(data[:room]), end_stream=len(data) <= room)
+                data = data[room:]  # noqa: PLW2901 - what is left of it
+            if data and stream in self._open:
+                self._unsent[stream] = data
+            else:
+                del self._unsent[stream]
 
     def _send(self, ends_s: float) -> None:
         if data := self._http.data_to_send():

@@ -32,6 +32,7 @@ _STREAMS = 32  # Why: a manager has one call open at a time
 _READ_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 20
 _UNSENT_BYTES = 1 << 18  # beyond it nothing more is read or made for a client that does not read
+_PARTIAL_BYTES = 1 << 17  # Why: h2 keeps a frame of up to 16 MiB until it has all of it; ours are 16 KiB
 _CALL_S = 15.0  # Why: longer than the 10 s that Katalyst gives a call
 
 _PREFIX = struct.Struct("!BI")  # is compressed, length
@@ -80,6 +81,7 @@ class ServerConnection:
         self._unsent = bytearray()
         self._greeted_s: float | None = now_s  # since when it owes its settings
         self._unsent_s: float | None = None  # since when it takes nothing of what waits for it
+        self._partial_bytes = 0  # that it sent since the last frame that was whole
         self._http = _Http(h2.config.H2Configuration(client_side=False, header_encoding=None))
         self._http.local_settings = h2.settings.Settings(
             client=False,
@@ -128,8 +130,12 @@ class ServerConnection:
             return
         self.seen_s = now_s
         try:
-            for event in self._http.receive_data(data):
+            events = self._http.receive_data(data)
+            self._partial_bytes = 0 if events else self._partial_bytes + len(data)
+            for event in events:
                 self._see(event, now_s)
+            if self._partial_bytes > _PARTIAL_BYTES:
+                raise h2.exceptions.FrameTooLargeError(f"no frame within {self._partial_bytes} bytes")
         except h2.exceptions.ProtocolError as error:
             log.debug("a client broke the protocol: %s", error)
             self._flush(self._http.data_to_send())

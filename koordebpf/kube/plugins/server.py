@@ -25,7 +25,7 @@ from koordebpf.kube.plugins.connection import Methods, ServerConnection
 log = logging.getLogger(__name__)
 
 _CLIENTS = 32  # Why: an agent has one or two connections
-_BACKLOG = 16
+_BACKLOG = 64
 _PATH_BYTES = 107  # sun_path of unix(7)
 _LOOK_S = 5.0
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.02
@@ -146,31 +146,26 @@ def _events(client: ServerConnection) -> int:
     return (select.EPOLLIN if client.wants_read else 0) | (select.EPOLLOUT if client.wants_write else 0)
 
 
-# It listens before it has its name: who finds it can connect.
 def _listen(path: Path) -> tuple[socket.socket, tuple[int, int]]:
-    unnamed = path.with_name(f".{path.name}")  # watchers pass over names with a dot
-    if len(os.fsencode(unnamed)) > _PATH_BYTES:
-        raise ConfigError("socket", str(path), f"must have at most {_PATH_BYTES - 1} bytes: choose a shorter directory")
+    if len(os.fsencode(path)) > _PATH_BYTES:
+        raise ConfigError("socket", str(path), f"must have at most {_PATH_BYTES} bytes: choose a shorter directory")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         with _alone(path.parent):
-            _check_vacant(path)
-            unnamed.unlink(missing_ok=True)
-            os.fchmod(listening.fileno(), _MODE)
-            listening.bind(str(unnamed))
+            _make_vacant(path)
+            os.fchmod(listening.fileno(), _MODE)  # of the file that bind makes, unix(7)
+            listening.bind(str(path))
             listening.listen(_BACKLOG)
-            unnamed.rename(path)
             identity = _identity(path)
     except OSError as error:
         listening.close()
-        raise ConfigError(
-            "socket", str(path), f"{error.strerror or error}: choose a directory that can be written"
-        ) from error
+        rule = f"{error.strerror or error}: choose a directory that can be written"
+        raise ConfigError("socket", str(path), rule) from error
     except ConfigError:
         listening.close()
         raise
-    assert identity is not None  # it was renamed a moment ago, and others wait
+    assert identity is not None  # others wait until it is known
     return listening, identity
 
 
@@ -190,7 +185,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _check_vacant(path: Path) -> None:
+def _make_vacant(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -201,6 +196,7 @@ def _check_vacant(path: Path) -> None:
         found = other.connect_ex(str(path))
     if found not in (errno.ECONNREFUSED, errno.ENOENT):
         raise ConfigError("socket", str(path), "another process serves it: end that one, or choose another name")
+    path.unlink(missing_ok=True)  # its server has died
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
