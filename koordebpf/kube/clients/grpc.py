@@ -278,6 +278,8 @@ class _Connection:
                     del self._open[event.stream_id]
             case h2.events.StreamEnded():
                 del self._open[event.stream_id]
+                if event.stream_id in self._unsent:  # it was answered before it was whole
+                    self._http.reset_stream(event.stream_id, h2.errors.ErrorCodes.CANCEL)
             case h2.events.StreamReset():
                 code = "CANCELLED" if event.error_code == h2.errors.ErrorCodes.CANCEL else "UNAVAILABLE"
                 call.failed = GrpcError(code, f"the server reset the call ({event.error_code!r})")

@@ -58,6 +58,7 @@ class _Stream:
         self.began_s = now_s
         self.request = bytearray()
         self.answer: memoryview | None = None  # None: it is not worked out yet
+        self.has_failed = False  # its status was sent before all of its request was there
 
     @property
     def held_bytes(self) -> int:
@@ -168,13 +169,15 @@ class ServerConnection:
         stream = self._streams.get(number)
         if isinstance(event, h2.events.DataReceived):
             self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            if stream is not None and stream.answer is None:
+            if stream is not None and not stream.has_failed:
                 self._append(number, stream, event.data)
         elif stream is None:
             return
-        elif isinstance(event, h2.events.StreamReset):
+        elif isinstance(event, h2.events.StreamReset) or (
+            isinstance(event, h2.events.StreamEnded) and stream.has_failed
+        ):
             del self._streams[number]
-        elif isinstance(event, h2.events.StreamEnded) and stream.answer is None:
+        elif isinstance(event, h2.events.StreamEnded):
             self._answer(number, stream)
 
     def _append(self, number: int, stream: _Stream, data: bytes) -> None:
@@ -182,7 +185,8 @@ class ServerConnection:
         length = _PREFIX.unpack_from(stream.request)[1] if len(stream.request) >= _PREFIX.size else 0
         is_too_much = sum(each.held_bytes for each in self._streams.values()) > _MOST_BUFFERED
         if is_too_much or max(length, len(stream.request) - _PREFIX.size) > MOST_BYTES:
-            self._fail(number, CallFailed("RESOURCE_EXHAUSTED", f"a request of more than {MOST_BYTES} bytes"))
+            failed = CallFailed("RESOURCE_EXHAUSTED", f"a request of more than {MOST_BYTES} bytes")
+            self._fail(number, failed, is_whole=False)
 
     def _answer(self, number: int, stream: _Stream) -> None:
         try:
@@ -203,13 +207,14 @@ class ServerConnection:
             stream.answer = memoryview(_PREFIX.pack(0, len(message)) + message)
             self._http.send_headers(number, _HEADERS)
 
-    def _fail(self, number: int, failed: CallFailed) -> None:
-        del self._streams[number]
-        headers = [*_HEADERS, *_trailers(failed.code, str(failed))]
-        self._http.send_headers(number, headers, end_stream=True)
-        sent = self._http.streams.get(number)
-        if sent is not None and sent.open:
-            self._http.reset_stream(number, h2.errors.ErrorCodes.NO_ERROR)  # of the rest of its request
+    # The rest of its request is still taken, and dropped, until the client ends it.
+    def _fail(self, number: int, failed: CallFailed, *, is_whole: bool = True) -> None:
+        self._http.send_headers(number, [*_HEADERS, *_trailers(failed.code, str(failed))], end_stream=True)
+        if is_whole:
+            del self._streams[number]
+        else:
+            self._streams[number].request.clear()
+            self._streams[number].has_failed = True
 
     # As much of each answer as the client's windows allow, in turn; then as much as its socket takes.
     def _send(self, now_s: float) -> None:
