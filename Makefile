@@ -50,9 +50,10 @@ mutate: setup ## Change pure code at random and see whether tests notice (10 min
 test-python: setup ## Run pure tests on the oldest and the newest Python.
 	@$(PYTHON) -m tests.pythons
 
-soak: setup ## Let the agent evict on a busy node for ten minutes, then bursts and a storm (root).
+soak: setup ## Let the agent evict on a busy node for ten minutes, then bursts, a storm, plugins (root).
 	@$(PYTHON) -m tests.host.soak
 	@KOORDEBPF_BURSTS=100 KOORDEBPF_STORM_S=120 $(PYTHON) tests/run.py host -- -k "test_bursts or test_faults_storm"
+	@KOORDEBPF_PLUGIN_CHURN_S=600 $(PYTHON) tests/run.py contract -- -k test_plugin_churn
 
 SECONDS := 60
 fuzz: setup ## Decode mutated bytes for a minute; SECONDS=3600: an hour.

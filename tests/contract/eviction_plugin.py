@@ -39,6 +39,7 @@ class Plugin:
         self.met: dict[str, Any] = {}
         self.evict: list[dict[str, Any]] = []
         self.top: Callable[[Any], dict[str, Any]] = lambda request: {"target_pods": list(request.active_pods)}
+        self.token = ""
         self.raw: bytes | None = None  # in place of every answer
         self.asked: dict[str, list[Any]] = {}
         self.hold = threading.Event()
@@ -77,7 +78,7 @@ class Plugin:
     def _handler(self) -> grpc.GenericRpcHandler:
         answers: Iterable[tuple[str, str, str, Callable[[Any], dict[str, Any]]]] = (
             ("ThresholdMet", "GetThresholdMetRequest", "ThresholdMetResponse", lambda _: self.met),
-            ("GetToken", "Empty", "GetTokenResponse", lambda _: {"token": ""}),
+            ("GetToken", "Empty", "GetTokenResponse", lambda _: {"token": self.token}),
             ("GetEvictPods", "GetEvictPodsRequest", "GetEvictPodsResponse", lambda _: {"evict_pods": self.evict}),
             (
                 "GetTopEvictionPods",

@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.errors import DecodeError
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from koordebpf.kube.clients.protobuf import decode, encode
@@ -34,6 +35,7 @@ from koordebpf.kube.plugins.messages import (
     VERSION,
 )
 from koordebpf.printable import printable
+from koordebpf.slo.katalyst.access import Validation
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +78,14 @@ class PluginRegistry:
         folder: where plugins put their sockets; one that is not there is looked for again.
         taken: names that no plugin outside may have.
         wake: is called from another thread when `take` has something.
+        access: who may register; None: everyone, as Katalyst's default has it.
     """
 
-    def __init__(self, folder: Path, taken: Collection[str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, taken: Collection[str], wake: Callable[[], None], access: PluginAccess | None = None
+    ) -> None:
         self._folder = folder
+        self._access = access or PluginAccess()
         self._taken = frozenset(taken)
         self._wake = wake
         self._sockets: dict[Path, _Socket] = {}
@@ -104,6 +110,11 @@ class PluginRegistry:
         """Why sockets are not registered, by their path."""
         with self._lock:
             return {str(path): each.problem for path, each in self._sockets.items() if each.problem is not None}
+
+    @property
+    def validations(self) -> dict[Validation, int]:
+        """How often plugins that asked for registration were valid, or not and why."""
+        return self._access.validations
 
     def close(self) -> None:
         """Ask no socket any more; a call that is open ends by its deadline."""
@@ -189,9 +200,23 @@ class PluginRegistry:
             raise Refusal(f"it supports {', '.join(found['supported_versions'][:5]) or 'no version'}, not {VERSION}")
         endpoint = Path(found["endpoint"]) if found["endpoint"] else path
         with contextlib.closing(GrpcSocket(endpoint)) as plugin:
-            token = _answer(plugin, f"{PLUGIN_SERVICE}/GetToken", b"", _TOKEN_S)
-        decode(PLUGIN_MESSAGES, "GetTokenResponse", token)
+            validation, why = self._access.validate(name, _token(plugin))
+        if validation.is_refused:
+            raise Refusal(f"authentication is strict, and {why}")
         return Change(name, endpoint)
+
+
+# None: it has none, or none that can be read.
+def _token(plugin: GrpcSocket) -> str | None:
+    try:
+        answer = _answer(plugin, f"{PLUGIN_SERVICE}/GetToken", b"", _TOKEN_S)
+        return str(decode(PLUGIN_MESSAGES, "GetTokenResponse", answer)["token"])
+    except GrpcError as error:
+        if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+            raise  # it cannot be called at all
+        return None
+    except DecodeError:
+        return None
 
 
 def _notify(socket: GrpcSocket, error: str) -> None:

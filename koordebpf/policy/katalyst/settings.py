@@ -10,6 +10,7 @@ from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
 from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
+from koordebpf.slo.katalyst.access import AccessSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 
@@ -35,6 +36,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `skip`          pods that no plugin is asked about.
     `qos`           annotations that give a pod its QoS level.
     `metrics`       Katalyst's own names.
+    `access`        which plugins outside may register.
     `inner`         of the plugins inside.
     """
 
@@ -51,6 +53,7 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip: SkipSettings = SkipSettings()
     qos: QosSelectors = QosSelectors()
     metrics: KatalystMetricsSettings = KatalystMetricsSettings()
+    access: AccessSettings = AccessSettings()
     inner: InnerSettings = InnerSettings()
 
 
