@@ -78,7 +78,7 @@ type round struct {
 	Error     string
 }
 
-func (r *round) make(remote *endpoint.RemoteEndpointImpl, pods []*corev1.Pod, top uint64) error {
+func (r *round) make(remote *endpoint.RemoteEndpointImpl, pods []*corev1.Pod) error {
 	ctx := context.Background()
 	token, err := remote.GetToken(ctx)
 	if err != nil {
@@ -92,6 +92,10 @@ func (r *round) make(remote *endpoint.RemoteEndpointImpl, pods []*corev1.Pod, to
 	r.Evict = len(evict.EvictPods)
 	if r.Threshold, err = remote.ThresholdMet(ctx); err != nil || r.Threshold.MetType == api.ThresholdMetType_NOT_MET {
 		return err
+	}
+	top := uint64(0) // all
+	if r.Threshold.MetType == api.ThresholdMetType_HARD_MET {
+		top = 1
 	}
 	asked := &api.GetTopEvictionPodsRequest{ActivePods: pods, TopN: top, EvictionScope: r.Threshold.EvictionScope}
 	chosen, err := remote.GetTopEvictionPods(ctx, asked)
@@ -130,7 +134,7 @@ func main() {
 		said := round{Plugin: plugin.name}
 		if lines.Text() == "left" {
 			said.Left = <-handler.left == plugin.name
-		} else if err := said.make(plugin.remote, pods, 0); err != nil {
+		} else if err := said.make(plugin.remote, pods); err != nil {
 			said.Error = err.Error()
 		}
 		if err := out.Encode(said); err != nil {
