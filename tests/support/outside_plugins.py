@@ -1,0 +1,63 @@
+"""What a manager does with plugins outside the process, for tests: finds them, calls them, and says what they answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from koordebpf.collect.plugins.access import PluginAccess
+from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.state.katalyst.answers import PluginAnswer
+from tests.contract.apiserver import until
+from tests.support.patience import patience
+
+
+class OutsidePlugins:
+    """A registry and a caller, joined as the agent joins them."""
+
+    def __init__(
+        self, folder: Path, taken: Collection[str] = (), access: PluginAccess | None = None, deadline_s: float = 0.8
+    ) -> None:
+        self.woken = threading.Event()
+        self.caller = PluginCaller(self.woken.set, patience(deadline_s))
+        self.registry = PluginRegistry(folder, taken, lambda: None, access)
+        self._number = 0
+
+    def take(self) -> tuple[str, ...]:
+        """Take what the registry found; return the names of all that are registered."""
+        for change in self.registry.take():
+            if change.socket is None:
+                self.caller.deregister(change.name)
+            else:
+                self.caller.register(change.name, change.socket)
+        return self.caller.names
+
+    def has(self, *names: str) -> None:
+        """Wait until these are registered and no other."""
+        until(lambda: self.take() == names, lambda: f"{names}, but {self.take()} and {self.registry.problems}")
+
+    def thresholds(self, pods: Mapping[str, bytes]) -> dict[str, PluginAnswer]:
+        """Return what each says of its threshold."""
+        self._number += 1
+        self.woken.clear()
+        self.caller.ask_thresholds(self._number, pods)
+        return self._answers()
+
+    def top(self, name: str, request: TopRequest, pods: Mapping[str, bytes]) -> PluginAnswer:
+        """Return which pods one of them chooses."""
+        self._number += 1
+        self.woken.clear()
+        self.caller.ask_tops(self._number, {name: request}, pods)
+        return self._answers()[name]
+
+    def _answers(self) -> dict[str, PluginAnswer]:
+        assert self.woken.wait(patience(20))
+        found = self.caller.take()
+        assert found is not None
+        return {each.plugin: each for each in found.answers}
+
+    def close(self) -> None:
+        self.registry.close()
+        self.caller.close()
