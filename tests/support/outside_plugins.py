@@ -1,4 +1,4 @@
-"""What a manager does with plugins outside the process, for tests: finds them, calls them, and says what they answer."""
+"""What a manager does with plugins outside the process, for tests: finds them and calls them."""
 
 from __future__ import annotations
 
