@@ -41,6 +41,7 @@ class Plugin:
         self.top: Callable[[Any], dict[str, Any]] = lambda request: {"target_pods": list(request.active_pods)}
         self.token = ""
         self.raw: bytes | None = None  # in place of every answer
+        self.lacks: set[str] = set()  # methods that it does not have
         self.asked: dict[str, list[Any]] = {}
         self.hold = threading.Event()
         self.hold.set()
@@ -56,11 +57,11 @@ class Plugin:
     def _registration(self) -> grpc.GenericRpcHandler:
         def info(message: Any, context: grpc.ServicerContext) -> Any:
             self.hold.wait(30)
-            return REGISTRATION["PluginInfo"](**self.info)
+            return self.raw if self.raw is not None else REGISTRATION["PluginInfo"](**self.info).SerializeToString()
 
         def notified(message: Any, context: grpc.ServicerContext) -> Any:
             self.statuses.append((message.plugin_registered, message.error))
-            return REGISTRATION["RegistrationStatusResponse"]()
+            return REGISTRATION["RegistrationStatusResponse"]().SerializeToString()
 
         methods = {"GetInfo": ("InfoRequest", info), "NotifyRegistrationStatus": ("RegistrationStatus", notified)}
         return grpc.method_handlers_generic_handler(
@@ -69,7 +70,7 @@ class Plugin:
                 name: grpc.unary_unary_rpc_method_handler(
                     handle,
                     request_deserializer=REGISTRATION[request].FromString,
-                    response_serializer=lambda message: message.SerializeToString(),
+                    response_serializer=lambda data: data,
                 )
                 for name, (request, handle) in methods.items()
             },
@@ -90,6 +91,8 @@ class Plugin:
 
         def method(name: str, request: str, response: str, answer: Callable[[Any], dict[str, Any]]) -> Any:
             def handle(message: Any, context: grpc.ServicerContext) -> bytes:
+                if name in self.lacks:
+                    context.abort(grpc.StatusCode.UNIMPLEMENTED, f"there is no {name}")
                 self.asked.setdefault(name, []).append(message)
                 self.hold.wait(30)
                 return self.raw if self.raw is not None else CLASSES[response](**answer(message)).SerializeToString()

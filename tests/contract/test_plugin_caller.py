@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
@@ -185,3 +189,110 @@ def test_registering_and_leaving_costs_no_thread_and_no_descriptor(
         called.caller.register("one", one.socket)
         called.thresholds()
     until(lambda: held() <= before, lambda: f"threads and descriptors {before}, but {held()}")
+
+
+SEPARATE = """
+import sys, threading
+from pathlib import Path
+from tests.contract.eviction_plugin import Plugin
+plugin = Plugin(Path(sys.argv[1]))
+plugin.met = {"met_type": 1, "eviction_scope": "s"}
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def separate(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A plugin in a process of its own."""
+    socket = tmp_path / "separate.sock"
+    with subprocess.Popen([sys.executable, "-c", SEPARATE, socket], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process, socket
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_plugin_that_is_stopped_mid_call_holds_up_no_other_and_counts_again_when_it_continues(
+    called: Called, plugin: Callable[[str], Plugin], separate: tuple[subprocess.Popen[str], Path]
+) -> None:
+    process, socket = separate
+    other = registered(called, plugin, "other")
+    other.met = {"met_type": 1, "eviction_scope": "s"}
+    called.caller.register("separate", socket)
+    assert called.thresholds()["separate"].threshold == Threshold("soft", "s", 0, 0)
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+    try:
+        for _ in range(3):
+            began_s = time.monotonic()
+            answers = called.thresholds()
+            assert time.monotonic() - began_s < patience(1.5)
+            assert "no answer in time" in (answers["separate"].problem or "")
+            assert answers["other"].threshold == Threshold("soft", "s", 0, 0)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    until(lambda: called.thresholds()["separate"].threshold is not None, "it answers again")
+    # AND one that is killed is named, and costs no time
+    process.kill()
+    process.wait()
+    began_s = time.monotonic()
+    assert "UNAVAILABLE" in (called.thresholds()["separate"].problem or "")
+    assert time.monotonic() - began_s < patience(0.5)
+
+
+@pytest.mark.slow
+def test_a_socket_that_is_removed_mid_call_still_brings_its_answer(
+    called: Called, plugin: Callable[[str], Plugin]
+) -> None:
+    one = registered(called, plugin, "one")
+    one.met = {"met_type": 1, "eviction_scope": "s"}
+    one.hold.clear()
+    called.woken.clear()
+    called.caller.ask_thresholds(1, PODS)
+    until(lambda: one.asked.get("ThresholdMet"), "the call is open")
+    one.socket.unlink()
+    one.hold.set()
+    assert called.woken.wait(patience(5))
+    found = called.caller.take()
+    assert found is not None
+    assert [each.threshold for each in found.answers] == [Threshold("soft", "s", 0, 0)]
+
+
+@pytest.mark.slow
+def test_a_plugin_that_is_replaced_mid_call_ends_that_call_alone(
+    called: Called, plugin: Callable[[str], Plugin]
+) -> None:
+    one = registered(called, plugin, "one")
+    one.hold.clear()
+    called.woken.clear()
+    called.caller.ask_thresholds(1, PODS)
+    until(lambda: one.asked.get("ThresholdMet"), "the call is open")
+    second = plugin("second")
+    second.met = {"met_type": 2, "eviction_scope": "t"}
+    called.caller.register("one", second.socket)
+    assert called.woken.wait(patience(5))
+    found = called.caller.take()
+    assert found is not None
+    assert found.answers[0].problem
+    assert called.thresholds()["one"].threshold == Threshold("hard", "t", 0, 0)
+
+
+def test_a_negative_grace_period_arrives_as_it_is(called: Called, plugin: Callable[[str], Plugin]) -> None:
+    one = registered(called, plugin, "one")
+    one.evict = [{"pod": PODS["a"], "reason": "r", "deletion_options": {"grace_period_seconds": -5}}]
+    one.top = lambda request: {
+        "target_pods": list(request.active_pods), "deletion_options": {"grace_period_seconds": -1},
+    }  # fmt: skip
+    assert called.thresholds()["one"].evict == (EvictAsked("a", "r", grace_s=-5),)
+    requests = {"one": TopRequest("s", 1, ("a",))}
+    top = called.answers(lambda number: called.caller.ask_tops(number, requests, PODS))["one"]
+    assert top.top == TopPods(("a",), -1)
+
+
+def test_pods_that_do_not_fit_into_one_window_arrive(called: Called, plugin: Callable[[str], Plugin]) -> None:
+    one = registered(called, plugin, "one")
+    pods = {f"u{number}": pod(f"u{number}", b"\x9a\x06\x82\x80\x01" + bytes(0x4002)) for number in range(200)}
+    called.answers(lambda number: called.caller.ask_thresholds(number, pods))
+    assert list(one.asked["ThresholdMet"][0].active_pods) == list(pods.values())

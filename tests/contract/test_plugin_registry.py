@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.registry import Change, PluginRegistry
+from koordebpf.slo.katalyst.access import AccessSettings, Validation
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin
 
@@ -19,9 +22,9 @@ INSIDE = "system-memory-pressure-eviction-plugin"
 class Watched:
     """A registry and what it has said so far."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, access: PluginAccess | None = None) -> None:
         self.folder = folder
-        self.registry = PluginRegistry(folder, [INSIDE], lambda: None)
+        self.registry = PluginRegistry(folder, [INSIDE], lambda: None, access)
         self.changes: list[Change] = []
 
     def says(self, *changes: Change) -> None:
@@ -142,3 +145,118 @@ def test_of_two_with_one_name_the_later_one_is_called(watched: Watched, plugin: 
     first.socket.unlink()
     second.socket.unlink()
     watched.says(Change("same", None))
+
+
+SECRET = "s3cr3t"
+TOKEN = f"Basic {base64.b64encode(f'ops:{SECRET}'.encode()).decode()}"
+RULES = f"""
+basicAuthConfig: {{userPasswordPairs: [{{username: ops, password: {base64.b64encode(SECRET.encode()).decode()}}}]}}
+accessControlConfig: {{accessControlPolicies: [{{username: ops, policyRule: {{resources: [RESOURCE]}}}}]}}
+"""
+
+
+def judged(tmp_path: Path, *, is_strict: bool, resource: str = "eviction_plugin") -> Watched:
+    rules = tmp_path / ".auth.yaml"
+    rules.write_text(RULES.replace("RESOURCE", resource))
+    settings = AccessSettings("Basic", "dynamic_conf", is_strict, str(rules))
+    return Watched(tmp_path, PluginAccess(settings))
+
+
+@pytest.mark.parametrize(
+    ("token", "resource", "reason", "user", "why"),
+    [
+        ("", "eviction_plugin", "authenticate_failed", "unknown", "not of the form Basic"),
+        (TOKEN + "x", "eviction_plugin", "authenticate_failed", "unknown", "not of the form Basic"),
+        (TOKEN, "http_endpoint", "no_permission", "ops", "has no permission eviction_plugin"),
+    ],
+)
+def test_in_strict_mode_one_that_is_not_valid_is_refused_and_learns_why(
+    plugin: Callable[..., Plugin],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    token: str,
+    resource: str,
+    reason: str,
+    user: str,
+    why: str,
+) -> None:
+    watched = judged(tmp_path, is_strict=True, resource=resource)
+    try:
+        one = plugin("one.sock")
+        one.token = token
+        watched.refuses("one.sock", why)
+        assert not one.statuses[0][0]
+        assert why in one.statuses[0][1]
+        assert Validation("one", True, reason, user) in watched.registry.validations  # type: ignore[arg-type]
+    finally:
+        watched.registry.close()
+    assert SECRET not in caplog.text
+    assert not token or token not in caplog.text
+
+
+def test_in_strict_mode_one_without_a_token_is_refused(plugin: Callable[..., Plugin], tmp_path: Path) -> None:
+    watched = judged(tmp_path, is_strict=True)
+    try:
+        one = plugin("one.sock")
+        one.lacks = {"GetToken"}
+        watched.refuses("one.sock", "it gave no token")
+        assert Validation("one", True, "get_token_failed", "unknown") in watched.registry.validations
+    finally:
+        watched.registry.close()
+
+
+@pytest.mark.parametrize(("token", "reason", "user"), [(TOKEN, "", "ops"), ("", "authenticate_failed", "unknown")])
+def test_else_it_is_registered_and_the_outcome_is_counted(
+    plugin: Callable[..., Plugin], tmp_path: Path, token: str, reason: str, user: str
+) -> None:
+    watched = judged(tmp_path, is_strict=False)
+    try:
+        one = plugin("one.sock")
+        one.token = token
+        watched.says(Change("one", one.socket))
+        assert watched.registry.validations == {Validation("one", False, reason, user): 1}  # type: ignore[arg-type]
+    finally:
+        watched.registry.close()
+
+
+def test_a_file_of_rules_that_cannot_be_read_lets_no_plugin_in_and_is_named(
+    plugin: Callable[..., Plugin], tmp_path: Path
+) -> None:
+    watched = judged(tmp_path, is_strict=True)
+    (tmp_path / ".auth.yaml").unlink()
+    try:
+        one = plugin("one.sock")
+        one.token = TOKEN
+        watched.refuses("one.sock", ".auth.yaml")
+    finally:
+        watched.registry.close()
+
+
+def test_outcomes_of_more_plugins_than_a_node_has_are_counted_together() -> None:
+    access = PluginAccess(AccessSettings())
+    for number in range(2000):
+        access.validate(f"plugin-{number}", "")
+    assert len(access.validations) <= 502
+    assert sum(access.validations.values()) == 2000
+
+
+@pytest.mark.slow
+def test_one_that_answers_garbage_is_refused_and_asked_again(
+    watched: Watched, plugin: Callable[..., Plugin], tmp_path: Path
+) -> None:
+    one = plugin("one.sock")
+    one.raw = os.urandom(3 << 20)
+    watched.refuses("one.sock", "")
+    one.raw = None
+    watched.says(Change("one", one.socket))
+
+
+@pytest.mark.slow
+def test_a_socket_that_becomes_no_socket_ends_its_plugin(
+    watched: Watched, plugin: Callable[..., Plugin], tmp_path: Path
+) -> None:
+    one = plugin("one.sock")
+    watched.says(Change("one", one.socket))
+    one.socket.unlink()
+    one.socket.write_text("a file")
+    watched.says(Change("one", None))
