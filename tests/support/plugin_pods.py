@@ -8,7 +8,8 @@ from typing import Any
 from koordebpf.kube.plugins.given_pods import GIVEN_POD_MESSAGES
 from tests.contract.protobuf_classes import message_classes
 
-POD = message_classes("core.v1.given", GIVEN_POD_MESSAGES)["Pod"]
+CLASSES = message_classes("core.v1.given", GIVEN_POD_MESSAGES)
+POD = CLASSES["Pod"]
 QOS = "katalyst.kubewharf.io/qos_level"
 UNKNOWN_FIELD = b"\x9a\x06\x03abc"  # field 99
 
@@ -26,18 +27,24 @@ def plugin_pod(
     """A running pod of one container, named as its UID, with a field that is not known here."""
     given = {**(annotations or {}), **({QOS: level} if level else {})}
     requests = [{"key": "memory", "value": {"string": request}}] if request else []
-    message = POD(
-        metadata={
-            "name": uid,
-            "namespace": namespace,
-            "uid": uid,
-            "annotations": [{"key": key, "value": value} for key, value in given.items()],
-            **metadata,
-        },
-        spec={
-            "containers": [{"name": "main", "resources": {"requests": requests}}],
-            "priority": [] if priority is None else [priority],
-        },
-        status={"phase": phase},
-    )
-    return bytes(message.SerializeToString()) + UNKNOWN_FIELD
+    spec = CLASSES["PodSpec"](containers=[{"name": "main", "resources": {"requests": requests}}]).SerializeToString()
+    if priority is not None:
+        spec += b"\xc8\x01" + _varint(priority)  # field 25, not packed, as proto2 has it
+    metadata = {
+        "name": uid,
+        "namespace": namespace,
+        "uid": uid,
+        "annotations": [{"key": key, "value": value} for key, value in given.items()],
+        **metadata,
+    }
+    rest: bytes = POD(metadata=metadata, status={"phase": phase}).SerializeToString()
+    return rest + b"\x12" + _varint(len(spec)) + spec + UNKNOWN_FIELD
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

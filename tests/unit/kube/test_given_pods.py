@@ -19,7 +19,7 @@ def test_what_a_decision_needs_is_read() -> None:
         "reclaimed_cores",
         priority=-7,
         labels=[{"key": "app", "value": "x"}],
-        ownerReferences=[{"kind": "ReplicaSet", "name": "r", "uid": "o", "controller": [True]}],
+        ownerReferences=[{"kind": "ReplicaSet", "name": "r", "uid": "o"}],
         creationTimestamp={"seconds": 1_700_000_000},
         deletionTimestamp={"seconds": 1_700_000_001},
     )
@@ -27,7 +27,7 @@ def test_what_a_decision_needs_is_read() -> None:
     assert (pod.uid, pod.key, pod.spec.priority, pod.status.phase) == ("u1", "team/u1", -7, "Running")
     assert pod.metadata.annotations == {QOS: "reclaimed_cores"}
     assert pod.metadata.labels == {"app": "x"}
-    assert pod.metadata.ownerReferences == [OwnerReference("ReplicaSet", "r", "o", True)]
+    assert pod.metadata.ownerReferences == [OwnerReference("ReplicaSet", "r", "o")]
     assert pod.metadata.creationTimestamp == "2023-11-14T22:13:20Z"
     assert pod.metadata.deletionTimestamp == "2023-11-14T22:13:21Z"
     assert pod.spec.containers == [Container("main", ResourceRequirements(requests={"memory": "64Mi"}))]
