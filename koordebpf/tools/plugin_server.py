@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import NodeHistory
-from koordebpf.collect.katalyst.memory import KatalystCollector
+from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_message, top_message
@@ -224,7 +224,7 @@ class _Node(Closing):
         self._known = Known()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
-        self._katalyst = KatalystCollector(watch)
+        self._katalyst = KatalystMemory(watch, lambda _: False)
         self._pods_version = 0
         self._seen: Seen | None = None
 
@@ -255,7 +255,7 @@ class _Node(Closing):
         view = build_view(
             pods=known.facts, node=None, strategy=STALL_STRATEGY, measured=measured, feature_gates=STALL_GATES
         )
-        of_machine = self._katalyst.measure(measured.node, with_numa=False)
+        of_machine = self._katalyst.measure(measured.node, is_round=False)
         active = katalyst_pods(view.pods, settings.qos.by_level())
         self._seen = Seen(view, of_machine, active, candidates(active, settings.skip))
 

@@ -17,8 +17,11 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
             label = kinds.LABEL_REPEATED if kind.startswith("*") else kinds.LABEL_OPTIONAL
-            one = kind.lstrip("*")
+            one = kind.lstrip("*?")
             added = message.field.add(name=field, number=number, label=label, type=kinds.TYPE_MESSAGE)
+            if kind.startswith("?"):
+                message.oneof_decl.add(name=f"_{field}")
+                added.proto3_optional, added.oneof_index = True, len(message.oneof_decl) - 1
             if one in messages:
                 added.type_name = f".{package}.{one}"
             else:

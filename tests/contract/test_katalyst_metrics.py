@@ -21,8 +21,9 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.report.prom.katalyst import MAX_PLUGINS
 from koordebpf.report.prom.katalyst_names import MAX_DETAILS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.slo.katalyst.access import Validation
 from koordebpf.state.katalyst.answers import Condition, PluginAnswer
-from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts, Validation
+from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts
 from koordebpf.state.katalyst.measured import Cnr, CnrZone, NumaMemory
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.requests import RECLAIMED_CPU
@@ -48,7 +49,7 @@ def full_node() -> ScrapedNode:
     node = ScrapedNode([labelled(kpod("batch"), app="spark"), kpod("other"), kpod("listens", notice=True)], settings)
     node.facts = KatalystFacts(
         {REPORT_TAINT: None},
-        {Validation("p", strict=True, valid=False, reason="no_permission", user="batch"): 2},
+        {Validation("p", is_strict=True, reason="no_permission", user="batch"): 2},
     )
     for problem in (None, "the disk is full"):
         notice = SoftNotice("kat", "listens", "p", "because", "listens")
@@ -58,7 +59,7 @@ def full_node() -> ScrapedNode:
         replace(forced("fails", "elsewhere"), problem="GetEvictPods: no answer in time"),
         hard("p", "other", condition=Condition("Disk", "cnr", ("reclaimed_cores/NoSchedule",))),
     )
-    numa = NumaMemory(0, 16 * GIB, GIB // PAGE_BYTES, 1, 2, 0)
+    numa = NumaMemory(0, 16 * GIB, GIB // PAGE_BYTES, 1, 2, 0, 0)
     node.measured = replace(system(free=GIB // 2), numa=(numa,), cnr=Cnr())
     node.round(5)
     node.outcome(node.evicted[-1], Result.DONE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koordebpf.kube.plugins.given_pods import GIVEN_POD_MESSAGES
+from koordebpf.kube.plugins.pods import POD_TABLE
 from tests.contract.protobuf_classes import message_classes
 
-CLASSES = message_classes("core.v1.given", GIVEN_POD_MESSAGES)
+CLASSES = message_classes("core.v1.given", POD_TABLE)
 POD = CLASSES["Pod"]
 QOS = "katalyst.kubewharf.io/qos_level"
 UNKNOWN_FIELD = b"\x9a\x06\x03abc"  # field 99

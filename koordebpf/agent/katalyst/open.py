@@ -16,7 +16,6 @@ from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import are_short
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
@@ -105,8 +104,7 @@ def _open_outside(
         return None
     from koordebpf.agent.katalyst.plugins import open_eviction_plugins
 
-    taken = [each.name for each in INNER.values()]
-    return open_eviction_plugins(config, settings.sockets, taken, watch, wake, stack)
+    return open_eviction_plugins(config, settings, watch, wake, stack)
 
 
 def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainters | None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
+from koordebpf.policy.katalyst.inner import INNER
+from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import RemoteCall
+from koordebpf.slo.katalyst.access import Validation
 from koordebpf.state.katalyst.measured import RemoteAnswers
 
 
@@ -20,27 +24,35 @@ class EvictionPlugins:
     """The plugins whose sockets are in a directory. Nothing here waits for one.
 
     Args:
-        folder: where plugins put their sockets.
-        taken: names of plugins inside the agent.
+        registry: takes what wakes the loop, and returns who is registered.
         pods: as messages.
         watch: of the node, for its pods.
         wake: lets the loop look at what has come.
     """
 
     def __init__(
-        self, folder: Path, taken: Collection[str], pods: PodMessages, watch: NodeWatch, wake: Callable[[], None]
+        self,
+        registry: Callable[[Callable[[], None]], PluginRegistry],
+        pods: PodMessages,
+        watch: NodeWatch,
+        wake: Callable[[], None],
     ) -> None:
         self._pods = pods
         self._watch = watch
         self._wake_loop = wake
         self._has_news = threading.Event()
         self._caller = PluginCaller(self._wake)
-        self._registry = PluginRegistry(folder, taken, self._wake)
+        self._registry = registry(self._wake)
 
     @property
     def problems(self) -> dict[str, str]:
         """Why sockets have no plugin that is registered, by their path."""
         return self._registry.problems
+
+    @property
+    def validations(self) -> dict[Validation, int]:
+        """How often plugins were judged so since the start."""
+        return self._registry.validations
 
     def is_due(self) -> bool:
         """Tell whether a plugin came or left, or the answers of a call are there."""
@@ -81,16 +93,18 @@ class EvictionPlugins:
 
 def open_eviction_plugins(
     config: AgentConfig,
-    folder: str,
-    taken: Collection[str],
+    settings: KatalystSettings,
     watch: NodeWatch,
     wake: Callable[[], None],
     stack: contextlib.ExitStack,
-) -> EvictionPlugins | None:
-    """Return them; None where `folder` is empty."""
-    if not folder:
-        return None
-    made = EvictionPlugins(Path(folder), taken, _open_messages(config), watch, wake)
+) -> EvictionPlugins:
+    """Return those whose sockets are in the directory of the settings."""
+    folder, taken = Path(settings.sockets), [each.name for each in INNER.values()]
+
+    def registry(wake: Callable[[], None]) -> PluginRegistry:
+        return PluginRegistry(folder, taken, wake, PluginAccess(settings.access))
+
+    made = EvictionPlugins(registry, _open_messages(config), watch, wake)
     stack.callback(made.close)
     return made
 

@@ -25,58 +25,8 @@ from koordebpf.kube.cache.objects import (
     ResourceRequirements,
     Volume,
 )
-from koordebpf.kube.clients.protobuf import Fields, decode
-
-# A field that may be absent, where absent is not 0, is read as a list of none or one.
-GIVEN_POD_MESSAGES: dict[str, Fields] = {
-    "Pod": {"metadata": (1, "ObjectMeta"), "spec": (2, "PodSpec"), "status": (3, "PodStatus")},
-    "ObjectMeta": {
-        "name": (1, "string"),
-        "namespace": (3, "string"),
-        "uid": (5, "string"),
-        "creationTimestamp": (8, "Time"),
-        "deletionTimestamp": (9, "Time"),
-        "labels": (11, "*Text"),
-        "annotations": (12, "*Text"),
-        "ownerReferences": (13, "*OwnerReference"),
-    },
-    "Time": {"seconds": (1, "int64")},
-    "Text": {"key": (1, "string"), "value": (2, "string")},
-    "OwnerReference": {
-        "kind": (1, "string"),
-        "name": (3, "string"),
-        "uid": (4, "string"),
-        "controller": (6, "*bool"),
-    },
-    "PodSpec": {
-        "volumes": (1, "*Volume"),
-        "containers": (2, "*Container"),
-        "terminationGracePeriodSeconds": (4, "*int64"),
-        "nodeName": (10, "string"),
-        "hostNetwork": (11, "bool"),
-        "hostIPC": (13, "bool"),
-        "initContainers": (20, "*Container"),
-        "priorityClassName": (24, "string"),
-        "priority": (25, "*int32"),
-        "overhead": (32, "*Amount"),
-    },
-    "Volume": {"name": (1, "string"), "volumeSource": (2, "VolumeSource")},
-    "VolumeSource": {"hostPath": (1, "HostPath"), "emptyDir": (2, "EmptyDir")},
-    "HostPath": {"path": (1, "string")},
-    "EmptyDir": {"medium": (1, "string"), "sizeLimit": (2, "Quantity")},
-    "Container": {"name": (1, "string"), "resources": (8, "Resources"), "restartPolicy": (24, "string")},
-    "Resources": {"limits": (1, "*Amount"), "requests": (2, "*Amount")},
-    "Amount": {"key": (1, "string"), "value": (2, "Quantity")},
-    "Quantity": {"string": (1, "string")},
-    "PodStatus": {
-        "phase": (1, "string"),
-        "startTime": (7, "Time"),
-        "containerStatuses": (8, "*ContainerStatus"),
-        "qosClass": (9, "string"),
-        "initContainerStatuses": (10, "*ContainerStatus"),
-    },
-    "ContainerStatus": {"name": (1, "string"), "containerID": (8, "string")},
-}
+from koordebpf.kube.clients.protobuf import decode
+from koordebpf.kube.plugins.pods import POD_TABLE
 
 
 def given_pod(data: bytes) -> Pod:
@@ -85,7 +35,7 @@ def given_pod(data: bytes) -> Pod:
     Raises:  DecodeError: it is no Pod, or one without a UID.
     Cost:    0.2 ms.
     """
-    found = decode(GIVEN_POD_MESSAGES, "Pod", data)
+    found = decode(POD_TABLE, "Pod", data)
     metadata = found["metadata"]
     if metadata is None or not metadata["uid"]:
         raise DecodeError("a pod without a metadata.uid")
@@ -100,7 +50,7 @@ def _metadata(found: Mapping[str, Any]) -> ObjectMeta:
         labels=_texts(found["labels"]),
         annotations=_texts(found["annotations"]),
         ownerReferences=[
-            OwnerReference(each["kind"], each["name"], each["uid"], _one(each["controller"]))
+            OwnerReference(each["kind"], each["name"], each["uid"], each["controller"])
             for each in found["ownerReferences"]
         ]
         or None,
@@ -114,11 +64,11 @@ def _spec(found: Mapping[str, Any]) -> PodSpec:
         return PodSpec()
     return PodSpec(
         nodeName=found["nodeName"],
-        priority=_one(found["priority"]),
+        priority=found["priority"],
         priorityClassName=found["priorityClassName"],
         hostNetwork=found["hostNetwork"],
         hostIPC=found["hostIPC"],
-        terminationGracePeriodSeconds=_one(found["terminationGracePeriodSeconds"]),
+        terminationGracePeriodSeconds=found["terminationGracePeriodSeconds"],
         containers=_containers(found["containers"]),
         initContainers=_containers(found["initContainers"]) or None,
         volumes=[_volume(each) for each in found["volumes"]] or None,
@@ -181,7 +131,3 @@ def _time(found: Mapping[str, int] | None) -> str | None:
         return datetime.fromtimestamp(found["seconds"], UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, OSError, ValueError) as error:
         raise DecodeError(f"the time {found['seconds']} is none") from error
-
-
-def _one(found: Sequence[Any]) -> Any:
-    return found[-1] if found else None

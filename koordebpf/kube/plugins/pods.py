@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from koordebpf.errors import DecodeError
-from koordebpf.kube.cache.objects import Container, ContainerStatus, OwnerReference, Pod
+from koordebpf.kube.cache.objects import Container, ContainerStatus, OwnerReference, Pod, Volume
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.plugins.messages import POD_MESSAGES
 
@@ -46,7 +46,12 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "resources": (8, "ResourceRequirements"),
         "restartPolicy": (24, "?string"),
     },
+    "HostPath": {"path": (1, "string")},
+    "EmptyDir": {"medium": (1, "string"), "sizeLimit": (2, "Quantity")},
+    "VolumeSource": {"hostPath": (1, "HostPath"), "emptyDir": (2, "EmptyDir")},
+    "Volume": {"name": (1, "string"), "volumeSource": (2, "VolumeSource")},
     "PodSpec": {
+        "volumes": (1, "*Volume"),
         "containers": (2, _CONTAINERS),
         "terminationGracePeriodSeconds": (4, "?int64"),
         "nodeName": (10, "string"),
@@ -93,6 +98,7 @@ def pod_bytes(pod: Pod) -> bytes:
                 "ownerReferences": [_owner(each) for each in meta.ownerReferences or ()],
             },
             "spec": {
+                "volumes": [_volume(each) for each in spec.volumes or ()],
                 "containers": [_container(each) for each in spec.containers],
                 "terminationGracePeriodSeconds": spec.terminationGracePeriodSeconds,
                 "nodeName": spec.nodeName,
@@ -160,6 +166,16 @@ def _container(of: Container) -> dict[str, Any]:
     if of.resources is not None:
         resources = {"limits": _amounts(of.resources.limits), "requests": _amounts(of.resources.requests)}
     return {"name": of.name, "resources": resources, "restartPolicy": of.restartPolicy}
+
+
+def _volume(of: Volume) -> dict[str, Any]:
+    empty, host = of.emptyDir, of.hostPath
+    limit = None if empty is None or empty.sizeLimit is None else {"string": str(empty.sizeLimit)}
+    source = {
+        "hostPath": None if host is None else {"path": host.path},
+        "emptyDir": None if empty is None else {"medium": empty.medium, "sizeLimit": limit},
+    }
+    return {"name": of.name, "volumeSource": source}
 
 
 def _owner(of: OwnerReference) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from koordebpf.report.katalyst.names import reported_taints, take_round
 from koordebpf.report.prom.katalyst import KatalystMetrics, KatalystNow
 from koordebpf.report.prom.katalyst_names import KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.katalyst.facts import KatalystFacts, Validation
+from koordebpf.slo.katalyst.access import Validation
+from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import Event, KatalystActed, NoticeEnded, RoundEnded
@@ -132,7 +133,7 @@ class KatalystSink:
     def _take_facts(self, facts: KatalystFacts) -> None:
         judged: dict[tuple[str, str], int] = {}
         for each, count in facts.validations.items():
-            key = ("accepted" if each.valid else "rejected", each.reason)
+            key = ("rejected" if each.is_refused else "accepted", each.reason)
             judged[key] = judged.get(key, 0) + count
         now = self._metrics.now
         self._metrics.now = KatalystNow(now.queued, now.conditions, now.notices, judged)
@@ -161,5 +162,5 @@ class KatalystSink:
 
 
 def _validation(each: Validation) -> tuple[tuple[str, str], ...]:
-    strict, valid = str(each.strict).lower(), str(each.valid).lower()
-    return ("name", each.plugin), ("strict", strict), ("valid", valid), ("reason", each.reason), ("user", each.user)
+    strict, valid = str(each.is_strict).lower(), str(each.is_valid).lower()
+    return ("name", each.name), ("strict", strict), ("valid", valid), ("reason", each.reason), ("user", each.user)

@@ -6,19 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordebpf.slo.katalyst.access import Validation
+
 REPORT_TAINT = "eviction_manager_report_taint"
 REPORT_CNR_TAINT = "eviction_manager_report_cnr_taint"
 NOTIFY = "pod_notifier"
-
-
-class Validation(msgspec.Struct, frozen=True):
-    """How a plugin outside was judged when it asked to be registered; `reason` is "" where nothing was wrong."""
-
-    plugin: str
-    strict: bool
-    valid: bool
-    reason: str
-    user: str
 
 
 class KatalystFacts(msgspec.Struct, frozen=True):
