@@ -77,7 +77,9 @@ class EvictionPlugins:
         if call.asks is None:
             self._caller.ask_thresholds(call.number, messages)
         else:
-            asks = {each.plugin: TopRequest(each.scope, each.top_n, each.candidates) for each in call.asks}
+            asks = {
+                each.plugin: TopRequest(each.scope, each.top_n, each.candidates, each.records) for each in call.asks
+            }
             self._caller.ask_tops(call.number, asks, messages)
 
     def close(self) -> None:

@@ -1,0 +1,43 @@
+"""A plugin outside the process, called by an agent's decision: what of it is on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from apiserver import until
+
+from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
+from koordebpf.kube.plugins.pod_messages import PodMessages
+from koordebpf.policy.katalyst.state import RemoteCall, TopAsk
+from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
+from koordebpf.state.katalyst.measured import RemoteAnswers
+from koordebpf.state.katalyst.records import EvictionRecord, PastBucket
+from tests.contract.eviction_plugin import Plugin
+from tests.support.ticked_node import UIDS, Node
+
+
+def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path) -> None:
+    hog, folder = UIDS["hog"], tmp_path / "sockets"
+    folder.mkdir()
+    node, plugin = Node(tmp_path), Plugin(folder / "one.sock")
+    plugins = EvictionPlugins(folder, (), PodMessages(None, ""), node.watch, lambda: None)
+    try:
+        until(lambda: plugins.take()[0] == ("one",), "a registered plugin")
+        record = EvictionRecord(hog, True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)
+        plugins.call(RemoteCall(7, (hog,), (TopAsk("one", "disk", 1, (hog,), (record,)),)))
+        answers: list[RemoteAnswers] = []
+
+        def is_answered() -> bool:
+            if (found := plugins.take()[1]) is not None:
+                answers.append(found)
+            return bool(answers)
+
+        until(is_answered, "its answer")
+        assert answers[0].answers == (PluginAnswer("one", top=TopPods((hog,))),)
+        (asked,) = plugin.asked["GetTopEvictionPods"]
+        (sent,) = asked.candidate_eviction_records
+        assert (sent.uid, sent.has_pdb, sent.disruptions_allowed, sent.buckets.list[0].count) == (hog, True, 1, 3)
+    finally:
+        plugins.close()
+        plugin.stop()
+        node.close()
