@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from apiserver import until
-
 from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
+
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.state import RemoteCall, TopAsk
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods

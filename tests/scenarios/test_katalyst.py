@@ -363,3 +363,40 @@ def test_between_rounds_a_frame_that_was_read_gives_the_same_decision() -> None:
     node.measured = KatalystMeasured()
     node.round(0.1)
     assert node.state.inner
+
+
+INSIDE = KatalystSettings(
+    plugins=("rss-overuse-eviction-plugin",),
+    inner=InnerSettings(rssOveruse=RssOveruseSettings(is_on=True)),
+)
+
+
+def test_a_forced_pod_makes_up_for_no_soft_one() -> None:
+    node = Node([kpod("a"), kpod("b"), kpod("c")])
+    node.answer(forced("f", "a"), soft("s", "c"))
+    assert sorted(node.evicted) == ["a", "c"]
+
+
+def test_of_soft_pods_inside_and_outside_one_goes_in_a_round() -> None:
+    node = Node([_requesting(kpod("inside"), "40Mi"), kpod("outside")], INSIDE)
+    node.answer(soft("s", "outside"))
+    assert node.evicted == ["inside"]
+    node.answer(soft("s", "outside"))
+    assert node.evicted == ["inside", "outside"]
+
+
+def test_a_round_that_pressure_begins_keeps_what_plugins_outside_asked_for() -> None:
+    inner = InnerSettings(systemMemory=SystemMemorySettings(free_minimum_bytes=GIB, reclaimed_grace_seconds=None))
+    node = Node([kpod("a"), kpod("b"), kpod("c")], KatalystSettings(burst=1, inner=inner))
+    node.answer(forced("f", "b", "c"))
+    assert node.evicted == ["b"]
+    # It chooses a, and the plugin outside still wants c: one of them has the place of the round that begins.
+    node.measured = replace(system(free=0), remote_plugins=("f",))
+    node.round(1)
+    assert node.evicted == ["b", "a"]
+    assert set(node.state.queue.outside.forced) == {"b", "c"}
+    # AND in the next one its answers are awaited: what it does not ask for again is withdrawn
+    node.measured = replace(system(free=2 * GIB), remote_plugins=("f",))
+    node.round(5)
+    assert node.state.queue.outside.forced == {}
+    assert node.evicted == ["b", "a"]

@@ -15,16 +15,16 @@ from koordebpf.policy.evict.candidates.protection import exclusion
 from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
-from koordebpf.policy.katalyst.clocks import LastMet, last_met, met_since
+from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, typed_states
 from koordebpf.policy.katalyst.killers import KillerSettings, barred_now, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.past import with_settled
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.pods import candidates, in_eviction_order, katalyst_pods, may_be_evicted
+from koordebpf.policy.katalyst.pods import candidates, katalyst_pods, may_be_evicted
+from koordebpf.policy.katalyst.queue import filled, sent_since, with_round
 from koordebpf.policy.katalyst.records import with_records
-from koordebpf.policy.katalyst.requests import Requests, Wanted, gather
-from koordebpf.policy.katalyst.sent import sent_since
+from koordebpf.policy.katalyst.requests import Asked, Requests, Wanted, gather
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.plan import Candidate, Holding
@@ -36,9 +36,15 @@ from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes
 
 GATE = "KatalystEviction"
+Mode = Literal["force", "soft"]
 
-PODS = Resource("pods", Unit("pods"), ended="no plugin wants a pod evicted")
-ASKED_PODS = Dimension("asked pods", PODS, is_use=True)
+PODS = Unit("pods")
+_ENDED = "no plugin wants a pod evicted"
+# Two resources: a forced pod that is evicted makes up for no soft one.
+ASKED_PODS: Mapping[Mode, Dimension] = {
+    "force": Dimension("forced pods", Resource("forced pods", PODS, _ENDED), is_use=True),
+    "soft": Dimension("soft pods", Resource("soft pods", PODS, _ENDED), is_use=True),
+}
 
 
 class SoftNotice(NamedTuple):
@@ -90,37 +96,37 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         is_due = state.synced_ns is None or view.now_ns - state.synced_ns >= settings.sync_ns
         measured = view.katalyst or KatalystMeasured()
         seen = Seen(view, measured, active, candidates(active, settings.skip), is_due)
-        outside = outside_round(seen, state.remote, settings)
-        state = replace(state, remote=outside.state)
-        inside: tuple[PluginAnswer, ...] = ()
+        outside = outside_round(seen, state.remote)
+        state = replace(state, remote=outside.state, queue=replace(state.queue, sent=sent_since(state.queue, view)))
         short = pressing(seen, settings.inner, state.pressing)
         news = tuple(name for name in short if name not in state.pressing and is_listed(name, settings.plugins))
         seen = replace(seen, pressing=news)
+        inside: tuple[PluginAnswer, ...] = ()
+        found: list[Requests] = []
         if is_due or seen.pressing:
             inside, state = _inside(seen, state, settings)
+            found.append(_gathered(seen, state.clocks, settings, inside))
+            awaits = is_due and bool(measured.remote_plugins)
+            queue = with_round(state.queue, Asked(found[-1].forced, found[-1].soft), view.now_ns, awaits_outside=awaits)
+            state = replace(state, queue=queue)
+        if outside.answers or not measured.remote_plugins:
+            requests = _gathered(seen, state.remote.clocks, settings, outside.answers)
+            found += [requests] if outside.answers else []
+            state = replace(state, queue=replace(state.queue, outside=Asked(requests.forced, requests.soft)))
+        if found:
+            state = replace(state, queue=filled(state.queue, seen, settings.burst))
         answers = (*inside, *outside.answers)
-        requests = None
-        if answers:
-            uids = {each.pod.uid for each in seen.candidates}
-            clocks = {**state.clocks, **state.remote.clocks}
-            dry = [each.plugin for each in answers if is_listed(each.plugin, settings.dry_run)]
-            requests = gather(answers, clocks, view.now_ns, uids, dry)
-            state = _queued(seen, state, settings, requests)
-            counted = [each for each in answers if each.plugin not in dry]
-            conditions = last_met(state.conditions, counted, view.now_ns, settings.transition_ns)
-        else:
-            conditions = last_met(state.conditions, (), view.now_ns, settings.transition_ns)
+        counted = [each for each in answers if not is_listed(each.plugin, settings.dry_run)]
         state = replace(
             state,
-            conditions=conditions,
+            conditions=last_met(state.conditions, counted, view.now_ns, settings.transition_ns),
             pressing=short,
-            sent=sent_since(state, view),
             past=with_settled(state.past, view),
         )
         call = outside.call
         if call is not None and settings.records:
             call = with_records(call, view, state.past)
-        return replace(_decision(seen, state, settings, requests, call), answers=answers)
+        return replace(_decision(seen, state, settings, _both(found), call), answers=answers)
 
 
 KATALYST_EVICTION = KatalystEviction()
@@ -135,26 +141,23 @@ def _inside(
     return answers, replace(state, inner=inner, clocks=clocks, synced_ns=seen.now_ns)
 
 
-# The burst: the forced pods that go in this round, and the soft ones of which one may. Pods that already leave count in
-# neither, so that each round makes progress.
-def _queued(seen: Seen, state: ManagerState, settings: KatalystSettings, requests: Requests) -> ManagerState:
-    leaving = {entry.uid for entry in seen.view.pending} | seen.view.killed
-    pods = [
-        each
-        for each in seen.candidates
-        if may_be_evicted(each) and not each.pod.is_terminating and each.pod.uid not in leaving
-    ]
-    forced = [each for each in pods if each.pod.uid in requests.forced]
-    ordered = in_eviction_order(forced, {uid: each.scope for uid, each in requests.forced.items()})
-    burst = ordered if settings.burst < 0 else ordered[: settings.burst]
-    soft = [each for each in pods if each.pod.uid in requests.soft]
-    ordered = in_eviction_order(soft, {uid: each.scope for uid, each in requests.soft.items()})
-    return replace(
-        state,
-        queued_ns=seen.now_ns,
-        sent={},
-        queue=tuple(requests.forced[each.pod.uid] for each in burst),
-        soft=tuple(requests.soft[each.pod.uid] for each in ordered),
+def _gathered(
+    seen: Seen, clocks: Mapping[str, MetSince], settings: KatalystSettings, answers: Iterable[PluginAnswer]
+) -> Requests:
+    dry = [each.plugin for each in answers if is_listed(each.plugin, settings.dry_run)]
+    return gather(answers, clocks, seen.now_ns, {each.pod.uid for each in seen.candidates}, dry)
+
+
+# What plugins inside and outside ask for, where both have answered at the same moment; None: none has.
+def _both(found: Sequence[Requests]) -> Requests | None:
+    if len(found) < 2:
+        return found[0] if found else None
+    first, second = found
+    return Requests(
+        {**first.forced, **second.forced},
+        {**first.soft, **second.soft},
+        (*first.dry_run, *second.dry_run),
+        (*first.refused, *second.refused),
     )
 
 
@@ -166,11 +169,12 @@ def _decision(
     call: RemoteCall | None,
 ) -> KatalystDecision:
     wants_notice = {each.pod.uid: each.pod for each in seen.active if each.wants_notice}
+    queue = state.queue
     # What a pod says of itself may have changed since. Each is sent once a round, and of the soft ones one.
     asked_for = {each.pod.uid for each in seen.candidates if may_be_evicted(each)}
-    forced = [each for each in state.queue if each.uid in asked_for and each.uid not in state.sent]
-    soft = [each for each in state.soft if each.uid in asked_for and each.uid not in wants_notice]
-    if any(each.uid in state.sent for each in state.soft):
+    forced = [each for each in queue.forced if each.uid in asked_for and each.uid not in queue.sent]
+    soft = [each for each in queue.soft if each.uid in asked_for and each.uid not in wants_notice]
+    if queue.is_soft_used or any(each.uid in queue.sent for each in queue.soft):
         soft = []
     demands = []
     if forced:
@@ -178,7 +182,7 @@ def _decision(
     if soft:
         demands.append(_demand(seen, settings.killers, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
-    remote_ns = due_ns(state.remote, settings.sync_ns)
+    remote_ns = due_ns(state.remote)
     wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
     return KatalystDecision(
         state=state,
@@ -188,7 +192,8 @@ def _decision(
         wake_at_ns=min(wakes),
         notices=tuple(
             SoftNotice(pod.namespace, pod.name, each.plugin, each.reason, pod.uid)
-            for each in (state.soft if requests is not None else ())
+            for each in queue.soft
+            if requests is not None and each.uid in requests.soft
             if (pod := wants_notice.get(each.uid)) is not None
         ),
         listening=tuple((pod.namespace, pod.name) for pod in wants_notice.values()),
@@ -201,8 +206,8 @@ def _decision(
 
 
 def _asked_text(state: ManagerState) -> str:
-    forced, soft = len(state.queue), len(state.soft)
-    names = sorted({each.plugin for each in (*state.queue, *state.soft)})
+    forced, soft = len(state.queue.forced), len(state.queue.soft)
+    names = sorted({each.plugin for each in (*state.queue.forced, *state.queue.soft)})
     if not names:
         return "no eviction plugin asks for a pod"
     how = " and ".join(f"{count} {mode}" for count, mode in ((forced, "forced"), (soft, "soft")) if count)
@@ -214,16 +219,14 @@ def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
     return format_bytes(candidate.of(MEMORY).released)
 
 
-def _why(wanted: Wanted, mode: Literal["force", "soft"], graces: Mapping[str, int | None]) -> str:
+def _why(wanted: Wanted, mode: Mode, graces: Mapping[str, int | None]) -> str:
     how = "forced" if mode == "force" else "soft"
     asked_s = graces[wanted.uid]
     grace = "" if asked_s is None else f", grace period {asked_s} s"
     return f"{wanted.reason}; {how}{grace}"
 
 
-def _demand(
-    seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most: int, mode: Literal["force", "soft"]
-) -> Demand:
+def _demand(seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most: int, mode: Mode) -> Demand:
     found = {each.pod.uid: each for each in seen.candidates}
     order = [each.uid for each in wanted]
     killers = {uid: killer for uid in order if (killer := settings.of(found[uid])) is not None}
@@ -233,11 +236,13 @@ def _demand(
         GATE,
         fires=True,
         reason=reasons[wanted[0].uid],
-        needs=(Need(ASKED_PODS, min(most, len(order)), len(order), len(seen.active)),),
+        needs=(Need(ASKED_PODS[mode], min(most, len(order)), len(order), len(seen.active)),),
     )
 
+    resource = ASKED_PODS[mode].resource
+
     def holding(pod: PodView, _: bool) -> Holding:
-        return Holding(PODS, int(pod.uid in reasons), int(pod.uid in reasons))
+        return Holding(resource, int(pod.uid in reasons), int(pod.uid in reasons))
 
     def rank(current: Round) -> Ranking:
         pods = [current.pods[uid] for uid in order if uid in current.pods]
@@ -248,7 +253,7 @@ def _demand(
 
     return Demand(
         verdict,
-        Relief(PODS, holding, lambda pod, _: 0, gives=_memory_text),
+        Relief(resource, holding, lambda pod, _: 0, gives=_memory_text),
         rank,
         "pod that a plugin asks for",
         mode=mode,

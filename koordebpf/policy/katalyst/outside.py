@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from koordebpf.policy.katalyst.clocks import is_actionable, met_since
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import RemoteCall, RemoteRound, TopAsk
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
 from koordebpf.units import NS_PER_S
@@ -28,29 +27,24 @@ class Outside(msgspec.Struct, frozen=True):
     answers: tuple[PluginAnswer, ...] = ()
 
 
-def outside_round(seen: Seen, state: RemoteRound, settings: KatalystSettings) -> Outside:
+def outside_round(seen: Seen, state: RemoteRound) -> Outside:
     """Return the next step of the round of plugins outside."""
     measured, now_ns = seen.measured, seen.now_ns
     if state.began_ns is None:
-        is_due = state.ended_ns is None or now_ns - state.ended_ns >= settings.sync_ns
         if not measured.remote_plugins:
             return Outside(RemoteRound(call=state.call))
-        if not is_due:
-            return Outside(state)
-        return _called(seen, state, None)
+        return _called(seen, state, None) if seen.is_regular else Outside(state)
     remote = measured.remote
     if remote is not None and remote.call == state.call:
         return _answered(seen, state, remote.answers)
     if now_ns - state.began_ns < _GIVEN_UP_NS:
         return Outside(state)
-    return _ended(state, state.answers, now_ns)
+    return _ended(state, state.answers)
 
 
-def due_ns(state: RemoteRound, sync_ns: int) -> int | None:
-    """Return when the round takes its next step if nothing is answered; None: no plugin is registered."""
-    if state.began_ns is not None:
-        return state.began_ns + _GIVEN_UP_NS
-    return None if state.ended_ns is None else state.ended_ns + sync_ns
+def due_ns(state: RemoteRound) -> int | None:
+    """Return when an open call is given up if it is not answered; None: none is open."""
+    return None if state.began_ns is None else state.began_ns + _GIVEN_UP_NS
 
 
 def _called(seen: Seen, state: RemoteRound, asks: tuple[TopAsk, ...] | None) -> Outside:
@@ -62,17 +56,17 @@ def _called(seen: Seen, state: RemoteRound, asks: tuple[TopAsk, ...] | None) -> 
 def _answered(seen: Seen, state: RemoteRound, answers: Sequence[PluginAnswer]) -> Outside:
     if state.answers:
         tops = {each.plugin: each for each in answers}
-        return _ended(state, [_with_top(each, tops.get(each.plugin)) for each in state.answers], seen.now_ns)
+        return _ended(state, [_with_top(each, tops.get(each.plugin)) for each in state.answers])
     clocks = met_since(state.clocks, answers, seen.now_ns)
     state = replace(state, clocks=clocks)
     asks = tuple(_ask(each, seen) for each in answers if is_actionable(each, clocks, seen.now_ns))
     if not asks:
-        return _ended(state, answers, seen.now_ns)
+        return _ended(state, answers)
     return _called(seen, replace(state, answers=tuple(answers)), asks)
 
 
-def _ended(state: RemoteRound, answers: Sequence[PluginAnswer], now_ns: int) -> Outside:
-    return Outside(replace(state, began_ns=None, ended_ns=now_ns, answers=()), answers=tuple(answers))
+def _ended(state: RemoteRound, answers: Sequence[PluginAnswer]) -> Outside:
+    return Outside(replace(state, began_ns=None, answers=()), answers=tuple(answers))
 
 
 def _ask(answer: PluginAnswer, seen: Seen) -> TopAsk:

@@ -37,6 +37,13 @@ class Refused(msgspec.Struct, frozen=True):
     why: str
 
 
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Pods to force out and pods to evict softly, by UID."""
+
+    forced: Mapping[str, Wanted] = {}
+    soft: Mapping[str, Wanted] = {}
+
+
 class Requests(msgspec.Struct, frozen=True):
     """What a round asks for, by UID. `dry_run` are victims of plugins that only count them."""
 
@@ -76,7 +83,7 @@ def gather(
             elif answer.plugin in dry_run:
                 counted.append(wanted)
             elif is_forced:
-                forced[wanted.uid] = _joined(forced.get(wanted.uid), wanted)
+                forced[wanted.uid] = joined(forced.get(wanted.uid), wanted)
             else:
                 soft[wanted.uid] = wanted
     soft = {uid: wanted for uid, wanted in soft.items() if uid not in forced}
@@ -132,8 +139,8 @@ def _refusal(wanted: Wanted, candidates: Collection[str]) -> tuple[str, str] | N
     return None
 
 
-# Two plugins that force the same pod out: the longer grace period, both reasons.
-def _joined(before: Wanted | None, wanted: Wanted) -> Wanted:
+def joined(before: Wanted | None, wanted: Wanted) -> Wanted:
+    """Return what two plugins that force the same pod out ask for together: the longer grace period, both reasons."""
     if before is None:
         return wanted
     grace_s = wanted.grace_s

@@ -9,7 +9,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince
 from koordebpf.policy.katalyst.past import Past
-from koordebpf.policy.katalyst.requests import Wanted
+from koordebpf.policy.katalyst.requests import Asked, Wanted
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.records import EvictionRecord
 
@@ -22,7 +22,6 @@ class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     call: int = 0
     began_ns: int | None = None  # None: no call is open
-    ended_ns: int | None = None  # of the last round
     clocks: Mapping[str, MetSince] = {}
     answers: tuple[PluginAnswer, ...] = ()  # of the call for thresholds, while the one for pods is open
 
@@ -45,17 +44,33 @@ class RemoteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[TopAsk, ...] | None = None
 
 
+class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the round that began at `began_ns` asks for, and what of it is sent.
+
+    `inside`, `outside` what plugins asked for last.
+    `forced`, `soft`    what may be sent now, in order.
+    `sent`              pods of this round that were sent, and when.
+    `used`              places of forced pods that are taken; `is_soft_used`: that of the soft one is.
+    """
+
+    began_ns: int = 0
+    inside: Asked = Asked()
+    outside: Asked = Asked()
+    forced: tuple[Wanted, ...] = ()
+    soft: tuple[Wanted, ...] = ()
+    sent: Mapping[str, int] = {}
+    used: int = 0
+    is_soft_used: bool = False
+
+
 class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the manager remembers. `queue` and `soft` are what the last round asked for and may still be sent."""
+    """What the manager remembers."""
 
     synced_ns: int | None = None  # the last round of the plugins inside
     pressing: tuple[str, ...] = ()  # plugins inside whose memory was short at the last look
     clocks: Mapping[str, MetSince] = {}  # of the plugins inside
     conditions: tuple[LastMet, ...] = ()
     inner: Mapping[str, Any] = {}  # what each plugin inside remembers, by name
-    queued_ns: int = 0  # when these were asked for
-    queue: tuple[Wanted, ...] = ()
-    soft: tuple[Wanted, ...] = ()
-    sent: Mapping[str, int] = {}  # of these, what was sent since, and when
+    queue: Queue = Queue()
     remote: RemoteRound = RemoteRound()
     past: Past = Past()

@@ -105,7 +105,7 @@ def _condition(plugin: str, condition: Condition, settings: KatalystSettings) ->
 def _victims(names: KatalystNames, made: KatalystDecision, pods: dict[str, KatalystPod]) -> Iterator[_Row]:
     asked = list(made.requests.forced.values()) if made.requests else []
     listening = set(made.listening)
-    for each in made.state.soft:
+    for each in made.state.queue.soft:
         pod = pods.get(each.uid)
         if pod is not None and (pod.pod.namespace, pod.pod.name) not in listening:
             asked.append(each)

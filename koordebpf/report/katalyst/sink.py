@@ -70,7 +70,7 @@ class KatalystSink:
         registered = view.katalyst.remote_plugins if view.katalyst else ()
         self._checks.round_ended(made.answers, registered, view.now_ns)
         metrics.now = KatalystNow(
-            {"force": len(made.state.queue), "soft": len(made.state.soft)},
+            {"force": len(made.state.queue.forced), "soft": len(made.state.queue.soft)},
             tuple((each.condition.name, each.condition.kind) for each in made.reported),
             metrics.now.notices,
             metrics.now.validations,
@@ -121,8 +121,8 @@ class KatalystSink:
             if feature.verdict.feature == GATE
             for victim in feature.victims
         }
-        wanted = {each.uid: ("soft", each.plugin) for each in made.state.soft}
-        wanted |= {each.uid: ("force", each.plugin) for each in made.state.queue}
+        wanted = {each.uid: ("soft", each.plugin) for each in made.state.queue.soft}
+        wanted |= {each.uid: ("force", each.plugin) for each in made.state.queue.forced}
         for victim in carried.screening.allowed:
             uid = victim.candidate.uid
             if uid in mine and uid in wanted:

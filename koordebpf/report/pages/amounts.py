@@ -26,4 +26,4 @@ def released_text(candidate: Candidate, verdict: Verdict) -> str:
 
 def is_asked_for(verdict: Verdict) -> bool:
     """Tell whether plugins ask for pods, by name: then pods are what is counted, and no amount is short."""
-    return any(dimension.resource.unit == PODS.unit for dimension in verdict.amounts)
+    return any(dimension.resource.unit == PODS for dimension in verdict.amounts)
