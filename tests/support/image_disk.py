@@ -58,6 +58,9 @@ class ImageDisk:
         self.root.mkdir(parents=True)
         self._folder = folder
         self._mounts: list[Path] = []
+        # The kernel of a guest finds no modules where the tests run in a chroot.
+        modules = ("loop", "ext4", "overlay", *(["quota_v2"] if mount_options else []))
+        subprocess.run(["chroot", "/proc/1/root", "modprobe", "-a", *modules], capture_output=True, check=False)
         image = folder / "image"
         with image.open("wb") as file:
             file.truncate(size_mib * MIB)
