@@ -161,7 +161,7 @@ def test_a_shortage_begins_a_new_pass_at_once(disk: ImageDisk) -> None:
         assert first.pods["a"].used_bytes < MIB
         layer.write("large", SIZE_MIB * 6 // 10)
         written_ns = time.monotonic_ns()
-        # It may have begun while the file was written.
+        # A pass may start while the file is written.
         second = found_by(made, first.ended_ns)[1]
         while second.pods["a"].used_bytes < SIZE_MIB * 6 // 10 * MIB:
             second = found_by(made, second.ended_ns)[1]
