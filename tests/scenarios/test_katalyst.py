@@ -377,7 +377,7 @@ def test_a_forced_pod_makes_up_for_no_soft_one() -> None:
     assert sorted(node.evicted) == ["a", "c"]
 
 
-def test_of_soft_pods_inside_and_outside_one_goes_in_a_round() -> None:
+def test_of_soft_pods_inside_and_outside_one_is_evicted_in_a_round() -> None:
     node = Node([_requesting(kpod("inside"), "40Mi"), kpod("outside")], INSIDE)
     node.answer(soft("s", "outside"))
     assert node.evicted == ["inside"]
