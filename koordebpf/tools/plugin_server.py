@@ -23,7 +23,8 @@ from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_mess
 from koordebpf.collect.scope import open_scope
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.host.protection import share_one_arena
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.kernel.host.protection import lock_memory, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.clients.protobuf import decode, encode
@@ -105,6 +106,7 @@ def serve_plugin(config: AgentConfig, options: ServeOptions) -> None:
 
         loop.watch(server.fileno(), serve)
         stack.callback(loop.unwatch, server.fileno())
+        _prepare_for_shortage(config)
         log.info("plugin %s is served by %s; signals: %s", options.name, options.socket, watch.quality.stalls)
         _loop(loop, node, server)
     log.info("stopped: %s is gone", options.socket)
@@ -276,6 +278,13 @@ def _with_class(facts: PodFacts, more: Selectors) -> PodFacts:
     except ConfigError:
         is_reclaimed = False
     return replace(facts, koord_qos="BE") if is_reclaimed and not facts.koord_qos else facts
+
+
+# It has to answer while memory is short.
+def _prepare_for_shortage(config: AgentConfig) -> None:
+    for problem in (set_oom_score_adj(), raise_thread_priority(), lock_memory()) if config.lock_memory else ():
+        if problem:
+            log.warning("%s", problem)
 
 
 def _loop(loop: Loop, node: _Node, server: GrpcServer) -> None:

@@ -1,15 +1,20 @@
-"""Programs of Katalyst's own code, built from Go modules and kept by what they are made of: `katalyst_program`."""
+"""Programs of Katalyst's own code, built from Go modules and kept by what they are made of.
+
+katalyst-core and katalyst-api are v0.5.0: the newest that the checksum database knows, without which Go does not build.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
-from tests.cluster.binaries import Say, alone, cache_folder, digest_of, find_go, go_build
+from tests.cluster.binaries import CannotHave, Say, alone, cache_folder, digest_of, find_go, go_build, say_line
 
 _FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 _ROOT = Path(__file__).parents[2]
-FOLDERS = {
+Name = Literal["manager", "example"]
+FOLDERS: dict[Name, Path] = {
     # The kubelet's plugin manager and katalyst-core's endpoint, which call a plugin as a Katalyst agent does.
     "manager": _ROOT / "tests/cluster/katalyst",
     # The example of a plugin, on katalyst-api's skeleton.
@@ -17,7 +22,7 @@ FOLDERS = {
 }
 
 
-def katalyst_program(name: Literal["manager", "example"], say: Say) -> Path:
+def katalyst_program(name: Name, say: Say) -> Path:
     """Return the program, compiled first where it is not in the cache: half a minute to a minute with two CPUs.
 
     Raises:  CannotHave: it does not compile, or its modules cannot be downloaded.
@@ -34,3 +39,11 @@ def katalyst_program(name: Literal["manager", "example"], say: Say) -> Path:
             go_build(find_go(home, say), [*_FLAGS, "-o", str(unfinished), "."], folder, say)
             unfinished.rename(out)
     return out
+
+
+if __name__ == "__main__":
+    try:
+        for name in FOLDERS:
+            say_line(str(katalyst_program(name, say_line)))
+    except CannotHave as error:
+        sys.exit(f"cluster: {error}")
