@@ -264,6 +264,7 @@ class _Node(Closing):
     def restart_stall_window(self) -> None:
         """Start the window of stalls again, as pods were chosen for them."""
         self._history.restart_stall_window()
+        self._seen = None
 
     def close(self) -> None:
         """Close every fd."""

@@ -54,9 +54,9 @@ def node(hierarchy: MemoryHierarchy) -> Iterator[NodeCgroup]:
 class Served:
     """The command, with its log."""
 
-    def __init__(self, node: NodeCgroup, folder: Path, *more: object) -> None:
-        config = folder / "config.yaml"
-        config.write_text(CONFIG)
+    def __init__(self, node: NodeCgroup, folder: Path, *more: object, config: str = CONFIG) -> None:
+        path = folder / "config.yaml"
+        path.write_text(config)
         self.sockets = Path(tempfile.gettempdir()) / f"plugins-{folder.name[-20:]}"  # a socket's path is short
         self._log = folder / f"log-{time.monotonic_ns()}"
         command = [
@@ -68,7 +68,7 @@ class Served:
             "--directory",
             self.sockets,
             "--config",
-            config,
+            path,
         ]
         command += ["--node-cgroup", node.path, *more]
         with self._log.open("wb") as log:
