@@ -222,7 +222,9 @@ def test_half_a_message_is_cut_off_in_time_and_an_idle_client_is_not(
 ) -> None:
     idle = connect(PREFACE + SETTINGS)
     half = connect(request_head())
-    until(lambda: served.clients == 2, "both are connected")
+    until(
+        lambda: [each.is_idle for each in list(served.server._clients.values())] == [True, False], "both have sent it"
+    )
     served.later_s = 14
     assert called(served.path, ECHO, b"x") == b"x"
     served.later_s = 20
@@ -247,6 +249,78 @@ def test_a_client_that_does_not_read_holds_up_no_other(served: Served, connect: 
             sent += 17_000
     assert sent < 16 << 20  # the server reads no more of it
     assert called(served.path, ECHO, b"x") == b"x"
+
+
+@pytest.mark.slow
+def test_clients_that_send_halves_of_large_messages_have_no_more_memory_than_all_may_have(
+    served: Served, connect: Callable[..., socket.socket]
+) -> None:
+    import h2.connection
+    import h2.exceptions
+
+    part_bytes, cut = 12 << 20, 0
+    for _ in range(8):
+        client, http = connect(), h2.connection.H2Connection()
+        http.initiate_connection()
+        headers = [(":method", "POST"), (":scheme", "http"), (":path", ECHO), (":authority", "l")]
+        http.send_headers(1, [*headers, ("content-type", "application/grpc")])
+        sent = 0
+        client.settimeout(0.02)
+        try:
+            while sent < part_bytes:
+                room = min(http.local_flow_control_window(1), http.max_outbound_frame_size)
+                if room:
+                    http.send_data(1, struct.pack("!BI", 0, 16 << 20).ljust(room, b"x") if not sent else bytes(room))
+                    sent += room
+                client.settimeout(patience(5))
+                client.sendall(http.data_to_send())
+                client.settimeout(0.001 if room else patience(5))
+                with contextlib.suppress(TimeoutError):
+                    if not (data := client.recv(1 << 16)):
+                        raise BrokenPipeError
+                    http.receive_data(data)
+        except (OSError, h2.exceptions.ProtocolError):  # the last is after the server's goodbye
+            cut += 1
+    assert cut >= 2
+    assert sum(each.held_bytes for each in list(served.server._clients.values())) <= 64 << 20
+    assert called(served.path, ECHO, b"x") == b"x"
+
+
+def test_streams_that_are_opened_and_reset_leave_nothing(served: Served, connect: Callable[..., socket.socket]) -> None:
+    import h2.connection
+
+    client, http = connect(), h2.connection.H2Connection()
+    http.initiate_connection()
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", ECHO), (":authority", "l")]
+    reader = threading.Thread(target=is_cut, args=[client])  # of what comes
+    reader.start()
+    for number in range(1, 4001, 2):
+        http.send_headers(number, headers)
+        http.reset_stream(number)
+        client.sendall(http.data_to_send())
+    assert called(served.path, ECHO, b"x") == b"x"
+    until(lambda: all(each.is_idle for each in list(served.server._clients.values())), "no stream stays")
+    client.shutdown(socket.SHUT_RDWR)
+    reader.join()
+
+
+def test_mutated_requests_end_at_most_their_own_connection(
+    served: Served, connect: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    import random
+
+    chance = random.Random(5)
+    whole = request_head()
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 6)):
+            data[chance.randrange(len(PREFACE), len(data))] = chance.randrange(256)
+        client = connect()
+        with contextlib.suppress(OSError):
+            client.sendall(data)
+        client.close()
+    until(lambda: called(served.path, ECHO, b"x") == b"x", "another one is answered")
+    assert [each.getMessage() for each in caplog.records if each.levelname in ("WARNING", "ERROR")] == []
 
 
 def test_more_clients_than_there_is_room_for_take_the_place_of_idle_ones(

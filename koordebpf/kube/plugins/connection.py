@@ -102,6 +102,11 @@ class ServerConnection:
         return not self._streams
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept for it: requests that are not whole, answers that it has not read."""
+        return len(self._unsent) + sum(each.held_bytes for each in self._streams.values())
+
+    @property
     def wants_read(self) -> bool:
         """Whether it may send more; not while it does not read."""
         return len(self._unsent) < _UNSENT_BYTES

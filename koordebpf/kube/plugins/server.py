@@ -20,12 +20,13 @@ from pathlib import Path
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kube.plugins.connection import Methods, ServerConnection
+from koordebpf.kube.plugins.connection import MOST_BYTES, Methods, ServerConnection
 
 log = logging.getLogger(__name__)
 
 _CLIENTS = 32  # Why: an agent has one or two connections
 _BACKLOG = 64
+_MOST_BYTES = 4 * MOST_BYTES  # of all clients together: the one that goes beyond it is cut off
 _PATH_BYTES = 107  # sun_path of unix(7)
 _LOOK_S = 5.0
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.02
@@ -119,7 +120,7 @@ class GrpcServer(Closing):
         except Exception as error:  # whatever one client sends ends that client alone
             log.warning("a client of %s: %s: %s", self._path, type(error).__name__, error)
             client.is_closed = True
-        if client.is_closed:
+        if client.is_closed or sum(each.held_bytes for each in self._clients.values()) > _MOST_BYTES:
             self._leave(fd)
         else:
             self._epoll.modify(fd, _events(client))
