@@ -228,6 +228,7 @@ class _Node(Closing):
         self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
         self._katalyst = KatalystMemory(watch, lambda _: False)
         self._pods_version = 0
+        self._problems: frozenset[str] = frozenset()  # that the log has
         self._seen: Seen | None = None
 
     def seen(self, now_ns: int) -> Seen:
@@ -251,8 +252,9 @@ class _Node(Closing):
             self._pods_version = cluster.version
             known.learn(cluster)
             known.facts = tuple(_with_class(each, settings.qos.by_level()) for each in known.facts)
-            for problem in cluster.problems:
+            for problem in sorted(set(cluster.problems) - self._problems):
                 log.warning("%s", problem)
+            self._problems = frozenset(cluster.problems)
         measured = self._history.measure(now_ns, known)
         view = build_view(
             pods=known.facts, node=None, strategy=STALL_STRATEGY, measured=measured, feature_gates=STALL_GATES
@@ -301,8 +303,11 @@ def _loop(loop: Loop, node: _Node, server: GrpcServer) -> None:
         try:
             node.measure(now_ns)
             failed = 0
-        except KoordebpfError as error:
+        except Exception as error:
             failed += 1
-            log.error("the node was not measured: %s", error)
+            if isinstance(error, KoordebpfError):
+                log.error("the node was not measured: %s", error)
+            else:
+                log.exception("the node was not measured")  # the next look may well work
             if failed >= _FAILED_MAX:
                 raise
