@@ -29,6 +29,7 @@ CALLS = "/run/outside.calls"
 UNIT = "eviction-plugin"
 NOTICES, SOCKETS = KatalystSettings().notices, KatalystSettings().sockets
 HEAT = f"{TAINT_PREFIX}Heat"
+WARM = (*OTHERS, "hog")
 SYNC_S, TRANSITION_S, GRACE_S, BURST = 2, 10, 12, 3
 SETTINGS = {
     "apiVersion": "koordebpf.io/v1alpha1",
@@ -68,10 +69,10 @@ class Outside:
         self._node.guest.write(f"{ANSWERS}.new", json.dumps(answers).encode())
         self._node.guest.check(f"mv {ANSWERS}.new {ANSWERS}")
 
-    def rounds(self, number: int) -> None:
-        """Wait until it was called so many times more."""
+    def rounds(self, agent: GuestAgent, number: int) -> None:
+        """Wait until the agent has called it so many times more."""
         before = self._calls()
-        self._node.until(lambda: self._calls() >= before + number, f"{number} rounds")
+        agent.wait_until(lambda: self._calls() >= before + number, f"the plugin is not called in {number} rounds")
 
     def close(self) -> None:
         self._node.guest.check(f"systemctl stop {UNIT}; rm -f {ANSWERS} {CALLS}")
@@ -105,10 +106,19 @@ def start(node: GuestNode) -> GuestAgent:
 
 @pytest.fixture(autouse=True)
 def quiet(outside: Outside, shared_node: GuestNode) -> Iterator[None]:
-    """After each test the plugin asks for nothing, and the pods beside those of the test run as they did."""
+    """After each test the plugin asks for nothing, its pods are gone, and the others run as they did."""
     yield
     outside.says()
+    for one in others(shared_node):
+        shared_node.api.delete(one)
+    shared_node.until(lambda: not others(shared_node), "the pods of the test are gone")
     expect_others_alive(shared_node)
+
+
+def others(node: GuestNode) -> list[Object]:
+    """Return the pods that are not those of the saved state."""
+    names = {each["metadata"]["name"] for each in node.api.items("v1", "Pod", "default")} - {*WARM}
+    return [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}} for name in names]
 
 
 def reclaimed(name: str, node: GuestNode, level: str = "reclaimed_cores", **more: Any) -> Object:
@@ -155,7 +165,7 @@ def test_a_pod_reads_its_notice_of_a_soft_eviction_and_a_hard_threshold_evicts_i
     shared_node.until(lambda: "notice " in said_by(shared_node, "listens"), "the pod reads its notice")
     notice = re.search(r"notice (\S.*)", said_by(shared_node, "listens"))
     assert notice is not None
-    outside.rounds(3)
+    outside.rounds(enforcing, 3)
     assert evicted(enforcing, before) == ["deaf"]
     # AND a hard one evicts that, too
     outside.says(HARD, ["listens"])
@@ -175,9 +185,9 @@ def test_a_threshold_has_to_be_met_for_its_grace_period_without_a_break(
     shared_node.add(reclaimed("patient", shared_node))
     lasting = {**HARD, "grace_period_seconds": GRACE_S}
     outside.says(lasting, ["patient"])
-    outside.rounds(2)
+    outside.rounds(enforcing, 2)
     outside.says()
-    outside.rounds(2)
+    outside.rounds(enforcing, 2)
     started_s = time.monotonic()
     outside.says(lasting, ["patient"])
     enforcing.wait_until(lambda: evicted(enforcing, before) == ["patient"], "it is evicted")
@@ -194,7 +204,7 @@ def test_of_ten_forced_pods_three_go_in_a_round_the_reclaimed_ones_first(
         shared_node.api.create(each)
     shared_node.add(made[-1], 120)
     shared_node.until(lambda: all(is_there(shared_node, name) for name in levels), "all pods run", 120)
-    outside.rounds(1)
+    outside.rounds(enforcing, 1)
     started_s = time.monotonic()
     outside.says(evict=[{"pod": name, "reason": "heat", "force_evict": True} for name in levels])
     enforcing.wait_until(lambda: len(evicted(enforcing, before)) == len(levels), "all of them are evicted")
@@ -222,7 +232,7 @@ def test_a_condition_taints_the_node_until_its_transition_period_is_over(
     outside.says({**SOFT, "condition": CONDITION})
     shared_node.until(lambda: taints(shared_node) == {(HEAT, "NoSchedule")}, "the node is tainted")
     outside.says()
-    outside.rounds(1)
+    outside.rounds(enforcing, 1)
     ended_s = time.monotonic()
     assert taints(shared_node) == {(HEAT, "NoSchedule")}
     shared_node.until(lambda: not taints(shared_node), "the taint is gone")
@@ -257,5 +267,6 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
     gone = f"test -e {NOTICES}/waits@@__@@default"
     shared_node.until(lambda: shared_node.guest.run(gone).code, "the folder of its notices is gone")
     assert "koordebpf.io/katalyst-taints" not in shared_node.node()["metadata"].get("annotations", {})
+    shared_node.until(lambda: not others(shared_node), "they are gone")
     second.stop()
     assert set(evicted(second)).isdisjoint(OTHERS)
