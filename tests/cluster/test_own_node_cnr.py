@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from koordebpf.kube.cache.cnr import CNR_PATH
-from koordebpf.kube.clients.cnr_taints import OWNED, CnrTaints
-from tests.cluster.cnr import cnr, defined
 
 from koordebpf.errors import KubeDenied
+from koordebpf.kube.cache.cnr import CNR_PATH
+from koordebpf.kube.clients.cnr_taints import OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
+from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import BASE
 from tests.cluster.own_node import POLICIES, Tenant, client, objects
