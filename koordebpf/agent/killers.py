@@ -14,7 +14,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.killers import named_killers
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import known_containers
-from koordebpf.policy.katalyst.killers import EXECUTORS
+from koordebpf.policy.katalyst.asked.killers import EXECUTORS
 from koordebpf.state.view import KillerName
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.events.records import OomKill
 from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.katalyst.manager import SoftNotice
-from koordebpf.policy.katalyst.news import RequestNews
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.suppress.round import SuppressPlan

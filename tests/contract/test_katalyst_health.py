@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from koordebpf.agent.sinks import open_sinks
-from koordebpf.policy.katalyst.news import RequestNews
+from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.report.http.local_socket import LocalSocket, asked
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics

@@ -26,7 +26,7 @@ from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.killers import KillerSettings
+from koordebpf.policy.katalyst.asked.killers import KillerSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event
 from tests.contract.cri_runtime import RUNNING, Runtime

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.killers import EXECUTORS, Killer, KillerSettings
+from koordebpf.policy.katalyst.asked.killers import EXECUTORS, Killer, KillerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.strategies import settings_of
 

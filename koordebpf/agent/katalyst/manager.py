@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.collect.katalyst.collector import KatalystCollector
+from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
-from koordebpf.policy.katalyst.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategy import Decision

@@ -15,16 +15,16 @@ from koordebpf.policy.evict.candidates.protection import exclusion
 from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
+from koordebpf.policy.katalyst.asked.killers import KillerSettings, barred_now, grace_s
+from koordebpf.policy.katalyst.asked.past import with_settled
+from koordebpf.policy.katalyst.asked.queue import filled, sent_since, with_round
+from koordebpf.policy.katalyst.asked.records import with_records
+from koordebpf.policy.katalyst.asked.requests import Asked, Requests, Wanted, gather
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, typed_states
-from koordebpf.policy.katalyst.killers import KillerSettings, barred_now, grace_s
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
-from koordebpf.policy.katalyst.past import with_settled
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods, may_be_evicted
-from koordebpf.policy.katalyst.queue import filled, sent_since, with_round
-from koordebpf.policy.katalyst.records import with_records
-from koordebpf.policy.katalyst.requests import Asked, Requests, Wanted, gather
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.plan import Candidate, Holding

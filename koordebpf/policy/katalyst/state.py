@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.policy.katalyst.asked.past import Past
+from koordebpf.policy.katalyst.asked.requests import Asked, Wanted
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince
-from koordebpf.policy.katalyst.past import Past
-from koordebpf.policy.katalyst.requests import Asked, Wanted
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.records import EvictionRecord
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.policy.katalyst.asked.requests import Wanted
 from koordebpf.policy.katalyst.manager import KatalystDecision
 from koordebpf.policy.katalyst.plugins.network import NETWORK, NetworkState
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NumaMemoryState
@@ -17,7 +18,6 @@ from koordebpf.policy.katalyst.plugins.ranking import Action
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, requested
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemoryState, action_of
 from koordebpf.policy.katalyst.pods import KatalystPod, katalyst_pods
-from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.report.prom.katalyst_names import KatalystNames, Labels, bounded
 from koordebpf.slo.katalyst.taints import EFFECTS, TAINT_PREFIX

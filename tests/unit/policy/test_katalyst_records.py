@@ -13,8 +13,8 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.policy.katalyst.past import BUCKET_NS, KEPT_NS, Past, with_settled
-from koordebpf.policy.katalyst.records import records_of, with_records
+from koordebpf.policy.katalyst.asked.past import BUCKET_NS, KEPT_NS, Past, with_settled
+from koordebpf.policy.katalyst.asked.records import records_of, with_records
 from koordebpf.policy.katalyst.state import RemoteCall, TopAsk
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.records import EvictionRecord

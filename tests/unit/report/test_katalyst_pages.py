@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.cli.explain import explain
 from koordebpf.policy.decide_tick import TickDecision, tick_view
-from koordebpf.policy.katalyst.news import RequestNews
+from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.node_plan import decide_node
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.explain_requests import decode_requests, explained_request

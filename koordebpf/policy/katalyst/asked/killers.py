@@ -13,8 +13,8 @@ import msgspec
 from koordebpf.policy.evict.candidates.disruption import Disruptions
 from koordebpf.policy.evict.candidates.protection import Reason
 from koordebpf.policy.evict.round import Round
+from koordebpf.policy.katalyst.asked.requests import Wanted
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.state.view import ExecutorName, KillerName, PodView
 
 Killer = Literal["eviction-api-killer", "deletion-api-killer", "container-killer", "cgroup-killer"]

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from koordebpf.policy.katalyst.requests import Requests
+from koordebpf.policy.katalyst.asked.requests import Requests
 from koordebpf.state.view import PodView
 from koordebpf.units import NS_PER_S
 

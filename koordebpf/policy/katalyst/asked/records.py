@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from koordebpf.policy.evict.candidates.disruption import Disruptions
-from koordebpf.policy.katalyst.past import BUCKET_NS, Past, PastCount, added
+from koordebpf.policy.katalyst.asked.past import BUCKET_NS, Past, PastCount, added
 from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.katalyst.records import EvictionRecord, PastBucket
 from koordebpf.state.view import NodeView, PodView

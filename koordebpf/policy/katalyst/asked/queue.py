@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
+from koordebpf.policy.katalyst.asked.requests import Asked, Wanted, joined
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import KatalystPod, in_eviction_order, may_be_evicted
-from koordebpf.policy.katalyst.requests import Asked, Wanted, joined
 from koordebpf.policy.katalyst.state import Queue
 from koordebpf.state.view import MINUTE_NS, NodeView
 
