@@ -219,6 +219,15 @@ def test_else_it_is_registered_and_the_outcome_is_counted(
         watched.registry.close()
 
 
+@pytest.mark.parametrize(("file", "words"), [("", "must name a file"), ("large", "at most"), ("none", "readable file")])
+def test_rules_that_are_not_there_are_named_and_let_no_plugin_in(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "large").write_bytes(bytes((1 << 20) + 1))
+    path = str(tmp_path / file) if file else ""
+    outcome, why = PluginAccess(AccessSettings("Basic", is_strict=True, file=path)).validate("one", TOKEN)
+    assert outcome.is_refused
+    assert words in why
+
+
 def test_a_file_of_rules_that_cannot_be_read_lets_no_plugin_in_and_is_named(
     plugin: Callable[..., Plugin], tmp_path: Path
 ) -> None:

@@ -7,7 +7,14 @@ import os
 import pytest
 
 from koordebpf.errors import DecodeError
-from koordebpf.kube.cache.objects import Container, OwnerReference, ResourceRequirements
+from koordebpf.kube.cache.objects import (
+    Container,
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    OwnerReference,
+    ResourceRequirements,
+    Volume,
+)
 from koordebpf.kube.plugins.given_pods import given_pod
 from koordebpf.kube.plugins.given_source import GivenPods
 from tests.support.plugin_pods import POD, QOS, plugin_pod
@@ -31,6 +38,22 @@ def test_what_a_decision_needs_is_read() -> None:
     assert pod.metadata.creationTimestamp == "2023-11-14T22:13:20Z"
     assert pod.metadata.deletionTimestamp == "2023-11-14T22:13:21Z"
     assert pod.spec.containers == [Container("main", ResourceRequirements(requests={"memory": "64Mi"}))]
+
+
+def test_a_volume_in_memory_and_one_of_the_host_are_read() -> None:
+    volumes = [
+        {"name": "a", "volumeSource": {"emptyDir": {"medium": "Memory", "sizeLimit": {"string": "1Gi"}}}},
+        {"name": "b", "volumeSource": {"hostPath": {"path": "/dev/shm"}}},
+        {"name": "c", "volumeSource": {}},
+    ]
+    data = POD(metadata={"uid": "u"}, spec={"volumes": volumes, "hostIPC": True}).SerializeToString()
+    pod = given_pod(data)
+    assert pod.spec.hostIPC
+    assert pod.spec.volumes == [
+        Volume("a", emptyDir=EmptyDirVolumeSource("Memory", "1Gi")),
+        Volume("b", hostPath=HostPathVolumeSource("/dev/shm")),
+        Volume("c"),
+    ]
 
 
 def test_what_is_absent_is_not_zero() -> None:
