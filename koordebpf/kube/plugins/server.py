@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _CLIENTS = 32  # Why: an agent has one or two connections
 _BACKLOG = 64
-_MOST_BYTES = 4 * MOST_BYTES  # of all clients together: the one that exceeds it is cut off
+_MOST_BYTES = 4 * MOST_BYTES  # of all clients together: one that exceeds it is cut off
 _PATH_BYTES = 107  # sun_path of unix(7)
 _LOOK_S = 5.0
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.02
