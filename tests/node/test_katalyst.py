@@ -19,7 +19,7 @@ from tests.cluster.objects import BASE
 from tests.cluster.objects import pod as pod_object
 from tests.node.agent import GuestAgent, bring_source
 from tests.node.node import GuestNode
-from tests.node.stories import OTHERS, expect_others_alive, outcomes
+from tests.node.stories import OTHERS, expect_others_alive
 
 RIGHTS = BASE.parent / "components/katalyst/rbac.yaml"
 PLUGIN = Path(__file__).with_name("eviction_plugin.py")
@@ -31,13 +31,7 @@ NOTICES, SOCKETS = KatalystSettings().notices, KatalystSettings().sockets
 HEAT = f"{TAINT_PREFIX}Heat"
 WARM = (*OTHERS, "hog")
 SYNC_S, TRANSITION_S, GRACE_S, BURST = 2, 10, 12, 3
-SETTINGS = {
-    "apiVersion": "koordebpf.io/v1alpha1",
-    "kind": "AgentConfiguration",
-    "featureGates": {"BEMemoryEvict": False, "KatalystEviction": True},
-    "guards": {"evictionsPerMinute": 100},
-    "eviction": {"katalyst": {"sync": f"{SYNC_S}s", "transition": f"{TRANSITION_S}s", "burst": BURST}},
-}
+LONG_S = 60  # from round to round of an agent that is killed between two of them
 NOT_MET: Object = {"met_type": 0}
 SOFT: Object = {"met_type": 1, "eviction_scope": "heat", "threshold_value": 70, "observed_value": 81.5}
 HARD: Object = {**SOFT, "met_type": 2}
@@ -49,6 +43,17 @@ READER = (
     "while ! [ -s /notice/soft_eviction_notify ]; do sleep 1; done;"
     " echo notice $(cat /notice/soft_eviction_notify); sleep 100000"
 )
+
+
+def settings(sync_s: int) -> Object:
+    """Return the agent's, with so many seconds from round to round."""
+    return {
+        "apiVersion": "koordebpf.io/v1alpha1",
+        "kind": "AgentConfiguration",
+        "featureGates": {"BEMemoryEvict": False, "KatalystEviction": True},
+        "guards": {"evictionsPerMinute": 100},
+        "eviction": {"katalyst": {"sync": f"{sync_s}s", "transition": f"{TRANSITION_S}s", "burst": BURST}},
+    }
 
 
 class Outside:
@@ -97,8 +102,8 @@ def enforcing(shared_node: GuestNode, outside: Outside) -> Iterator[GuestAgent]:
     agent.stop()
 
 
-def start(node: GuestNode) -> GuestAgent:
-    node.guest.write(CONFIG, json.dumps(SETTINGS).encode())
+def start(node: GuestNode, sync_s: int = SYNC_S) -> GuestAgent:
+    node.guest.write(CONFIG, json.dumps(settings(sync_s)).encode())
     agent = node.agent("--enforce", "--config", CONFIG)
     agent.wait_for_log("plugin outside is registered")
     return agent
@@ -126,8 +131,9 @@ def reclaimed(name: str, node: GuestNode, level: str = "reclaimed_cores", **more
 
 
 def evicted(agent: GuestAgent, before: int = 0) -> list[str]:
-    """Return the pods that it evicted, in their order, from the victim of that number on."""
-    return [each["name"] for each in outcomes(agent)][before:]
+    """Return the pods that it evicted itself, in their order, from the victim of that number on."""
+    own = [line["outcomes"] for line in agent.evictions() if not line.get("interrupted")]
+    return [each["name"] for found in own for each in found][before:]
 
 
 def taints(node: GuestNode) -> set[tuple[str, str]]:
@@ -155,7 +161,7 @@ def reader(name: str, node: GuestNode) -> Object:
 def test_a_pod_reads_its_notice_of_a_soft_eviction_and_a_hard_threshold_evicts_it(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    before = len(outcomes(enforcing))
+    before = len(evicted(enforcing))
     shared_node.add(reader("listens", shared_node), 120)
     shared_node.add(reclaimed("deaf", shared_node))
     # WHEN a soft threshold is met that both are chosen for
@@ -181,7 +187,7 @@ def test_a_pod_reads_its_notice_of_a_soft_eviction_and_a_hard_threshold_evicts_i
 def test_a_threshold_has_to_be_met_for_its_grace_period_without_a_break(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    before = len(outcomes(enforcing))
+    before = len(evicted(enforcing))
     shared_node.add(reclaimed("patient", shared_node))
     lasting = {**HARD, "grace_period_seconds": GRACE_S}
     outside.says(lasting, ["patient"])
@@ -197,7 +203,7 @@ def test_a_threshold_has_to_be_met_for_its_grace_period_without_a_break(
 def test_of_ten_forced_pods_three_go_in_a_round_the_reclaimed_ones_first(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent, figure: Callable[[str], None]
 ) -> None:
-    before, lines = len(outcomes(enforcing)), len(enforcing.evictions())
+    before, lines = len(evicted(enforcing)), len(enforcing.evictions())
     levels = {f"burst-{number}": "reclaimed_cores" if number in (2, 5, 7) else "shared_cores" for number in range(10)}
     made = [reclaimed(name, shared_node, level, grace_s=1) for name, level in levels.items()]
     for each in made[:-1]:
@@ -228,7 +234,7 @@ def is_there(node: GuestNode, name: str) -> bool:
 def test_a_condition_taints_the_node_until_its_transition_period_is_over(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    before = len(outcomes(enforcing))
+    before = len(evicted(enforcing))
     outside.says({**SOFT, "condition": CONDITION})
     shared_node.until(lambda: taints(shared_node) == {(HEAT, "NoSchedule")}, "the node is tainted")
     outside.says()
@@ -245,7 +251,7 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
 ) -> None:
     # GIVEN a taint, a notice, and soft evictions that wait for their round
     enforcing.stop()
-    first = start(shared_node)
+    first = start(shared_node, LONG_S)
     shared_node.add(reader("waits", shared_node), 120)
     for name in ("soft-a", "soft-b", "soft-c"):
         shared_node.add(reclaimed(name, shared_node))
@@ -257,12 +263,14 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
     shared_node.guest.check("systemctl kill --signal=KILL koordebpf")
     shared_node.until(lambda: not first.is_active(), "it is dead")
     assert taints(shared_node) == {(HEAT, "NoSchedule")}
+    assert evicted(first) == ["soft-a"]
     outside.says(SOFT, ["soft-b", "soft-c"])
     shared_node.api.delete({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waits", "namespace": "default"}})
     # THEN the next one removes taint and folder, and evicts the others, one in a round
     second = start(shared_node)
     second.wait_until(lambda: evicted(second) == ["soft-b", "soft-c"], "the other soft evictions")
-    assert [len(line["outcomes"]) for line in second.evictions()] == [1, 1]
+    sizes = [len(line["outcomes"]) for line in second.evictions() if not line.get("interrupted")]
+    assert sizes == [1, 1]
     shared_node.until(lambda: not taints(shared_node), "the taint is gone")
     gone = f"test -e {NOTICES}/waits@@__@@default"
     shared_node.until(lambda: shared_node.guest.run(gone).code, "the folder of its notices is gone")

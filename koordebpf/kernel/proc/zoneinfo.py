@@ -13,6 +13,7 @@ from koordebpf.kernel.proc.proc_file import ProcFile
 
 _FILE_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
 _ZONE = re.compile(rb"^Node ([0-9]+), zone +(\w+)\n(.*?)(?=^Node |\Z)", re.MULTILINE | re.DOTALL)
+_EMPTY = re.compile(rb"^ +present +0$", re.MULTILINE)  # of such a zone the kernel prints no counts
 _FREE = re.compile(rb"^  pages free +([0-9]+)$", re.MULTILINE)
 _ROW = re.compile(rb"^ +(min|low|high|nr_zone_inactive_file|nr_zone_active_file) +([0-9]+)$", re.MULTILINE)
 
@@ -40,7 +41,7 @@ class Zoneinfo(ProcFile):
         super().__init__(path, "memory of NUMA nodes")
 
     def read(self) -> tuple[ZoneValues, ...]:
-        """Return the nodes that have a zone Normal, by number; one without memory there has none.
+        """Return the nodes that have memory in their zone Normal, by number: on a machine of 3 GiB there may be none.
 
         Raises:  KernelFileError: a row of a zone is missing.
         Source:  mm/vmstat.c, zoneinfo_show_print; nr_zone_inactive_file and nr_zone_active_file since Linux 4.8.
@@ -48,7 +49,8 @@ class Zoneinfo(ProcFile):
         text = b""
         while part := os.pread(self._fd, _FILE_BYTES, len(text)):
             text += part
-        return tuple(_zone(int(node), body) for node, name, body in _ZONE.findall(text) if name == b"Normal")
+        zones = ((int(node), body) for node, name, body in _ZONE.findall(text) if name == b"Normal")
+        return tuple(_zone(node, body) for node, body in zones if not _EMPTY.search(body))
 
 
 def _zone(node: int, body: bytes) -> ZoneValues:

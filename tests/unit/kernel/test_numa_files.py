@@ -49,6 +49,17 @@ def test_each_numa_node_has_the_values_of_its_zone_normal(tmp_path: Path) -> Non
         assert zoneinfo.read() == (ZoneValues(0, 11, 100, 200, 300, 12, 5), ZoneValues(1, 21, 100, 200, 300, 22, 5))
 
 
+def test_a_zone_without_memory_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "zoneinfo"
+    full, _, empty = ZONE.format(node=0, name=" Normal", free=0, cache=0).partition("      nr_free_pages")
+    assert empty
+    path.write_text(
+        zones(f"{full}        present  0\n        managed  0\n", ZONE.format(node=1, name=" Normal", free=1, cache=2))
+    )
+    with Zoneinfo(path) as zoneinfo:
+        assert [each.node for each in zoneinfo.read()] == [1]
+
+
 def test_a_zone_without_a_row_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "zoneinfo"
     path.write_text(ZONE.format(node=0, name=" Normal", free=1, cache=2).replace("        low      200\n", ""))
