@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from apiserver import until
-from koordebpf.agent.strategies.eviction_plugins import EvictionPlugins
 
+from koordebpf.agent.katalyst.plugins import EvictionPlugins
+from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.state import RemoteCall, TopAsk
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
@@ -20,7 +22,8 @@ def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path) -> None:
     hog, folder = UIDS["hog"], tmp_path / "sockets"
     folder.mkdir()
     node, plugin = Node(tmp_path), Plugin(folder / "one.sock")
-    plugins = EvictionPlugins(folder, (), PodMessages(None, ""), node.watch, lambda: None)
+    registry = partial(PluginRegistry, folder, ())
+    plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None)
     try:
         until(lambda: plugins.take()[0] == ("one",), "a registered plugin")
         record = EvictionRecord(hog, True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)

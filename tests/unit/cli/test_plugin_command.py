@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from koordebpf.cli import _group, main
 from koordebpf.tools.plugin_server import read_token
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 
 def ended(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str]:
     with pytest.raises(SystemExit) as end:

@@ -185,21 +185,6 @@ def test_a_traceback_keeps_its_own_field(handler: QueuedHandler) -> None:
     assert (found["message"], found["traceback"].splitlines()[-1]) == ("it ended", "ValueError: seven")
 
 
-@pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Set up logging as the agent does, and take it down again."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    hooks = (sys.excepthook, threading.excepthook, sys.unraisablehook)
-    yield Path()
-    if made := log_sink():
-        made.close(1)
-    root.handlers[:] = before
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
-
-
 @pytest.mark.usefixtures("logged")
 def test_whatever_python_prints_about_errors_goes_through_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     set_up_logging(json=True)
