@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
@@ -17,9 +18,6 @@ from koordebpf.policy.strategy import Decision
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import Measured, NodeView
-
-if TYPE_CHECKING:
-    from koordebpf.agent.katalyst.plugins import EvictionPlugins
 
 
 class Katalyst:
@@ -37,7 +35,7 @@ class Katalyst:
         settings: KatalystSettings,
         collector: KatalystCollector,
         effects: KatalystEffects,
-        outside: EvictionPlugins | None = None,
+        outside: PluginSockets | None = None,
     ) -> None:
         self._settings = settings
         self._collector = collector

@@ -11,6 +11,7 @@ from koordebpf.act.notify.notifier import PodNotifier
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.agent.katalyst.manager import Katalyst
+from koordebpf.agent.katalyst.sockets import open_plugin_sockets
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
@@ -27,7 +28,6 @@ from koordebpf.store.sink import NoticeEnded
 
 if TYPE_CHECKING:
     from koordebpf.agent.katalyst.effects import Tainters
-    from koordebpf.agent.katalyst.plugins import EvictionPlugins
     from koordebpf.report.http.routes import Health
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.report.prom.metrics import AgentMetrics
@@ -63,7 +63,7 @@ def open_katalyst(
     rootfs = open_rootfs(settings, measuring.watch, stack)
     collector = KatalystCollector(memory, measuring.known, rootfs, with_links=inner.network.is_on)
     effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
-    return Katalyst(settings, collector, effects, _open_outside(config, settings, measuring.watch, wake, stack))
+    return Katalyst(settings, collector, effects, open_plugin_sockets(config, settings, measuring.watch, wake, stack))
 
 
 def _open_notifier(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> PodNotifier | None:
@@ -90,21 +90,6 @@ def open_rootfs(settings: KatalystSettings, watch: NodeWatch, stack: contextlib.
         limits=WalkLimits() if names[1] in wanted else WalkLimits(rest_ns=None),
     )
     return stack.enter_context(collector)
-
-
-# gRPC is imported only where plugins outside are looked for.
-def _open_outside(
-    config: AgentConfig,
-    settings: KatalystSettings,
-    watch: NodeWatch,
-    wake: Callable[[], None],
-    stack: contextlib.ExitStack,
-) -> EvictionPlugins | None:
-    if not settings.sockets:
-        return None
-    from koordebpf.agent.katalyst.plugins import open_eviction_plugins
-
-    return open_eviction_plugins(config, settings, watch, wake, stack)
 
 
 def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> Tainters | None:

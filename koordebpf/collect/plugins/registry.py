@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -22,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from koordebpf.collect.plugins.access import PluginAccess
+from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.errors import DecodeError
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from koordebpf.kube.clients.protobuf import decode, encode
@@ -43,7 +42,6 @@ _LOOK_S = 1.0  # Why: as often as the kubelet reconciles
 _INFO_S, _NOTIFY_S, _TOKEN_S = 1.0, 5.0, 10.0  # Why: Katalyst's
 _FIRST_S, _CAP_S = 1.0, 60.0
 _SIDE_BY_SIDE = 8
-_MOST_SOCKETS = 200  # Why: a directory that fills up must not make the agent ask for ever
 _CLOSE_S = 1.0
 _NAME_LENGTH = 100
 
@@ -125,7 +123,7 @@ class PluginRegistry:
     def _run(self) -> None:
         while not self._ends.wait(_LOOK_S):
             try:
-                self._look(_sockets_below(self._folder))
+                self._look(sockets_below(self._folder))
             except OSError as error:
                 log.debug("%s: %s", self._folder, error)
 
@@ -233,21 +231,3 @@ def _answer(socket: GrpcSocket, method: str, message: bytes, timeout_s: float) -
     if isinstance(answer, GrpcError):
         raise answer
     return answer
-
-
-# Directories below count too; what begins with a dot does not, nor does what a link leads to.
-def _sockets_below(folder: Path) -> dict[Path, tuple[int, int]]:
-    found: dict[Path, tuple[int, int]] = {}
-    for directory, folders, names in os.walk(folder):
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        for name in names:
-            path = Path(directory) / name
-            if name.startswith(".") or len(found) >= _MOST_SOCKETS:
-                continue
-            try:
-                status = path.lstat()
-            except OSError:
-                continue
-            if stat.S_ISSOCK(status.st_mode):
-                found[path] = status.st_ino, status.st_mtime_ns
-    return found
