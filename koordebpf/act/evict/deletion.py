@@ -19,7 +19,10 @@ class Deletes(Protocol):
 
 
 class DeletionExecutor(RequestExecutor):
-    """Sends deletions. No PodDisruptionBudget is asked: for operators who name it, and for no other."""
+    """Sends deletions. No PodDisruptionBudget is asked: for operators who name it, and for no other.
+
+    Owns `api` and closes it.
+    """
 
     name = "delete"
 
@@ -27,3 +30,9 @@ class DeletionExecutor(RequestExecutor):
         self, api: Deletes, outcomes: OutcomeQueue, *, limits: ApiLimits | None = None, enforce: bool = False
     ) -> None:
         super().__init__(api.delete, api.close, outcomes, limits=limits, enforce=enforce)
+        self._api = api
+
+    def close(self) -> None:
+        """Stop; what is on its way has a second."""
+        super().close()
+        self._api.close()
