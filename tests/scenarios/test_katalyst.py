@@ -371,6 +371,17 @@ INSIDE = KatalystSettings(
 )
 
 
+def test_a_pod_whose_level_cannot_be_read_may_be_evicted_after_the_reclaimed_ones() -> None:
+    node = Node(
+        [kpod("unreadable", "best_cores"), kpod("batch"), kpod("system", "system_cores")], replace(QUIET, burst=1)
+    )
+    pods = ("unreadable", "batch", "system")
+    node.answer(forced("p", *pods))
+    node.answer(forced("p", *pods))
+    node.answer(forced("p", *pods))
+    assert node.evicted == ["batch", "unreadable"]
+
+
 def test_a_forced_pod_makes_up_for_no_soft_one() -> None:
     node = Node([kpod("a"), kpod("b"), kpod("c")])
     node.answer(forced("f", "a"), soft("s", "c"))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.katalyst.asked.requests import go_float
+from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.numa_memory import (
     NUMA_MEMORY,
@@ -344,3 +345,16 @@ def test_a_selector_that_half_matches_is_a_contradiction() -> None:
     assert rss_overuse_ratio({MEMORY_ENHANCEMENT: '{"numa_binding": "true"}'}) is None
     with pytest.raises(ConfigError, match="above 0"):
         rss_overuse_ratio({MEMORY_ENHANCEMENT: '{"rss_overuse_threshold": "many"}'})
+
+
+def test_plugins_have_the_names_that_katalysts_agent_gives_them() -> None:
+    assert {each.name for each in INNER.values()} == {
+        "numa-memory-pressure-eviction-plugin",
+        "system-memory-pressure-eviction-plugin",
+        "rss-overuse-eviction-plugin",
+        "reclaimed-resource-pressure-eviction-plugin",
+        "reclaimed-numa-resource-pressure-eviction-plugin",
+        "rootfs-pressure-eviction-plugin",
+        "rootfs-overuse-eviction-plugin",
+        "network-eviction-plugin",
+    }
