@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError, KubeDenied, KubeError
+from koordebpf.errors import ConfigError, DecodeError, KubeDenied, KubeError
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.policy.katalyst.inner import INNER, look_inside
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
@@ -28,6 +30,7 @@ from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
+from koordebpf.printable import printable
 from koordebpf.state.katalyst.cnr import cnr_of
 from koordebpf.state.katalyst.measured import Cnr, ImageFs, KatalystMeasured
 from koordebpf.state.view import NodeView
@@ -64,7 +67,7 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     return (
         of_cnr,
         *_plugins(Seen(view, measured, (), ()), settings),
-        _outside(settings.sockets),
+        *_outside(settings),
         _taints(config, settings),
         _notices(config, settings),
     )
@@ -131,18 +134,33 @@ def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
     return None, SignalSource(name, "", False, f"there is none of node {config.node_name}", remedy, cost)
 
 
-def _outside(sockets: str) -> SignalSource:
-    name, folder = "plugins outside", Path(sockets)
-    if not sockets:
-        return SignalSource(name, "off: eviction.katalyst.sockets", True)
-    try:
-        count = sum(path.is_socket() for path in folder.rglob("*"))
-    except OSError as error:
-        return SignalSource(name, "", False, f"{folder}: {error.strerror or error}", "Run as root.", "none is called")
+def _outside(settings: KatalystSettings) -> Iterator[SignalSource]:
+    name, folder = "plugins outside", Path(settings.sockets)
+    if not settings.sockets:
+        yield SignalSource(name, "off: eviction.katalyst.sockets", True)
+        return
     if not folder.is_dir():
         remedy = "Mount the node's directory; plugins make it when they start."
-        return SignalSource(name, "", False, f"{folder} is not there", remedy, "none is called")
-    return SignalSource(name, f"{count} {'socket' if count == 1 else 'sockets'} in {folder}", True)
+        yield SignalSource(name, "", False, f"{folder} is not there", remedy, "none is called")
+        return
+    sockets = sorted(sockets_below(folder))
+    yield SignalSource(name, f"{len(sockets)} {'socket' if len(sockets) == 1 else 'sockets'} in {folder}", True)
+    with ThreadPoolExecutor(max(len(sockets), 1)) as pool:
+        yield from pool.map(lambda path: _tried(path, settings), sockets)
+
+
+# What one socket says of itself, and whether its plugin answers: a call with no pods.
+def _tried(path: Path, settings: KatalystSettings) -> SignalSource:
+    from koordebpf.collect.plugins.access import PluginAccess
+    from koordebpf.collect.plugins.qualify import Refusal, try_plugin
+
+    shown = printable(path.name)
+    try:
+        found = try_plugin(path, [each.name for each in INNER.values()], PluginAccess(settings.access))
+    except (Refusal, KubeError, DecodeError) as error:
+        remedy = "Look at the plugin's own log; it is asked again, later each time."
+        return SignalSource(shown, "", False, str(error), remedy, "this plugin is not called")
+    return SignalSource(found.name, f"answers by {shown}", True)
 
 
 def _taints(config: AgentConfig, settings: KatalystSettings) -> SignalSource:

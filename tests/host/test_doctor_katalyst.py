@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.policy.katalyst.inner import INNER
+from tests.contract.eviction_plugin import Plugin
 
 ROOT = Path(__file__).parents[2]
 NUMA_NODES = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
@@ -64,3 +66,25 @@ def test_without_the_gate_there_is_no_such_table(tmp_path: Path) -> None:
     assert "KATALYST" not in doctor()
     assert "   KATALYST" in doctor("--config", config(tmp_path))
     assert max(map(len, doctor("--config", config(tmp_path)).splitlines())) <= 80
+
+
+def test_plugins_outside_are_named_with_what_is_wrong_with_them(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    good, hung, other = (Plugin(folder / f"{name}.sock") for name in ("good", "hung", "other"))
+    other.info["type"] = "CSIPlugin"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(folder / "dead.sock"))
+    hung.hold.clear()
+    try:
+        lines = found("--config", config(tmp_path, katalyst=f"{{sockets: {folder}}}"))
+        assert lines["plugins outside"]["how"] == f"4 sockets in {folder}"
+        assert (lines["good"]["works"], lines["good"]["how"]) == (True, "answers by good.sock")
+        assert "no answer in time" in lines["hung.sock"]["reason"]
+        assert "its type 'CSIPlugin'" in lines["other.sock"]["reason"]
+        assert "dead.sock" in lines and not lines["dead.sock"]["works"]
+        assert good.statuses == []  # nothing is registered by it
+    finally:
+        dead.close()
+        for each in (good, hung, other):
+            each.stop()

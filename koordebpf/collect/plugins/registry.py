@@ -9,7 +9,6 @@ Source: k8s.io/kubernetes pkg/kubelet/pluginmanager; katalyst-core cmd/katalyst-
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -17,21 +16,17 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from koordebpf.collect.plugins.access import PluginAccess
+from koordebpf.collect.plugins.qualify import Change, Refusal, answer, qualified
 from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.errors import DecodeError
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
-from koordebpf.kube.clients.protobuf import decode, encode
+from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.plugins.messages import (
-    PLUGIN_MESSAGES,
-    PLUGIN_SERVICE,
-    PLUGIN_TYPE,
     REGISTRATION_MESSAGES,
     REGISTRATION_SERVICE,
-    VERSION,
 )
 from koordebpf.printable import printable
 from koordebpf.slo.katalyst.access import Validation
@@ -39,22 +34,10 @@ from koordebpf.slo.katalyst.access import Validation
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # Why: as often as the kubelet reconciles
-_INFO_S, _NOTIFY_S, _TOKEN_S = 1.0, 5.0, 10.0  # Why: Katalyst's
+_NOTIFY_S = 5.0  # Why: Katalyst's
 _FIRST_S, _CAP_S = 1.0, 60.0
 _SIDE_BY_SIDE = 8
 _CLOSE_S = 1.0
-_NAME_LENGTH = 100
-
-
-class Change(NamedTuple):
-    """A plugin that is to be called by this socket from now on; None: no more."""
-
-    name: str
-    socket: Path | None
-
-
-class Refusal(Exception):
-    """A plugin does not qualify: why, in a sentence."""
 
 
 class _Socket:
@@ -173,7 +156,7 @@ class PluginRegistry:
         socket = GrpcSocket(path)
         try:
             try:
-                change = self._qualified(socket, path)
+                change = qualified(socket, path, self._taken, self._access)
             except Refusal as refusal:
                 _notify(socket, str(refusal))
                 raise
@@ -182,52 +165,11 @@ class PluginRegistry:
         finally:
             socket.close()
 
-    def _qualified(self, socket: GrpcSocket, path: Path) -> Change:
-        info = _answer(socket, f"{REGISTRATION_SERVICE}/GetInfo", b"", _INFO_S)
-        found = decode(REGISTRATION_MESSAGES, "PluginInfo", info)
-        name = found["name"]
-        if found["type"] != PLUGIN_TYPE:
-            raise Refusal(f"its type {printable(found['type'][:_NAME_LENGTH])!r} is not {PLUGIN_TYPE}")
-        if not name or len(name) > _NAME_LENGTH or printable(name) != name:
-            raise Refusal(
-                f"its name {printable(name[:_NAME_LENGTH])!r} is no name of at most {_NAME_LENGTH} characters"
-            )
-        if name in self._taken:
-            raise Refusal(f"{name} is a plugin inside this agent")
-        if VERSION not in found["supported_versions"]:
-            raise Refusal(f"it supports {', '.join(found['supported_versions'][:5]) or 'no version'}, not {VERSION}")
-        endpoint = Path(found["endpoint"]) if found["endpoint"] else path
-        with contextlib.closing(GrpcSocket(endpoint)) as plugin:
-            validation, why = self._access.validate(name, _token(plugin))
-        if validation.is_refused:
-            raise Refusal(f"authentication is strict, and {why}")
-        return Change(name, endpoint)
-
-
-# None: it has none, or none that can be read.
-def _token(plugin: GrpcSocket) -> str | None:
-    try:
-        answer = _answer(plugin, f"{PLUGIN_SERVICE}/GetToken", b"", _TOKEN_S)
-        return str(decode(PLUGIN_MESSAGES, "GetTokenResponse", answer)["token"])
-    except GrpcError as error:
-        if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-            raise  # it cannot be called at all
-        return None
-    except DecodeError:
-        return None
-
 
 def _notify(socket: GrpcSocket, error: str) -> None:
     status = {"plugin_registered": not error, "error": error}
     message = encode(REGISTRATION_MESSAGES, "RegistrationStatus", status)
     try:
-        _answer(socket, f"{REGISTRATION_SERVICE}/NotifyRegistrationStatus", message, _NOTIFY_S)
+        answer(socket, f"{REGISTRATION_SERVICE}/NotifyRegistrationStatus", message, _NOTIFY_S)
     except (GrpcError, DecodeError) as failed:
         raise Refusal(f"it did not take the answer to its registration: {failed}") from failed
-
-
-def _answer(socket: GrpcSocket, method: str, message: bytes, timeout_s: float) -> bytes:
-    (answer,) = socket.call(method, [message], timeout_s)
-    if isinstance(answer, GrpcError):
-        raise answer
-    return answer
