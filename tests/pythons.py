@@ -21,7 +21,7 @@ HOME = ROOT / ".make" / "pythons"
 FOLDERS = ("unit", "trees", "golden", "scenarios")
 _EXTRAS = ("cri", "record")
 # Of the extra `dev`: what pure tests import.
-_TOOLS = ("hypothesis", "jsonschema", "pytest", "pytest-rerunfailures", "pytest-timeout")
+_TOOLS = ("hypothesis", "jsonschema", "protobuf", "pytest", "pytest-rerunfailures", "pytest-timeout")
 # uv trusts certificates of its own otherwise, and pip those of the system. The second name is that of older releases.
 _SYSTEMS_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
 _TEST_S = 900
