@@ -30,6 +30,8 @@ INNER: Mapping[str, InnerPlugin[Any, Any]] = {
     "systemMemory": SYSTEM_MEMORY,
 }
 
+_BY_NAME = {plugin.name: (section, plugin) for section, plugin in INNER.items()}
+
 if TYPE_CHECKING:
     InnerSettings = Any
 else:
@@ -46,8 +48,7 @@ States = Mapping[str, Any]  # by the plugin's name, as it is or as JSON has it
 
 def typed_states(states: States) -> States:
     """Return them as their plugins have them, so that a replay's decision has the bytes of the agent's own."""
-    plugins = {plugin.name: plugin for plugin in INNER.values()}
-    return {name: _state(plugins[name], states) if name in plugins else state for name, state in states.items()}
+    return {name: _state(_BY_NAME[name][1], states) if name in _BY_NAME else state for name, state in states.items()}
 
 
 def look_inside(
@@ -90,9 +91,8 @@ def choose_inside(
 ) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
     """Return the answers with the pods for each threshold that has been met for its grace period."""
     chosen, after = [], dict(states)
-    sections = {plugin.name: (section, plugin) for section, plugin in INNER.items()}
     for answer in answers:
-        section, plugin = sections[answer.plugin]
+        section, plugin = _BY_NAME[answer.plugin]
         if answer.threshold is None or not is_actionable(answer, clocks, seen.now_ns):
             chosen.append(answer)
             continue

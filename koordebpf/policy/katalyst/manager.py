@@ -107,12 +107,12 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
             inside, state = _inside(seen, state, settings)
             found.append(_gathered(seen, state.clocks, settings, inside))
             awaits = is_due and bool(measured.remote_plugins)
-            queue = with_round(state.queue, Asked(found[-1].forced, found[-1].soft), view.now_ns, awaits_outside=awaits)
-            state = replace(state, queue=queue)
-        if outside.answers or not measured.remote_plugins:
-            requests = _gathered(seen, state.remote.clocks, settings, outside.answers)
-            found += [requests] if outside.answers else []
-            state = replace(state, queue=replace(state.queue, outside=Asked(requests.forced, requests.soft)))
+            state = replace(state, queue=with_round(state.queue, found[-1].asked, view.now_ns, awaits_outside=awaits))
+        if outside.answers:
+            found.append(_gathered(seen, state.remote.clocks, settings, outside.answers))
+            state = replace(state, queue=replace(state.queue, outside=found[-1].asked))
+        elif not measured.remote_plugins and state.queue.outside != Asked():
+            state = replace(state, queue=replace(state.queue, outside=Asked()))
         if found:
             state = replace(state, queue=filled(state.queue, seen, settings.burst))
         answers = (*inside, *outside.answers)

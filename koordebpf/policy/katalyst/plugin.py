@@ -16,6 +16,7 @@ from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import NodeView
 
 Grace = Annotated[int, msgspec.Meta(ge=0)] | None  # seconds that an evicted pod is given; None: its own
+NO_CNR = "there is no CustomNodeResource of this node"  # what plugins lack that judge by it
 S = TypeVar("S", bound=msgspec.Struct)  # what a plugin remembers from one round to the next
 C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 

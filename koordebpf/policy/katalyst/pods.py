@@ -36,6 +36,11 @@ class KatalystPod(msgspec.Struct, frozen=True, gc=False):
         """Whether it runs on reclaimed resources."""
         return self.level == "reclaimed_cores"
 
+    @property
+    def consumer(self) -> str:
+        """The name of this pod in the allocations of the CustomNodeResource."""
+        return f"{self.pod.namespace}/{self.pod.name}/{self.pod.uid}"
+
 
 KeyValue = Annotated[str, msgspec.Meta(pattern="^[^=,]+=[^=,]*$")]
 

@@ -155,7 +155,7 @@ def _take_reclaimed(names: KatalystNames, pods: Iterable[KatalystPod], measured:
     rows: list[_Row] = []
     for kind, amounts in (
         ("allocatable", measured.cnr.allocatable if measured.cnr else {}),
-        ("used", requested(reclaimed)),
+        ("used", requested(each.pod.terms.katalyst_requests for each in reclaimed)),
     ):
         rows += [((plugin, ("type", kind), ("resource", name)), float(amount)) for name, amount in amounts.items()]
     for each in reclaimed:

@@ -8,12 +8,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from koordebpf.policy.katalyst.asked.requests import Requests
-from koordebpf.state.view import PodView
-from koordebpf.units import NS_PER_S
+from koordebpf.state.view import MINUTE_NS, PodView
 
 _MOST_A_MINUTE = 20  # Why: a plugin that names other pods each round is not to fill the audit: 9 MB a day at most
 _MOST_KNOWN = 2000  # Why: as many pods as an answer may name
-_MINUTE_NS = 60 * NS_PER_S
 _LONGEST_UID = 64  # Why: a UID has 36 characters, and a plugin may send any text
 
 
@@ -68,7 +66,7 @@ def request_news(
         key = RequestKey(wanted.plugin, wanted.uid, "dry_run")
         namespace, name = names.get(wanted.uid, ("", ""))
         found[key] = RequestNews(wanted.plugin, wanted.uid, namespace, name, "dry_run", "dry_run", wanted.reason)
-    is_same_minute = now_ns - before.minute_ns < _MINUTE_NS
+    is_same_minute = now_ns - before.minute_ns < MINUTE_NS
     minute_ns, count = (before.minute_ns, before.count) if is_same_minute else (now_ns, 0)
     fresh = sorted(key for key in found if key not in before.known)[: max(_MOST_A_MINUTE - count, 0)]
     kept = {key for key in before.known if key.plugin not in plugins or key in found}

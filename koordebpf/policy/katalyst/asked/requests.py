@@ -52,6 +52,11 @@ class Requests(msgspec.Struct, frozen=True):
     dry_run: tuple[Wanted, ...] = ()
     refused: tuple[Refused, ...] = ()
 
+    @property
+    def asked(self) -> Asked:
+        """What of it is carried out."""
+        return Asked(self.forced, self.soft)
+
 
 def gather(
     answers: Iterable[PluginAnswer],

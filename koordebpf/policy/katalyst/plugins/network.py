@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import EvictAsked
 from koordebpf.state.katalyst.measured import CnrZone
@@ -55,7 +55,7 @@ class NetworkPlugin(InnerPlugin[NetworkState, NetworkSettings]):
             return Looked(state=NetworkState())
         cnr = seen.measured.cnr
         if cnr is None:
-            return Looked(state=NetworkState(), lacks="there is no CustomNodeResource of this node")
+            return Looked(state=NetworkState(), lacks=NO_CNR)
         if not cnr.nics:
             return Looked(state=NetworkState(), lacks="the CustomNodeResource has no zone of a NIC")
         links = seen.measured.links if settings.judges_links else {}
@@ -83,10 +83,7 @@ def _illness(nic: CnrZone, links: Mapping[str, bool]) -> str | None:
 # Those to which the CNR gives some of its bandwidth, and those that were bound to it and request some.
 def _pods_of(nic: CnrZone, seen: Seen) -> Iterator[KatalystPod]:
     for each in seen.candidates:
-        pod = each.pod
-        allocated = nic.allocations.get(f"{pod.namespace}/{pod.name}/{pod.uid}", {})
-        is_bound = pod.terms.annotations.get(NIC_SELECTION_RESULT) == nic.name and pod.terms.katalyst_requests.get(
-            NET_BANDWIDTH
-        )
-        if allocated.get(NET_BANDWIDTH) or is_bound:
+        allocated, terms = nic.allocations.get(each.consumer, {}), each.pod.terms
+        is_bound = terms.annotations.get(NIC_SELECTION_RESULT) == nic.name
+        if allocated.get(NET_BANDWIDTH) or (is_bound and terms.katalyst_requests.get(NET_BANDWIDTH)):
             yield each

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.katalyst.answers import Met, Threshold, TopPods
@@ -58,7 +58,7 @@ class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
             return Looked(state=state)
         cnr = seen.measured.cnr
         if cnr is None:
-            return Looked(state=state, lacks="there is no CustomNodeResource of this node")
+            return Looked(state=state, lacks=NO_CNR)
         if not cnr.allocatable:
             return Looked(state=state, lacks="the CustomNodeResource has no allocatable resources")
         return Looked(state=state, threshold=_threshold(seen, cnr, settings))
@@ -78,28 +78,24 @@ RECLAIMED = ReclaimedPlugin()
 
 
 def _threshold(seen: Seen, cnr: Cnr, settings: ReclaimedSettings) -> Threshold | None:
-    asked = requested(each for each in seen.active if each.is_reclaimed)
-    found = over(asked, cnr.allocatable, settings)
-    if found is None:
-        return None
-    met, resource, limit = found
-    grace_s = settings.tolerance_ns // NS_PER_S
-    return Threshold(met, resource, limit, float(asked[resource]), "greater_than", grace_s)
+    asked = requested(each.pod.terms.katalyst_requests for each in seen.active if each.is_reclaimed)
+    return exceeded(asked, cnr.allocatable, settings)
 
 
-def requested(pods: Iterable[KatalystPod]) -> dict[str, int]:
+def requested(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return what pods request together, by resource."""
     sums: dict[str, int] = {}
-    for each in pods:
-        for resource, amount in each.pod.terms.katalyst_requests.items():
+    for each in requests:
+        for resource, amount in each.items():
             sums[resource] = sums.get(resource, 0) + amount
     return sums
 
 
-def over(
-    asked: Mapping[str, int], total: Mapping[str, int], settings: ReclaimedSettings
-) -> tuple[Met, str, float] | None:
-    """Return the first resource, by name, of which more is requested than its factor allows, hard thresholds first."""
+def exceeded(asked: Mapping[str, int], total: Mapping[str, int], settings: ReclaimedSettings) -> Threshold | None:
+    """Return a threshold for the first resource, by name, of which more is requested than its factor allows.
+
+    Hard thresholds come first. Its scope is the resource.
+    """
     hard = {RECLAIMED_CPU: settings.cpu_factor, RECLAIMED_MEMORY: settings.memory_factor}
     soft = {RECLAIMED_CPU: settings.soft_cpu_factor, RECLAIMED_MEMORY: settings.soft_memory_factor}
     factors: tuple[tuple[Met, Mapping[str, float | None]], ...] = (("hard", hard), ("soft", soft))
@@ -109,7 +105,8 @@ def over(
             if there is None or factor is None or (there <= 0 and resource in settings.skip_zero):
                 continue
             if asked[resource] > factor * there:
-                return met, resource, factor * there
+                grace_s = settings.tolerance_ns // NS_PER_S
+                return Threshold(met, resource, factor * there, float(asked[resource]), "greater_than", grace_s)
     return None
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
-from koordebpf.policy.katalyst.plugins.reclaimed import ReclaimedSettings, chosen_for, over
+from msgspec.structs import replace
+
+from koordebpf.policy.katalyst.plugin import NO_CNR, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugins.reclaimed import ReclaimedSettings, chosen_for, exceeded, requested
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.katalyst.answers import Threshold, TopPods
 from koordebpf.state.katalyst.measured import CnrZone
-from koordebpf.units import NS_PER_S
 
 NUMA_BIND_RESULT = "katalyst.kubewharf.io/numa_bind_result"  # of a pod: the name of its zone
 
@@ -60,7 +61,7 @@ RECLAIMED_NUMA = ReclaimedNumaPlugin()
 def _lacks(seen: Seen) -> str | None:
     cnr = seen.measured.cnr
     if cnr is None:
-        return "there is no CustomNodeResource of this node"
+        return NO_CNR
     if not cnr.numa:
         return "the CustomNodeResource has no zone of a NUMA node"
     empty = [zone.name for zone in cnr.numa if not zone.allocatable]
@@ -89,8 +90,7 @@ def _pods_of(zone: CnrZone, pods: Sequence[KatalystPod]) -> tuple[dict[str, Requ
     for each in pods:
         if not each.is_reclaimed:
             continue
-        pod = each.pod
-        allocated = zone.allocations.get(f"{pod.namespace}/{pod.name}/{pod.uid}")
+        pod, allocated = each.pod, zone.allocations.get(each.consumer)
         if allocated is not None:
             known[pod.uid] = allocated
         elif pod.terms.annotations.get(NUMA_BIND_RESULT) == zone.name:
@@ -101,14 +101,8 @@ def _pods_of(zone: CnrZone, pods: Sequence[KatalystPod]) -> tuple[dict[str, Requ
 def _exceeded(
     zone: CnrZone, counted: Mapping[str, Requests], may_go: Mapping[str, Requests], settings: ReclaimedSettings
 ) -> _Short | None:
-    asked: dict[str, int] = {}
-    for requests in counted.values():
-        for resource, amount in requests.items():
-            asked[resource] = asked.get(resource, 0) + amount
-    exceeded = over(asked, zone.allocatable, settings)
-    if exceeded is None:
+    found = exceeded(requested(counted.values()), zone.allocatable, settings)
+    if found is None:
         return None
-    met, resource, limit = exceeded
-    scope, grace_s = f"zone{zone.name}|{resource}", settings.tolerance_ns // NS_PER_S
-    threshold = Threshold(met, scope, limit, float(asked[resource]), "greater_than", grace_s)
-    return _Short(threshold, {uid: requests.get(resource, 0) for uid, requests in may_go.items()})
+    threshold = replace(found, scope=f"zone{zone.name}|{found.scope}")
+    return _Short(threshold, {uid: requests.get(found.scope, 0) for uid, requests in may_go.items()})
