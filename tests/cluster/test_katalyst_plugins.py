@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import pytest
 
-from koordebpf.collect.plugins.caller import TopRequest
 from koordebpf.state.katalyst.answers import TopPods
+from koordebpf.state.katalyst.records import TopAsk
 from tests.cluster.binaries import say_line
 from tests.cluster.katalyst_programs import katalyst_program
 from tests.contract.apiserver import until
@@ -177,7 +177,7 @@ def test_a_plugin_on_katalysts_skeleton_is_registered_driven_and_leaves(tmp_path
         threshold = outside.thresholds(pods)["example-disk-plugin"].threshold
         assert threshold is not None
         assert (threshold.met, threshold.scope, threshold.value) == ("hard", "disk", 101)
-        top = outside.top("example-disk-plugin", TopRequest("disk", 1, tuple(pods)), pods)
+        top = outside.top(TopAsk("example-disk-plugin", "disk", 1, tuple(pods)), pods)
         assert (top.top, top.problem) == (TopPods(("low",)), None)
         plugin.terminate()
         plugin.wait(patience(20))

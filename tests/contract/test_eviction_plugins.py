@@ -10,10 +10,10 @@ from apiserver import until
 from koordebpf.agent.katalyst.plugins import EvictionPlugins
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
-from koordebpf.policy.katalyst.state import RemoteCall, TopAsk
+from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
 from koordebpf.state.katalyst.measured import RemoteAnswers
-from koordebpf.state.katalyst.records import EvictionRecord, PastBucket
+from koordebpf.state.katalyst.records import EvictionRecord, PastBucket, TopAsk
 from tests.contract.eviction_plugin import Plugin
 from tests.support.ticked_node import UIDS, Node
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
-from koordebpf.state.katalyst.records import EvictionRecord, PastBucket
+from koordebpf.state.katalyst.records import EvictionRecord, PastBucket, TopAsk
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin, pod
 from tests.support.patience import patience
@@ -93,8 +93,8 @@ def test_all_that_a_plugin_says_arrives(called: Called, plugin: Callable[[str], 
         (EvictAsked("a", "because", is_forced=True, grace_s=0), EvictAsked("b", "softly")),
     )
     record = EvictionRecord("b", True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)
-    requests = {"one": TopRequest("disk", 1, ("b", "gone"), (record, EvictionRecord("gone")))}
-    top = called.answers(lambda number: called.caller.ask_tops(number, requests, PODS))["one"]
+    asks = [TopAsk("one", "disk", 1, ("b", "gone"), (record, EvictionRecord("gone")))]
+    top = called.answers(lambda number: called.caller.ask_tops(number, asks, PODS))["one"]
     assert top == PluginAnswer("one", top=TopPods(("b",)))
     (asked,) = one.asked["GetTopEvictionPods"]
     assert (asked.topN, asked.eviction_scope) == (1, "disk")
@@ -286,8 +286,8 @@ def test_a_negative_grace_period_arrives_as_it_is(called: Called, plugin: Callab
         "target_pods": list(request.active_pods), "deletion_options": {"grace_period_seconds": -1},
     }  # fmt: skip
     assert called.thresholds()["one"].evict == (EvictAsked("a", "r", grace_s=-5),)
-    requests = {"one": TopRequest("s", 1, ("a",))}
-    top = called.answers(lambda number: called.caller.ask_tops(number, requests, PODS))["one"]
+    asks = [TopAsk("one", "s", 1, ("a",))]
+    top = called.answers(lambda number: called.caller.ask_tops(number, asks, PODS))["one"]
     assert top.top == TopPods(("a",), -1)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.plugins.caller import TopRequest
 from koordebpf.state.katalyst.answers import TopPods
+from koordebpf.state.katalyst.records import TopAsk
 from tests.support.outside_plugins import OutsidePlugins
 from tests.support.patience import patience
 from tests.support.plugin_pods import plugin_pod
@@ -44,7 +44,7 @@ def test_the_python_plugin_is_driven_to_its_pod(
             if answer.threshold is not None:
                 assert (answer.threshold.met, answer.threshold.scope) == ("hard", "disk")
                 assert answer.threshold.value == 101
-                found = outside.top(NAME, TopRequest("disk", 1, tuple(PODS)), PODS)
+                found = outside.top(TopAsk(NAME, "disk", 1, tuple(PODS)), PODS)
                 assert (found.top, found.problem) == (TopPods(("low",)), None)
         finally:
             plugin.terminate()

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.caller import TopRequest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.slo.katalyst.access import AccessSettings
 from koordebpf.state.katalyst.answers import Condition, TopPods
+from koordebpf.state.katalyst.records import TopAsk
 from tests.contract.apiserver import until
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup
@@ -135,10 +135,10 @@ def test_below_the_watermark_reclaimed_pods_are_chosen_the_largest_first(node: N
             assert threshold.observed < threshold.value
             assert threshold.condition == Condition("MemoryPressure", "node", ("NoSchedule",))
             # THEN the one whose eviction frees most is chosen, and its bytes are those that were sent
-            top = agent.top(NAME, TopRequest("SystemMemory", 1, tuple(pods)), pods)
+            top = agent.top(TopAsk(NAME, "SystemMemory", 1, tuple(pods)), pods)
             assert (top.top, top.problem) == (TopPods((uids["large"],), 1), None)
             # AND while that one leaves, no other is
-            assert agent.top(NAME, TopRequest("SystemMemory", 1, tuple(pods)), pods).top == TopPods(())
+            assert agent.top(TopAsk(NAME, "SystemMemory", 1, tuple(pods)), pods).top == TopPods(())
             served.said("scope SystemMemory: chosen of 3 pods: team/")
     finally:
         for each in holders:
@@ -157,7 +157,7 @@ def test_only_pods_that_are_asked_about_are_chosen(node: NodeCgroup, tmp_path: P
         with Served(node, tmp_path) as served, outside(served) as agent:
             agent.has(NAME)
             assert agent.thresholds(pods)[NAME].threshold is not None
-            top = agent.top(NAME, TopRequest("SystemMemory", 0, (uids["small"],)), pods)
+            top = agent.top(TopAsk(NAME, "SystemMemory", 0, (uids["small"],)), pods)
             assert top.top == TopPods((uids["small"],), 1)
     finally:
         holder.stop()
@@ -231,7 +231,7 @@ def test_hostile_clients_and_pods_keep_no_agent_from_its_answers(node: NodeCgrou
                         clients[-1].sendall(said)
             answer = agent.thresholds(pods)[NAME]
             assert answer.threshold is not None, (answer, served.log)
-            top = agent.top(NAME, TopRequest("SystemMemory", 1, tuple(pods)), pods)
+            top = agent.top(TopAsk(NAME, "SystemMemory", 1, tuple(pods)), pods)
             assert top.top == TopPods((uid,), 1), (top, served.log)
             assert "\x1b" not in served.log
             assert served.process.poll() is None

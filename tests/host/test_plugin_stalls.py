@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.plugins.caller import TopRequest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.katalyst.answers import Condition, TopPods
+from koordebpf.state.katalyst.records import TopAsk
 from tests.conftest import OTHER_MACHINE
 from tests.host.test_plugin_serve import NAME, Served, outside
 from tests.host.test_stall_net import LITTLE_PERCENT, NODE_MIB, SECONDS, Thrashing
@@ -56,7 +56,7 @@ def test_a_pod_that_stands_still_for_memory_meets_a_threshold_and_the_reclaimed_
         assert threshold.observed > threshold.value == LITTLE_PERCENT
         assert threshold.condition == Condition("MemoryPressure", "node", ("NoSchedule",))
         assert time.monotonic() - began_s >= SECONDS
-        top = agent.top(NAME, TopRequest("MemoryStall", 1, tuple(pods)), pods)
+        top = agent.top(TopAsk(NAME, "MemoryStall", 1, tuple(pods)), pods)
         assert top.top == TopPods((uids["reader"],), 1)
         # AND the window starts again: what that brings is seen first
         assert agent.thresholds(pods)[NAME].threshold is None

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.records import TopAsk
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 
@@ -45,12 +46,12 @@ class OutsidePlugins:
         self.caller.ask_thresholds(self._number, pods)
         return self._answers()
 
-    def top(self, name: str, request: TopRequest, pods: Mapping[str, bytes]) -> PluginAnswer:
+    def top(self, ask: TopAsk, pods: Mapping[str, bytes]) -> PluginAnswer:
         """Return which pods one of them chooses."""
         self._number += 1
         self.woken.clear()
-        self.caller.ask_tops(self._number, {name: request}, pods)
-        return self._answers()[name]
+        self.caller.ask_tops(self._number, [ask], pods)
+        return self._answers()[ask.plugin]
 
     def _answers(self) -> dict[str, PluginAnswer]:
         assert self.woken.wait(patience(20))

@@ -10,7 +10,7 @@ from pathlib import Path
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.caller import PluginCaller, TopRequest
+from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.inner import INNER
@@ -77,10 +77,7 @@ class EvictionPlugins:
         if call.asks is None:
             self._caller.ask_thresholds(call.number, messages)
         else:
-            asks = {
-                each.plugin: TopRequest(each.scope, each.top_n, each.candidates, each.records) for each in call.asks
-            }
-            self._caller.ask_tops(call.number, asks, messages)
+            self._caller.ask_tops(call.number, call.asks, messages)
 
     def close(self) -> None:
         """Call and register no plugin any more."""

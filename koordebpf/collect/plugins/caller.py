@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -23,7 +23,7 @@ from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_SERVICE
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import RemoteAnswers
-from koordebpf.state.katalyst.records import EvictionRecord
+from koordebpf.state.katalyst.records import EvictionRecord, TopAsk
 
 _DEADLINE_S = 0.8  # Why: a round with a plugin that hangs is to end within a second
 _CLOSE_S = 1.0
@@ -31,15 +31,6 @@ _CLOSE_S = 1.0
 log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
-
-
-class TopRequest(msgspec.Struct, frozen=True):
-    """What one plugin is asked for: so many pods, for a scope, out of these, by UID, and what is known of them."""
-
-    scope: str
-    top_n: int
-    candidates: tuple[str, ...]
-    records: tuple[EvictionRecord, ...] = ()
 
 
 class PluginCaller:
@@ -79,21 +70,20 @@ class PluginCaller:
         }
         self._begin(number, asked)
 
-    def ask_tops(self, number: int, requests: Mapping[str, TopRequest], pods: Mapping[str, bytes]) -> None:
-        """Begin a call of some plugins, by name: GetTopEvictionPods. One that is registered no more does not answer."""
+    def ask_tops(self, number: int, asks: Iterable[TopAsk], pods: Mapping[str, bytes]) -> None:
+        """Begin a call of some plugins: GetTopEvictionPods. One that is registered no more does not answer."""
 
-        def asking(request: TopRequest) -> Ask:
-            of = [pods[uid] for uid in request.candidates if uid in pods]
+        def asking(ask: TopAsk) -> Ask:
             given = {
-                "active_pods": of,
-                "topN": request.top_n,
-                "eviction_scope": request.scope,
-                "candidate_eviction_records": list(map(_written, request.records)),
+                "active_pods": [pods[uid] for uid in ask.candidates if uid in pods],
+                "topN": ask.top_n,
+                "eviction_scope": ask.scope,
+                "candidate_eviction_records": list(map(_written, ask.records)),
             }
             message = encode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", given)
             return lambda endpoint, ends_s: endpoint.top_pods(message, ends_s)
 
-        self._begin(number, {name: asking(each) for name, each in requests.items()})
+        self._begin(number, {each.plugin: asking(each) for each in asks})
 
     def take(self) -> RemoteAnswers | None:
         """Return the answers of the last call, once; None: it is open, or there is none."""

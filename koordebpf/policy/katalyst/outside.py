@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from koordebpf.policy.katalyst.clocks import is_actionable, met_since
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.state import RemoteCall, RemoteRound, TopAsk
+from koordebpf.policy.katalyst.state import RemoteCall, RemoteRound
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
+from koordebpf.state.katalyst.records import TopAsk
 from koordebpf.units import NS_PER_S
 
 _GIVEN_UP_NS = 3 * NS_PER_S  # Why: three times what the agent waits for answers

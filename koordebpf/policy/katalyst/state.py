@@ -11,7 +11,7 @@ from koordebpf.policy.katalyst.asked.past import Past
 from koordebpf.policy.katalyst.asked.requests import Asked, Wanted
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince
 from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.records import EvictionRecord
+from koordebpf.state.katalyst.records import TopAsk
 
 
 class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -24,16 +24,6 @@ class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     began_ns: int | None = None  # None: no call is open
     clocks: Mapping[str, MetSince] = {}
     answers: tuple[PluginAnswer, ...] = ()  # of the call for thresholds, while the one for pods is open
-
-
-class TopAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID, with their records."""
-
-    plugin: str
-    scope: str
-    top_n: int
-    candidates: tuple[str, ...]
-    records: tuple[EvictionRecord, ...] = ()
 
 
 class RemoteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""What a plugin gets of a candidate before it chooses: its PodDisruptionBudget and past evictions. Values only.
+"""What a plugin is asked for pods with, and the records of candidates: budgets and past evictions. Values only.
 
 Source: katalyst-api pkg/protocol/evictionplugin/v1alpha1/api.proto, EvictionRecord.
 """
@@ -29,3 +29,13 @@ class EvictionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
+
+
+class TopAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID, with their records."""
+
+    plugin: str
+    scope: str
+    top_n: int
+    candidates: tuple[str, ...]
+    records: tuple[EvictionRecord, ...] = ()
