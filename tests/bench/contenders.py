@@ -95,10 +95,14 @@ class Koordebpf(Contender):
 
     def open(self) -> None:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        manifest = self.node.cgroup.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
-        self.agent = self._stack.enter_context(AgentProcess(self.node.cgroup, manifest, audit=folder / "audit.jsonl"))
+        self.agent = self._stack.enter_context(self.start(folder))
         self._bursts = 0
         self.steps: dict[str, list[float]] = {"crossed → seen": [], "seen → decided": [], "decided → sent": []}
+
+    def start(self, folder: Path) -> AgentProcess:
+        """Start the agent, with its files in a folder."""
+        manifest = self.node.cgroup.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
+        return AgentProcess(self.node.cgroup, manifest, audit=folder / "audit.jsonl")
 
     def burst(self, rate_mib_s: int, *, huge: bool) -> Hog:
         mark = self.node.usage_at(self.node.threshold_bytes(THRESHOLD_PERCENT))

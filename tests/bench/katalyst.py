@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from pathlib import Path
@@ -28,33 +27,26 @@ from koordebpf.units import GIB, MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT, Koordebpf
 from tests.bench.figure import at_most, figure
 from tests.bench.nodes import full_node
-from tests.bench.reaction import RATES_MIB_S
+from tests.bench.reaction import RATES_MIB_S, series, warm
 from tests.bench.report import Report
 from tests.bench.steady import cpu_s, rollup_mib
 from tests.bench.timing import times_ms
 from tests.support.agent_process import AgentProcess
-from tests.support.loads.workloads import Hog
 from tests.support.values.builders import frame, pod
 
 PODS = 110
-_HUGE_FROM_MIB_S = 4096
 _TURNS = 3
 
 
 class _Katalyst(Koordebpf):
     name = "koordebpf, system-memory-pressure-eviction-plugin"
 
-    def open(self) -> None:
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        limit = self.node.cgroup.limit_bytes
+    def start(self, folder: Path) -> AgentProcess:
+        """Start the agent with a watermark, and no threshold of Koordinator's in reach."""
         config = folder / "config.yaml"
-        config.write_text(_config(limit - self.node.threshold_bytes(THRESHOLD_PERCENT)))
+        config.write_text(_config(self.node.cgroup.limit_bytes - self.node.threshold_bytes(THRESHOLD_PERCENT)))
         manifest = self.node.cgroup.write_manifest(folder / "pods.json", 90, 85)
-        self.agent = self._stack.enter_context(
-            AgentProcess(self.node.cgroup, manifest, "--config", str(config), audit=folder / "audit.jsonl")
-        )
-        self._bursts = 0
-        self.steps = {"crossed → seen": [], "seen → decided": [], "decided → sent": []}
+        return AgentProcess(self.node.cgroup, manifest, "--config", str(config), audit=folder / "audit.jsonl")
 
 
 def _config(free_bytes: int) -> str:
@@ -82,20 +74,10 @@ def _reaction(report: Report) -> None:
     every: list[float] = []
     with full_node() as node:
         node.cgroup.pods[0]["metadata"].setdefault("annotations", {})[QOS_LEVEL] = "reclaimed_cores"
-        # Memory that a virtual machine has not touched for a while is slow at first: the host has to find it.
-        Hog(node.ballast, node.cgroup.limit_bytes // 2 >> 20, huge=True, hold_s=0).story()
+        warm(node)
         with _Katalyst(node) as contender:
             for rate in RATES_MIB_S:
-                for _ in range(n):
-                    contender.settle()
-                    time.sleep(random.random() * 0.5)
-                    hog = contender.burst(rate, huge=rate >= _HUGE_FROM_MIB_S)
-                    try:
-                        story = hog.story()
-                        seen_ns, sent_ns = contender.decided(story)
-                    finally:
-                        hog.stop()
-                    every.append((sent_ns - story.get("mark", seen_ns)) / 1e6)
+                every += series(report, contender, rate, n)
             method = contender.method
             report.add(
                 figure("watermark crossed → kill, 0.5 to 4 GiB/s", "ms", every, method, reach_p50=10, reach_p99=50)

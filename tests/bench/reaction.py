@@ -7,7 +7,7 @@ import time
 
 from tests.bench.contenders import BareLoop, Contender, Earlyoom, Koordebpf, Nohang
 from tests.bench.figure import figure, percentile
-from tests.bench.nodes import full_node
+from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.support.loads.workloads import Hog
 
@@ -19,8 +19,7 @@ _NS_PER_MS = 1_000_000
 def reaction(report: Report) -> None:
     """Burst at each rate against the agent (n ≥ 30), then against the others (n = 15)."""
     with full_node() as node:
-        # Memory that a virtual machine has not touched for a while is slow at first: the host has to find it.
-        Hog(node.ballast, node.cgroup.limit_bytes // 2 >> 20, huge=True, hold_s=0).story()
+        warm(node)
         for kind in (Koordebpf, BareLoop, Earlyoom, Nohang):
             is_ours = kind is Koordebpf
             n = (5 if report.quick else 30) if is_ours else (3 if report.quick else 15)
@@ -29,13 +28,13 @@ def reaction(report: Report) -> None:
                 if is_ours:
                     with Koordebpf(node) as contender:
                         for rate in RATES_MIB_S:
-                            every += _series(report, contender, rate, n)
+                            every += series(report, contender, rate, n)
                         for step, samples in contender.steps.items():
                             report.add(figure(f"  of it {step}", "ms", samples, "from the audit lines"))
                 else:
                     for rate in RATES_MIB_S:
                         with kind(node) as contender:  # a fresh threshold for each rate
-                            every += _series(report, contender, rate, n)
+                            every += series(report, contender, rate, n)
             except CannotMeasure as error:
                 report.cannot(str(error))
             if every:
@@ -51,7 +50,16 @@ def reaction(report: Report) -> None:
                 )
 
 
-def _series(report: Report, contender: Contender, rate: int, n: int) -> list[float]:
+def warm(node: FullNode) -> None:
+    """Touch memory: what a virtual machine has not touched for a while is slow at first, as the host has to find it."""
+    Hog(node.ballast, node.cgroup.limit_bytes // 2 >> 20, huge=True, hold_s=0).story()
+
+
+def series(report: Report, contender: Contender, rate: int, n: int) -> list[float]:
+    """Burst so often at one rate; return how long each decision took, in milliseconds.
+
+    Raises:  CannotMeasure: most hogs ate all they may.
+    """
     latencies: list[float] = []
     reached: list[float] = []
     missed = 0

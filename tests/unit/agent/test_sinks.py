@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -52,6 +51,7 @@ from koordebpf.store.sink import (
 )
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
+from tests.support.taken_events import TakenEvents
 from tests.support.values.builders import frame, plan_of, pod
 from tests.support.values.cpu_nodes import node
 
@@ -60,31 +60,6 @@ RECORDED = frame([pod("hog", anon=300), pod("calm", anon=10)], used=900)
 HOG = "uid-spark-hog"
 QUALITY = SignalQuality("co-re", "timed", "traced", "one pass", "backend co-re: each stall is timed")
 FULL = CpuWindow(60 * NS_PER_S, 60 * NS_PER_S, node_used_millicpu=90_000)
-
-
-class Taken:
-    """An API server that takes every Event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-
-    def create_event(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        *,
-        reason: str,
-        message: str,
-        at: datetime,
-        timeout_s: float,
-        kind: str = "Warning",
-        action: str | None = None,
-    ) -> None:
-        self.events.append((reason, message))
-
-    def close(self) -> None:
-        """Nothing waits here."""
 
 
 class SteppedWall(SystemClock):
@@ -100,7 +75,7 @@ class Agent:
     """Every sink, with its files in `folder`, and what the agent publishes of one plan."""
 
     def __init__(self, folder: Path) -> None:
-        self.api, self.metrics, self.path = Taken(), AgentMetrics(), folder / "audit.jsonl"
+        self.api, self.metrics, self.path = TakenEvents(), AgentMetrics(), folder / "audit.jsonl"
         self.audit = AuditLog(self.path)
         self.in_flight = InFlight(folder / "in-flight.jsonl")
         self.events = EventPoster(self.api)
@@ -175,8 +150,8 @@ def test_an_eviction_that_is_refused_twenty_times_is_one_event(agent: Agent) -> 
     agent.publish(MemoryReleased(PendingRelease(HOG, decided_ns, 1), decided_ns + 1))
     agent.end_tick()
     agent.close()
-    assert [reason for reason, _ in agent.api.events] == ["evictPodFail", "evictPodSuccess"]
-    assert agent.api.events[1][1] == (
+    assert [reason for reason, *_ in agent.api.events] == ["evictPodFail", "evictPodSuccess"]
+    assert agent.api.events[1][2] == (
         "evict Pod:spark/hog, reason: evicted, message: trigger by koordlet feature BEMemoryEvict, kill pod: hog"
     )
     # Every answer is counted and stands in the audit.
@@ -189,7 +164,7 @@ def test_another_pod_and_another_outcome_are_news(agent: Agent) -> None:
     for result in (Result.REFUSED, Result.FAILED, Result.REFUSED, Result.FAILED):
         agent.answer(result, agent.carry_out(plan_of(RECORDED)))
     agent.close()
-    assert [reason for reason, _ in agent.api.events] == ["evictPodFail", "evictPodFail"]
+    assert [reason for reason, *_ in agent.api.events] == ["evictPodFail", "evictPodFail"]
 
 
 def test_nothing_is_left_in_flight_once_it_is_reported(agent: Agent, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
 import pytest
 
@@ -16,40 +15,16 @@ from koordebpf.state.view import PendingRelease
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, NoticeEnded, PlanDecided, ReleaseOverdue
 from tests.scenarios.test_katalyst import Node, forced, kpod
+from tests.support.taken_events import TakenEvents
 
 WHY = "reason: plugin p asks for it: because; forced"
-
-
-class Taken:
-    """An API server that takes every Event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str, str | None]] = []
-
-    def create_event(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        *,
-        reason: str,
-        message: str,
-        at: datetime,
-        timeout_s: float,
-        kind: str = "Warning",
-        action: str | None = None,
-    ) -> None:
-        self.events.append((reason, kind, message, action))
-
-    def close(self) -> None:
-        """Nothing waits here."""
 
 
 class Agent:
     """The sinks that matter, and a plan whose victim a plugin asks for."""
 
     def __init__(self) -> None:
-        self.api, plans = Taken(), OpenPlans("n1", dry_run=False)
+        self.api, plans = TakenEvents(), OpenPlans("n1", dry_run=False)
         self.sinks = (plans, EventSink(EventPoster(self.api), plans, SystemClock()))
         plan = Node([kpod("batch")]).answer(forced("p", "batch")).plan
         self.publish(PlanDecided(plan, (outcome("api", Result.SENT),), None, 1, 0.0))
