@@ -18,9 +18,9 @@ from koordebpf.kube.plugins.messages import (
     NODE_CONDITION,
     NOT_MET,
     PLUGIN_MESSAGES,
-    POD_MESSAGES,
     SOFT_MET,
 )
+from koordebpf.kube.plugins.pods import uid_of
 from koordebpf.state.katalyst.answers import (
     Condition,
     ConditionKind,
@@ -125,10 +125,9 @@ def _uids(pods: Sequence[bytes]) -> tuple[str, ...]:
 
 
 def _uid(pod: bytes) -> str:
-    metadata = decode(POD_MESSAGES, "Pod", pod)["metadata"]
-    if metadata is None or not metadata["uid"]:
+    if not (uid := uid_of(pod)):
         raise DecodeError("a pod without a metadata.uid")
-    return _text(metadata["uid"])
+    return _text(uid)
 
 
 def _text(text: str) -> str:
