@@ -112,7 +112,11 @@ class TestOpenBelow:
             open_below(tmp_path, Path("/no/such"))
 
     def test_the_machines_root_is_one_too(self) -> None:
-        os.close(open_below(Path("/"), Path("/usr")))
+        fd = open_below(Path("/"), Path("/usr"))
+        try:
+            assert os.path.samestat(os.fstat(fd), Path("/usr").stat())
+        finally:
+            os.close(fd)
 
 
 class TestNodeFiles:
