@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError as LibraryDecodeError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.errors import DecodeError
@@ -53,6 +53,7 @@ _TREE = st.fixed_dictionaries(
 
 
 @given(_TREE)
+@example({"share": -0.0})
 def test_what_is_written_is_read_by_the_library(tree: dict[str, Any]) -> None:
     assert CLASSES["Tree"].FromString(encode(MESSAGES, "Tree", tree)) == CLASSES["Tree"](**tree)
 

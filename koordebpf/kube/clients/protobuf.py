@@ -8,6 +8,7 @@ Source: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -38,7 +39,7 @@ def encode(messages: Messages, name: str, value: Mapping[str, Any]) -> bytes:
         if kind.startswith("*"):
             for one in given or ():
                 _encode_field(messages, out, number, kind[1:], one)
-        elif given or (given is not None and (kind in messages or kind.startswith("?"))):
+        elif given or (given is not None and (kind in messages or kind.startswith("?") or _is_negative_zero(given))):
             _encode_field(messages, out, number, kind.removeprefix("?"), given)
     return bytes(out)
 
@@ -76,6 +77,11 @@ def _encode_field(messages: Messages, out: bytearray, number: int, kind: str, va
         return
     content = value.encode() if kind == "string" else value if kind == "bytes" else encode(messages, kind, value)
     out += _as_varint(number << 3 | _BYTES) + _as_varint(len(content)) + content
+
+
+# It equals 0, and its bytes are others.
+def _is_negative_zero(value: Any) -> bool:
+    return isinstance(value, float) and math.copysign(1, value) < 0
 
 
 def _default(kind: str) -> Any:
