@@ -13,6 +13,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.kube.sources.base import Source
 from koordebpf.state.pods.exemptions import asked_labels
+from koordebpf.state.series.node import NodeSeries, node_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,14 @@ class Measuring:
         collector: measures memory.
         known: the pods and the NodeSLO in force.
         history: stalls, the ledger of who caused them, forecasts.
+        series: what collectors measured over time.
     """
 
     watch: NodeWatch
     collector: MemoryCollector
     known: Known
     history: NodeHistory
+    series: NodeSeries
 
     @classmethod
     def of(cls, config: AgentConfig, watch: NodeWatch, collector: MemoryCollector) -> Measuring:
@@ -39,7 +42,7 @@ class Measuring:
         exemptions = config.eviction.exemptions
         max_age_ns = None if asked_labels(exemptions) is None else config.guards.pods_max_age_ns
         known = Known(strict=config.compat == "strict", labels_max_age_ns=max_age_ns)
-        return cls(watch, collector, known, NodeHistory(watch, collector, exemptions))
+        return cls(watch, collector, known, NodeHistory(watch, collector, exemptions), node_series())
 
 
 def open_measuring(config: AgentConfig, scope: NodeScope, source: Source, stack: contextlib.ExitStack) -> Measuring:

@@ -16,12 +16,15 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
-from koordebpf.agent.katalyst.open import needs_cnr, open_katalyst, open_katalyst_sink
+from koordebpf.agent.katalyst.open import open_katalyst, open_katalyst_sink
 from koordebpf.agent.killers import open_killers
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
+from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
@@ -34,7 +37,6 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.victims import may_be_victim
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collector import NodeParts, Schedule
@@ -49,16 +51,12 @@ from koordebpf.kernel.host.protection import lock_memory, open_all_files, set_oo
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
-from koordebpf.kube.sources.base import Source
-from koordebpf.kube.sources.file import FileSource
-from koordebpf.kube.sources.merged import MergedSource
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
@@ -78,7 +76,6 @@ _FAILED_PAUSE_S = 0.1
 # Why 10 ms: a tick for each record took 10 % of a core at 1,300 records a second. How often a node that is close to its
 # threshold is looked at does not depend on it.
 _RING_REST_NS = 10 * NS_PER_MS
-_SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def run_agent(config: AgentConfig) -> None:
@@ -93,7 +90,7 @@ def run_agent(config: AgentConfig) -> None:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
         acting = acquire_node_lock(config, scope, stack)
-        source = stack.enter_context(contextlib.closing(_open_source(config)))
+        source = stack.enter_context(contextlib.closing(open_source(config)))
         kept_list = open_kept_list(config, acting and acting.folder, stack)
         if kept_list is not None:
             source = KeptSource(source, kept_list)
@@ -129,9 +126,8 @@ def _run(
         actions = open_actions(config, stack)
         kubelet, root_file = measuring.watch.index.kubelet, acting.folder / "cgroup-root" if acting else None
         kept_root = KeptRoot(kubelet, root_file, _own_pod_uid())
-        agent, sinks, executor, schedule = _open_agent(
-            config, scope, loop, measuring, acting, actions, kept_list, stack
-        )
+        agent, sinks, executor = _open_agent(config, scope, loop, measuring, acting, actions, kept_list, stack)
+        schedule = _open_schedule(config, measuring, loop, stack, acts=acting is not None)
         _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), config.source, mode)
@@ -154,7 +150,7 @@ def _open_agent(
     actions: KubeActions | None,
     kept_list: KeptList | None,
     stack: contextlib.ExitStack,
-) -> tuple[Agent, Sinks, Actuator, Schedule]:
+) -> tuple[Agent, Sinks, Actuator]:
     folder = acting.folder if acting else None
     watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
@@ -172,8 +168,7 @@ def _open_agent(
     metrics = _open_metrics(config)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
-    suppression = Suppression(scope, watch.index, config.suppress, writer, folder, config.wake.burst_window_ns)
-    stack.callback(suppression.close)
+    suppression = _open_suppression(config, scope, measuring, writer, folder, stack)
     ladder = open_ladder(
         config,
         scope,
@@ -204,7 +199,28 @@ def _open_agent(
     )
     agent = Agent(config, parts)
     stack.callback(_finish, executors, agent)
-    return agent, sinks, executor, open_schedule(NodeParts(watch, loop), suppression.series, stack)
+    return agent, sinks, executor
+
+
+def _open_suppression(
+    config: AgentConfig,
+    scope: NodeScope,
+    measuring: Measuring,
+    writer: CgroupWriter,
+    folder: Path | None,
+    stack: contextlib.ExitStack,
+) -> Suppression:
+    index, series = measuring.watch.index, measuring.series
+    suppression = Suppression(scope, index, config.suppress, writer, series, folder, config.wake.burst_window_ns)
+    stack.callback(suppression.close)
+    return suppression
+
+
+def _open_schedule(
+    config: AgentConfig, measuring: Measuring, loop: Loop, stack: contextlib.ExitStack, *, acts: bool
+) -> Schedule:
+    jobs = open_jobs(ColocationParts(config=config, measuring=measuring, loop=loop, acts=acts), stack)
+    return open_schedule(NodeParts(measuring.watch, loop), measuring.series, stack, jobs)
 
 
 def _own_pod_uid() -> str | None:
@@ -318,43 +334,6 @@ def _loop(
             if problem := lock_memory():
                 log.warning("%s", problem)
         loop.wait(due_ns)
-
-
-# urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.
-def _open_source(config: AgentConfig) -> Source:
-    if config.source == "file":
-        if not config.files:
-            raise ConfigError("--pods", None, "source file needs at least one file with pods and a NodeSLO")
-        if config.executor == "api":
-            raise ConfigError("--executor", "api", "needs --source api or kubelet: files know no API server")
-        return FileSource(config.files)
-    if not config.node_name:
-        raise ConfigError("--node-name", None, f"source {config.source} needs this node's name")
-    if config.source == "api":
-        from koordebpf.kube.http.transport import open_cluster
-        from koordebpf.kube.sources.api import ApiSource
-
-        return ApiSource(
-            open_cluster(config.kubeconfig),
-            config.node_name,
-            may_be_evicted=may_be_victim(config),
-            namespace_labels=asked_labels(config.eviction.exemptions),
-            with_cnr=needs_cnr(config),
-        )
-    from koordebpf.kube.http.transport import open_kubelet
-    from koordebpf.kube.sources.kubelet import KubeletSource
-
-    if not config.kubelet_url:
-        raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
-    if not config.files:
-        raise ConfigError("--pods", None, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only")
-    transport = open_kubelet(
-        config.kubelet_url,
-        config.kubelet_token_file or _SERVICE_ACCOUNT_TOKEN,
-        config.kubelet_ca_file,
-        insecure=config.kubelet_insecure,
-    )
-    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
 
 
 def _watch_pressure(scope: NodeScope, loop: Loop, stack: contextlib.ExitStack) -> None:

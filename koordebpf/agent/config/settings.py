@@ -17,7 +17,7 @@ from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
-from koordebpf.policy.strategies import FEATURE_GATES, OWN_GATES, StrategySettings
+from koordebpf.policy.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
@@ -75,8 +75,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `enforce`         act. Why false: an agent that was only tried out must not evict.
     `feature_gates`   the feature gate of Koordinator; StallEvict is koordebpf's own. Why: BEMemoryEvict and
                       BECPUSuppress are on, because the NodeSLO and --enforce have to allow it too and a third switch
-                      would only hide what would have been done; others are off, as in koordlet. Under compat: strict
-                      all are as in koordlet.
+                      would only hide what would have been done; others are off, as in koordlet, and so is what koordlet
+                      may do on the same node. Under compat: strict the strategies' are as in koordlet.
     `compat`          strict restores Koordinator's own choices where that is safe, see deploy/koordinator.md. Why none:
                       each of them is one that its users complain of.
     `listen`          HOST:PORT of /metrics, empty for none; it answers /healthz and /readyz too, as far as its clients
@@ -152,7 +152,7 @@ def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     """Return the defaults that go with this source and this compatibility."""
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
     if compat == "strict":
-        gates = {name: {**feature_gates.KOORDLET_GATES, **OWN_GATES}[name] for name in gates}
+        gates = {name: {**feature_gates.KOORDLET_GATES, **OWN_GATES, **JOB_GATES}[name] for name in gates}
         eviction = EvictSettings(
             strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
         )
@@ -194,7 +194,8 @@ def _check(config: AgentConfig) -> None:
     ):
         if is_on and eviction.strict_compat:
             raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
-    if eviction.strict_compat and (on := [name for name in OWN_GATES if config.feature_gates.get(name)]):
+    on = [name for name in OWN_GATES if name not in JOB_GATES and config.feature_gates.get(name)]
+    if eviction.strict_compat and on:
         rule = "must be false with compat: strict: Koordinator has no such feature"
         raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)

@@ -29,7 +29,7 @@ from koordebpf.report.log.problems import ProblemLog
 from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
 from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.node import NodeSeries
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
@@ -55,6 +55,7 @@ class Suppression:
         index: CgroupIndex,
         settings: SuppressSettings,
         writer: CgroupWriter,
+        series: NodeSeries,
         folder: Path | None,
         burst_window_ns: int | None = None,
     ) -> None:
@@ -66,7 +67,7 @@ class Suppression:
         self._collector = CpuCollector(
             find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns, kubelet=self._kubelet.read
         )
-        self.series = node_series()  # of the whole node: other collectors write theirs too
+        self._series = series
         self._writer = writer
         kept, now_s = _read(self._kept), time.time()
         self._last = KeptSuppression(adopted(kept, now_s, settings.keep_s), now_s)  # as if this agent ended now
@@ -106,7 +107,7 @@ class Suppression:
         try:
             return self._collector.collect(
                 now_ns,
-                self.series,
+                self._series,
                 be_request_millicpu=None if view is None else be_request_millicpu(view.pods),
                 evict_window_ns=cpu_window_s(known.strategy) * NS_PER_S,
                 each_pod=each_pod,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from koordebpf.state.cpu.measured import CpuWindow
-from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries, SeriesKey
+from koordebpf.state.series.kinds import SeriesKey
+from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries
 
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known
 _NODE_USED = ("cpu_used_millicpu", NODE)

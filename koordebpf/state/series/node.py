@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -9,7 +10,6 @@ NODE = ""  # the entity of the node itself; no pod has an empty uid
 EVERY_NS = NS_PER_S  # koordlet's interval of collecting
 LONGEST_NS = 600 * NS_PER_S  # Why: what took longer is no reaction
 
-SeriesKey = tuple[str, str]  # metric, and the entity that it is of
 NodeSeries = SeriesStore[SeriesKey]
 
 

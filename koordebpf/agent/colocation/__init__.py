@@ -1,0 +1,1 @@
+"""What colocation needs of a node beside eviction and suppression: usage series, prediction and reports."""

@@ -1,0 +1,43 @@
+"""Work beside the ticks, each at its own period: one module a job, and one line in `JOBS`.
+
+A job is a `Collector`: `collect` runs in the loop's thread and must return within a millisecond. What asks the API
+server has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.measuring import Measuring
+from koordebpf.collect.collector import Collector
+from koordebpf.kernel.io.loop import Loop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColocationParts:
+    """What a job is opened with.
+
+    Args:
+        config: the agent's.
+        measuring: the node, the cluster as it is known, and the series.
+        loop: a job may watch an fd, or wake it from another thread.
+        acts: this agent acts on the node, and no other does: it may write to the API server.
+    """
+
+    config: AgentConfig
+    measuring: Measuring
+    loop: Loop
+    acts: bool
+
+
+# Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
+# read what was measured.
+JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = ()
+
+
+def open_jobs(parts: ColocationParts, stack: contextlib.ExitStack) -> list[Collector]:
+    """Open those whose feature gates are on."""
+    return [job for each in JOBS if (job := each(parts, stack)) is not None]

@@ -1,0 +1,57 @@
+"""Opens the source of pods, Node and NodeSLO that is configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.katalyst.open import needs_cnr
+from koordebpf.agent.victims import may_be_victim
+from koordebpf.errors import ConfigError
+from koordebpf.kube.sources.base import Source
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.kube.sources.merged import MergedSource
+from koordebpf.state.pods.exemptions import asked_labels
+
+_SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+# urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.
+def open_source(config: AgentConfig) -> Source:
+    """Return where pods, Node and NodeSLO come from; it is not started.
+
+    Raises:  ConfigError: a setting that this source needs is missing.
+    """
+    if config.source == "file":
+        if not config.files:
+            raise ConfigError("--pods", None, "source file needs at least one file with pods and a NodeSLO")
+        if config.executor == "api":
+            raise ConfigError("--executor", "api", "needs --source api or kubelet: files know no API server")
+        return FileSource(config.files)
+    if not config.node_name:
+        raise ConfigError("--node-name", None, f"source {config.source} needs this node's name")
+    if config.source == "api":
+        from koordebpf.kube.http.transport import open_cluster
+        from koordebpf.kube.sources.api import ApiSource
+
+        return ApiSource(
+            open_cluster(config.kubeconfig),
+            config.node_name,
+            may_be_evicted=may_be_victim(config),
+            namespace_labels=asked_labels(config.eviction.exemptions),
+            with_cnr=needs_cnr(config),
+        )
+    from koordebpf.kube.http.transport import open_kubelet
+    from koordebpf.kube.sources.kubelet import KubeletSource
+
+    if not config.kubelet_url:
+        raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
+    if not config.files:
+        raise ConfigError("--pods", None, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only")
+    transport = open_kubelet(
+        config.kubelet_url,
+        config.kubelet_token_file or _SERVICE_ACCOUNT_TOKEN,
+        config.kubelet_ca_file,
+        insecure=config.kubelet_insecure,
+    )
+    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
