@@ -168,7 +168,7 @@ def _open_agent(
     metrics = _open_metrics(config)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
-    suppression = _open_suppression(config, scope, measuring, writer, folder, stack)
+    suppression = _open_suppression(config, measuring, writer, folder, stack)
     ladder = open_ladder(
         config,
         scope,
@@ -204,14 +204,13 @@ def _open_agent(
 
 def _open_suppression(
     config: AgentConfig,
-    scope: NodeScope,
     measuring: Measuring,
     writer: CgroupWriter,
     folder: Path | None,
     stack: contextlib.ExitStack,
 ) -> Suppression:
-    index, series = measuring.watch.index, measuring.series
-    suppression = Suppression(scope, index, config.suppress, writer, series, folder, config.wake.burst_window_ns)
+    window_ns = config.wake.burst_window_ns
+    suppression = Suppression(measuring.watch, config.suppress, writer, measuring.series, folder, window_ns)
     stack.callback(suppression.close)
     return suppression
 

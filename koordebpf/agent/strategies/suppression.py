@@ -13,11 +13,10 @@ from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.handover import KEPT, can_wait, leave_waiting, tell_left
 from koordebpf.agent.lifecycle.node_lock import is_awaited
-from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.cpu.collector import BurstLook, CpuCollector
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-from koordebpf.collect.scope import NodeScope
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import DesiredState
@@ -51,8 +50,7 @@ class Suppression:
 
     def __init__(
         self,
-        scope: NodeScope,
-        index: CgroupIndex,
+        watch: NodeWatch,
         settings: SuppressSettings,
         writer: CgroupWriter,
         series: NodeSeries,
@@ -60,12 +58,15 @@ class Suppression:
         burst_window_ns: int | None = None,
     ) -> None:
         self._settings = settings
-        self._index = index
+        self._index = watch.index
         self._seen: tuple[int | None, frozenset[int]] = (None, frozenset())  # version; cgroups of Guaranteed pods
         self._kept = folder / KEPT if folder else None
         self._kubelet = KubeletCpus()
         self._collector = CpuCollector(
-            find_controllers(), node_path=scope.node_path, burst_window_ns=burst_window_ns, kubelet=self._kubelet.read
+            find_controllers(),
+            node_path=watch.scope.node_path,
+            burst_window_ns=burst_window_ns,
+            kubelet=self._kubelet.read,
         )
         self._series = series
         self._writer = writer
