@@ -23,7 +23,12 @@ _NOT_SERVED_YET = (404, 429)  # of a CRD that was accepted: its path, then its s
 
 def deployed(name: str) -> list[Object]:
     """Return the objects of one file of deploy/base."""
-    return [one for one in yaml.safe_load_all((BASE / name).read_text()) if one]
+    return documents(BASE / name)
+
+
+def documents(file: Path) -> list[Object]:
+    """Return the objects of a YAML file."""
+    return [one for one in yaml.safe_load_all(file.read_text()) if one]
 
 
 def install(api: Api) -> None:

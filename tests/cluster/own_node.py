@@ -57,10 +57,6 @@ class Tenant:
             self.cluster.api.delete(node(name))
 
 
-def objects(path: Path) -> list[Object]:
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
-
-
 def client(tenant: Tenant, where: str | None) -> Api:
     token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
     return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)

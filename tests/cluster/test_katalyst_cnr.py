@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.act.taint.cnr import CnrTainter
 from koordebpf.agent.config.settings import AgentConfig
@@ -34,7 +33,7 @@ from koordebpf.units import GIB
 from tests.cluster.api import Object
 from tests.cluster.cnr import cnr, defined, definition
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, node
+from tests.cluster.objects import BASE, documents, node
 from tests.contract.apiserver import until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -274,7 +273,7 @@ def test_each_kind_of_condition_taints_its_own_object(cluster: ControlPlane, one
 
 @pytest.fixture(scope="module")
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = [each for each in yaml.safe_load_all(RIGHTS.read_text()) if each]
+    objects = documents(RIGHTS)
     cluster.api.create(*objects)
     yield
     for each in objects:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.act.taint.worker import Tainter
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
@@ -17,7 +16,7 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, node
+from tests.cluster.objects import BASE, documents, node
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
@@ -129,7 +128,7 @@ def test_the_component_gives_that_right(cluster: ControlPlane, agent_kubeconfig:
         except KubeError:
             return False
 
-    made = [one for one in yaml.safe_load_all(RIGHTS.read_text()) if one]
+    made = documents(RIGHTS)
     cluster.api.create(*made)
     try:
         until(is_allowed, "the right")

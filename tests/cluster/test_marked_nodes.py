@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.act.taint.worker import NodeMarker
 from koordebpf.errors import KubeConflict, KubeDenied
@@ -18,7 +17,7 @@ from tests.cluster.accounts import account_that_lacks
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, node, pod
+from tests.cluster.objects import BASE, documents, node, pod
 from tests.cluster.processes import ServerProcess
 from tests.contract.apiserver import until
 
@@ -36,7 +35,7 @@ def a_node(cluster: ControlPlane, namespace: str) -> Iterator[Object]:
 
 @pytest.fixture(scope="module")
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = [one for one in yaml.safe_load_all(RIGHTS.read_text()) if one]
+    objects = documents(RIGHTS)
     cluster.api.create(*objects)
     yield
     for one in objects:

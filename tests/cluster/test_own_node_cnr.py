@@ -16,8 +16,8 @@ from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE
-from tests.cluster.own_node import POLICIES, Tenant, client, objects
+from tests.cluster.objects import BASE, documents
+from tests.cluster.own_node import POLICIES, Tenant, client
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
@@ -35,7 +35,10 @@ FOREIGN_LIST = f"{TAINT_PREFIX}Foreign:NoSchedule:{LEVEL}"
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The definition, the rights, and the one policy that is about it, in force."""
-    made = [*objects(RIGHTS), *(one for one in objects(POLICIES) if one["metadata"]["name"] == "koordebpf-cnr-taints")]
+    made = [
+        *documents(RIGHTS),
+        *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-cnr-taints"),
+    ]
     with defined(cluster):
         cluster.api.create(*made)
         probe = Tenant(cluster, "default")

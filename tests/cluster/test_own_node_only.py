@@ -18,8 +18,8 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
-from tests.cluster.own_node import POLICIES, Tenant, client, objects
+from tests.cluster.objects import AGENT, BASE, NAMESPACE, documents, node, pod
+from tests.cluster.own_node import POLICIES, Tenant, client
 from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
@@ -36,7 +36,7 @@ POLICY = "ValidatingAdmissionPolicy"
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The component, in force."""
-    made = [*objects(MARKS), *objects(DELETION), *objects(KATALYST), *objects(POLICIES)]
+    made = [*documents(MARKS), *documents(DELETION), *documents(KATALYST), *documents(POLICIES)]
     cluster.api.create(*made)
     probe = Tenant(cluster, "default")
     acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
@@ -478,7 +478,7 @@ class TestKatalystTaints:
 
 
 def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:
-    for one in objects(POLICIES):
+    for one in documents(POLICIES):
         if one["kind"] == POLICY:
             status = until(lambda one=one: (cluster.api.get(one) or {}).get("status"), "the types are checked")
             assert "expressionWarnings" not in status.get("typeChecking", {}), one["metadata"]["name"]

@@ -1,0 +1,78 @@
+"""Koordinator's own programs and CRDs, from its module and kept by what they are made of.
+
+v1.8.0: the newest release that Go's module proxy serves.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from tests.cluster.api import Object
+from tests.cluster.binaries import CannotHave, Say, alone, cache_folder, digest_of, find_go, go_build, say_line
+from tests.cluster.objects import documents
+
+_MODULE = "github.com/koordinator-sh/koordinator@v1.8.0"
+_SUM = "h1:CEMaFv6qru+arNhcdhkLP2Shxw77Heb6PSaXjHZ/t0I="  # of its files, go.sum among them
+_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
+Name = Literal["koord-manager", "koord-scheduler"]
+
+
+class _Module(msgspec.Struct, frozen=True):
+    """What `go mod download -json` prints."""
+
+    Dir: str = ""
+    Sum: str = ""
+    Error: str = ""
+
+
+def koordinator_program(name: Name, say: Say) -> Path:
+    """Return the program, compiled first where it is not in the cache: some minutes with two CPUs.
+
+    Raises:  CannotHave: it does not compile, or its modules cannot be downloaded.
+    """
+    home = cache_folder()
+    home.mkdir(parents=True, exist_ok=True)
+    out = home / f"{name}-{digest_of([each.encode() for each in (_MODULE, _SUM, *_FLAGS)])}"
+    with alone(home / f"{name}.lock", say):
+        if not out.exists():
+            source = module_folder(say)
+            say(f"compiling {name} of {_MODULE.rpartition('@')[2]}, once: more than 1,000 packages")
+            unfinished = out.with_suffix(".unfinished")
+            go_build(find_go(home, say), [*_FLAGS, "-o", str(unfinished), f"./cmd/{name}"], source, say)
+            unfinished.rename(out)
+    return out
+
+
+def koordinator_objects(folders: Sequence[str], say: Say) -> list[Object]:
+    """Return the objects of YAML files below the module's folder `config`, in the files' order."""
+    root = module_folder(say) / "config"
+    files = [file for folder in folders for file in sorted((root / folder).glob("*.yaml"))]
+    return [each for file in files for each in documents(file)]
+
+
+def module_folder(say: Say) -> Path:
+    """Return the folder of Koordinator's module in Go's cache, downloaded first where it is not there.
+
+    Raises:  CannotHave: it cannot be downloaded, or is not what it was.
+    """
+    go = find_go(cache_folder(), say)
+    done = subprocess.run([go, "mod", "download", "-json", _MODULE], capture_output=True, cwd="/", check=False)
+    module = msgspec.json.decode(done.stdout or b"{}", type=_Module)
+    if module.Sum != _SUM:
+        said = module.Error or done.stderr.decode(errors="replace").strip() or f"its sum is {module.Sum}, not {_SUM}"
+        raise CannotHave(f"go mod download {_MODULE}: {said}")
+    return Path(module.Dir)
+
+
+if __name__ == "__main__":
+    try:
+        for name in get_args(Name):
+            say_line(str(koordinator_program(name, say_line)))
+    except CannotHave as error:
+        sys.exit(f"cluster: {error}")
