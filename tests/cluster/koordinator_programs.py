@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,7 +19,7 @@ from tests.cluster.objects import documents
 _MODULE = "github.com/koordinator-sh/koordinator@v1.8.0"
 _SUM = "h1:CEMaFv6qru+arNhcdhkLP2Shxw77Heb6PSaXjHZ/t0I="  # of its files, go.sum among them
 _FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
-Name = Literal["koord-manager", "koord-scheduler"]
+Name = Literal["koord-manager", "koord-scheduler", "koordlet"]
 
 
 class _Module(msgspec.Struct, frozen=True):
@@ -49,11 +48,10 @@ def koordinator_program(name: Name, say: Say) -> Path:
     return out
 
 
-def koordinator_objects(folders: Sequence[str], say: Say) -> list[Object]:
-    """Return the objects of YAML files below the module's folder `config`, in the files' order."""
-    root = module_folder(say) / "config"
-    files = [file for folder in folders for file in sorted((root / folder).glob("*.yaml"))]
-    return [each for file in files for each in documents(file)]
+def koordinator_objects(path: str, say: Say) -> list[Object]:
+    """Return the objects of a YAML file below the module's folder `config`, or of all those in a folder there."""
+    root = module_folder(say) / "config" / path
+    return [each for file in ([root] if root.is_file() else sorted(root.glob("*.yaml"))) for each in documents(file)]
 
 
 def module_folder(say: Say) -> Path:
