@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -121,12 +121,15 @@ def _kubernetes(home: Path, release: Release, say: Say) -> Path:
     return binary
 
 
-def go_build(go: Path, arguments: Sequence[str], folder: Path, say: Say) -> None:
-    """Compile, beside whatever else the machine does, without a C compiler.
+def go_build(
+    go: Path, arguments: Sequence[str], folder: Path, say: Say, *, c_compiler: Mapping[str, str] | None = None
+) -> None:
+    """Compile, beside whatever else the machine does; without a C compiler unless its settings (CC, …) are given.
 
     Raises:  CannotHave: it failed, and the last lines.
     """
-    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    c = {"CGO_ENABLED": "0"} if c_compiler is None else {"CGO_ENABLED": "1", **c_compiler}
+    environment = os.environ | c | {"GOFLAGS": "-p=2", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     command = ["nice", "-n10", str(go), "build", "-v", *arguments]
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as build:
         lines = _follow(build, time.monotonic(), say)

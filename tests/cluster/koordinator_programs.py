@@ -13,11 +13,22 @@ from typing import Literal, get_args
 import msgspec
 
 from tests.cluster.api import Object
-from tests.cluster.binaries import CannotHave, Say, alone, cache_folder, digest_of, find_go, go_build, say_line
+from tests.cluster.binaries import (
+    CannotHave,
+    Say,
+    alone,
+    cache_folder,
+    digest_of,
+    find_go,
+    go_build,
+    say_line,
+    unpacked,
+)
 from tests.cluster.objects import documents
 
 _MODULE = "github.com/koordinator-sh/koordinator@v1.8.0"
 _SUM = "h1:CEMaFv6qru+arNhcdhkLP2Shxw77Heb6PSaXjHZ/t0I="  # of its files, go.sum among them
+_LIBPFM = ("libpfm4", "libpfm4-dev")
 _FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 Name = Literal["koord-manager", "koord-scheduler", "koordlet"]
 
@@ -43,9 +54,25 @@ def koordinator_program(name: Name, say: Say) -> Path:
             source = module_folder(say)
             say(f"compiling {name} of {_MODULE.rpartition('@')[2]}, once: more than 1,000 packages")
             unfinished = out.with_suffix(".unfinished")
-            go_build(find_go(home, say), [*_FLAGS, "-o", str(unfinished), f"./cmd/{name}"], source, say)
+            c_compiler = _c_compiler(say) if name == "koordlet" else None
+            command = [*_FLAGS, "-o", str(unfinished), f"./cmd/{name}"]
+            go_build(find_go(home, say), command, source, say, c_compiler=c_compiler)
             unfinished.rename(out)
     return out
+
+
+def koordlet_libraries(say: Say) -> Path:
+    """Return the folder of the shared libraries that koordlet is linked with: libpfm, which names CPU events."""
+    return unpacked(cache_folder() / "libpfm", _LIBPFM, say) / "usr/lib/x86_64-linux-gnu"
+
+
+def _c_compiler(say: Say) -> dict[str, str]:
+    libraries = koordlet_libraries(say)
+    return {
+        "CC": "clang",
+        "CGO_CFLAGS": f"-I{libraries.parents[1] / 'include'}",
+        "CGO_LDFLAGS": f"-L{libraries}",
+    }
 
 
 def koordinator_objects(path: str, say: Say) -> list[Object]:
