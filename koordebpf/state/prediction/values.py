@@ -21,9 +21,7 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
 
     def less(self, other: Amounts) -> Amounts:
         """Return what is left of each, never below 0."""
-        return Amounts(
-            max(self.cpu_millicpu - other.cpu_millicpu, 0), max(self.memory_bytes - other.memory_bytes, 0)
-        )
+        return Amounts(max(self.cpu_millicpu - other.cpu_millicpu, 0), max(self.memory_bytes - other.memory_bytes, 0))
 
     def at_most(self, other: Amounts) -> Amounts:
         """Return the lower one of each."""
@@ -45,3 +43,25 @@ class ProdPrediction(msgspec.Struct, frozen=True):
 
     reclaimable: Amounts | None = None
     peak: Amounts | None = None
+
+
+class LatestPrediction:
+    """Where who predicts leaves the newest prediction, and who reports it finds it.
+
+    `prod`   None: nothing was predicted yet.
+    `at_ns`  CLOCK_MONOTONIC when it was made.
+    """
+
+    __slots__ = ("at_ns", "prod")
+
+    def __init__(self) -> None:
+        self.prod: ProdPrediction | None = None
+        self.at_ns = 0
+
+    def put(self, prod: ProdPrediction, at_ns: int) -> None:
+        """Replace the one before."""
+        self.prod, self.at_ns = prod, at_ns
+
+    def newer_than(self, since_ns: int) -> ProdPrediction | None:
+        """Return the prediction if it was made after that moment: an older one says nothing of now."""
+        return self.prod if self.at_ns > since_ns else None
