@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
@@ -13,6 +13,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.kube.sources.base import Source
 from koordebpf.state.pods.exemptions import asked_labels
+from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.node import NodeSeries, node_series
 
 
@@ -28,6 +29,7 @@ class Measuring:
         known: the pods and the NodeSLO in force.
         history: stalls, the ledger of who caused them, forecasts.
         series: what collectors measured over time.
+        prediction: what was predicted of it last.
     """
 
     watch: NodeWatch
@@ -35,6 +37,7 @@ class Measuring:
     known: Known
     history: NodeHistory
     series: NodeSeries
+    prediction: LatestPrediction = field(default_factory=LatestPrediction)
 
     @classmethod
     def of(cls, config: AgentConfig, watch: NodeWatch, collector: MemoryCollector) -> Measuring:

@@ -20,6 +20,7 @@ _OWN = {
     "act/writer/journal.py",
     "store/budget.py",
     "store/cgroup_root.py",
+    "store/checkpoints/folder.py",
     "store/pod_list.py",
     "store/recording.py",
     "agent/lifecycle/node_lock.py",

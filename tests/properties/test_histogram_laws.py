@@ -92,7 +92,7 @@ def test_kept_and_restored_it_has_its_weights_to_a_ten_thousandth(samples):
     kept = ModelCheckpoint("u", before.checkpoint(), before.checkpoint(), START_NS)
     read = decode_checkpoint(encode_checkpoint(kept), "u", "file")
     assert read == kept
-    after = Histogram.restored(CPU_BUCKETS, HALF_LIFE_NS, read.cpu, "file")
+    after = Histogram.restored(CPU_BUCKETS, HALF_LIFE_NS, read.cpu)
     assert after.total == pytest.approx(before.total)
     heaviest = max(before.weight(bucket) for bucket in range(158))
     assert all(abs(after.weight(bucket) - before.weight(bucket)) <= heaviest * 158 / 10_000 for bucket in range(158))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.state.prediction.models import HalfLives
+from koordebpf.state.prediction.values import HalfLives
 from koordebpf.units import NS_PER_S
 
 _MINUTE_NS = 60 * NS_PER_S
@@ -31,8 +31,8 @@ class PredictionSettings(msgspec.Struct, frozen=True):
     `checkpoints_per_step` models that are written each minute, at most; the oldest first. Why 12: koordlet's.
     `folder`               where models are kept; only an agent that acts writes there. Why null: prediction below
                            node.runDir, which ends with the machine; a folder on a disk outlives it.
-    `koordlet_folder`      koordlet's models, read at the start where `folder` has none of a UID; nothing is written or
-                           removed there. Why: koordlet's DaemonSet keeps them there on the node.
+    `koordlet_folder`      koordlet's own models: of a UID that is in both folders the newer one is read at the start.
+                           Nothing is written or removed there. Why: koordlet's DaemonSet keeps them there on the node.
     """
 
     cpu_half_life_ns: _HalfLife = 12 * _HOUR_NS

@@ -12,12 +12,12 @@ from koordebpf.state.prediction.models import (
     BAND_UIDS,
     NODE_UID,
     SYSTEM_UID,
-    HalfLives,
     Model,
     Models,
     Usage,
     empty_model,
 )
+from koordebpf.state.prediction.values import HalfLives
 from koordebpf.state.series.kinds import NODE_CPU, NODE_MEMORY, POD_CPU, POD_MEMORY, SeriesKey
 from koordebpf.state.series.store import SeriesStore
 

@@ -13,6 +13,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.state.frame import located
+from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS, Buckets
 from koordebpf.units import NS_PER_S
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,8 +79,8 @@ def decode_checkpoint(raw: bytes, uid: str, path: str) -> ModelCheckpoint:
     updated = found.LastUpdated
     return ModelCheckpoint(
         uid,
-        _read(found.CPU, f"{path}: CPU"),
-        _read(found.Memory, f"{path}: Memory"),
+        _read(found.CPU, CPU_BUCKETS, f"{path}: CPU"),
+        _read(found.Memory, MEMORY_BUCKETS, f"{path}: Memory"),
         None if updated is None else _moment_ns(updated, f"{path}: LastUpdated"),
     )
 
@@ -88,7 +89,10 @@ def _written(kept: HistogramCheckpoint) -> _Histogram:
     return _Histogram(_text_of(kept.reference_ns), kept.weights, kept.total)
 
 
-def _read(found: _Histogram, path: str) -> HistogramCheckpoint:
+def _read(found: _Histogram, buckets: Buckets, path: str) -> HistogramCheckpoint:
+    for bucket in found.bucketWeights:
+        if not 0 <= bucket < buckets.count:
+            raise ConfigError(f"{path}.bucketWeights", bucket, f"must be a bucket from 0 to {buckets.count - 1}")
     reference_ns = _moment_ns(found.referenceTimestamp, f"{path}.referenceTimestamp")
     return HistogramCheckpoint(reference_ns, found.bucketWeights, found.totalWeight)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from koordebpf.errors import ConfigError
 from koordebpf.state.prediction.buckets import Buckets
 from koordebpf.state.prediction.checkpoint import HistogramCheckpoint
 from koordebpf.units import NS_PER_S
@@ -129,16 +128,9 @@ class Histogram:
         return HistogramCheckpoint(self._reference_ns, stored, self._total)
 
     @classmethod
-    def restored(cls, buckets: Buckets, half_life_ns: int, kept: HistogramCheckpoint, path: str) -> Histogram:
-        """Return the one that a checkpoint was made of, as far as that tells.
-
-        Raises:  ConfigError: it has a bucket that is not there; names `path`.
-        """
+    def restored(cls, buckets: Buckets, half_life_ns: int, kept: HistogramCheckpoint) -> Histogram:
+        """Return the one that a checkpoint of these buckets was made of, as far as that tells."""
         after = cls(buckets, half_life_ns)
-        for bucket in kept.weights:
-            if not 0 <= bucket < buckets.count:
-                rule = f"must be a bucket from 0 to {buckets.count - 1}"
-                raise ConfigError(f"{path}.bucketWeights", bucket, rule)
         after._reference_ns = kept.reference_ns
         if not (stored := sum(kept.weights.values())):
             return after

@@ -14,7 +14,7 @@ from koordebpf.slo.pods.priority import BANDS
 from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
 from koordebpf.state.prediction.checkpoint import ModelCheckpoint
 from koordebpf.state.prediction.histogram import Histogram
-from koordebpf.state.prediction.values import Amounts
+from koordebpf.state.prediction.values import Amounts, HalfLives
 
 NODE_UID: Final = "__node__"
 NO_BAND: Final = ""  # of a pod without a priority that Koordinator knows
@@ -40,13 +40,6 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.cpu_cores + other.cpu_cores, self.memory_bytes + other.memory_bytes)
-
-
-class HalfLives(msgspec.Struct, frozen=True):
-    """After what time a sample counts half. Nanoseconds."""
-
-    cpu_ns: int
-    memory_ns: int
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -89,12 +82,13 @@ def empty_model(half_lives: HalfLives) -> Model:
     return Model(cpu, memory, 0)
 
 
-def restored_model(kept: ModelCheckpoint, half_lives: HalfLives, now_ns: int, path: str) -> Model:
+def restored_model(kept: ModelCheckpoint, half_lives: HalfLives, now_ns: int) -> Model:
     """Return the model that a checkpoint was made of.
 
-    Raises:  ConfigError: a bucket is not there; names `path`.
+    It counts as updated now: of what was away for longer than models are kept, no sample has come yet.
+
+    Cost:    25 µs.
     """
-    cpu = Histogram.restored(CPU_BUCKETS, half_lives.cpu_ns, kept.cpu, f"{path}: CPU")
-    memory = Histogram.restored(MEMORY_BUCKETS, half_lives.memory_ns, kept.memory, f"{path}: Memory")
-    updated_ns = now_ns if kept.updated_ns is None else min(kept.updated_ns, now_ns)
-    return Model(cpu.as_of(now_ns), memory.as_of(now_ns), updated_ns)
+    cpu = Histogram.restored(CPU_BUCKETS, half_lives.cpu_ns, kept.cpu)
+    memory = Histogram.restored(MEMORY_BUCKETS, half_lives.memory_ns, kept.memory)
+    return Model(cpu.as_of(now_ns), memory.as_of(now_ns), now_ns)

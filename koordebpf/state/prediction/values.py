@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -45,22 +47,31 @@ class ProdPrediction(msgspec.Struct, frozen=True):
     peak: Amounts | None = None
 
 
+class HalfLives(msgspec.Struct, frozen=True):
+    """After what time a sample counts half. Nanoseconds."""
+
+    cpu_ns: int
+    memory_ns: int
+
+
 class LatestPrediction:
     """Where who predicts leaves the newest prediction, and who reports it finds it.
 
     `prod`   None: nothing was predicted yet.
+    `by`     what each predictor says, by koordlet's name of it.
     `at_ns`  CLOCK_MONOTONIC when it was made.
     """
 
-    __slots__ = ("at_ns", "prod")
+    __slots__ = ("at_ns", "by", "prod")
 
     def __init__(self) -> None:
         self.prod: ProdPrediction | None = None
+        self.by: Mapping[str, ProdPrediction] = {}
         self.at_ns = 0
 
-    def put(self, prod: ProdPrediction, at_ns: int) -> None:
+    def put(self, prod: ProdPrediction, by: Mapping[str, ProdPrediction], at_ns: int) -> None:
         """Replace the one before."""
-        self.prod, self.at_ns = prod, at_ns
+        self.prod, self.by, self.at_ns = prod, by, at_ns
 
     def newer_than(self, since_ns: int) -> ProdPrediction | None:
         """Return the prediction if it was made after that moment: an older one says nothing of now."""

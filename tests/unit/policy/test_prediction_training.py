@@ -16,7 +16,8 @@ from koordebpf.policy.predict.training import (
     trained,
     without,
 )
-from koordebpf.state.prediction.models import BAND_UIDS, HalfLives, Usage
+from koordebpf.state.prediction.models import BAND_UIDS, Usage
+from koordebpf.state.prediction.values import HalfLives
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import GIB, NS_PER_S
 

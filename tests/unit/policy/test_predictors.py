@@ -9,7 +9,7 @@ import pytest
 from koordebpf.kube.cache.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.cache.objects import ResourceRequirements as Resources
 from koordebpf.policy.predict.pods import PredictedPod, predicted_pod
-from koordebpf.policy.predict.predictors import LEAST, POD, PRIORITY, node_allocatable, predict
+from koordebpf.policy.predict.predictors import LEAST, POD, PRIORITY, node_allocatable, peak_of, predict
 from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.policy.predict.training import trained
 from koordebpf.state.pods.facts import pod_facts
@@ -30,7 +30,7 @@ def bucket_end(value: float, first: float) -> float:
     return first * (1.05 ** (n + 1) - 1) / 0.05
 
 
-def peak_of(cores: float, size: float) -> Amounts:
+def with_margin(cores: float, size: float) -> Amounts:
     """Return what is predicted of one that always used this much, with a margin of a tenth."""
     cpu, memory = bucket_end(cores, 0.025), bucket_end(size, 5 << 20)
     return Amounts(int(int(cpu * 1000) * 1.1), int(int(memory) * 1.1))
@@ -43,7 +43,14 @@ def raw_peak(cores: float, size: float) -> Amounts:
 def models_of(**usage: tuple[float, float]):
     """Return models that saw one usage each; those of the node that are not named saw nothing."""
     samples = {"__node-sys__": (0.0, 0.0), "__node-koord-prod__": (0.0, 0.0), "__node-__": (0.0, 0.0), **usage}
-    return trained({}, {uid: Usage(*each) for uid, each in samples.items()}, NOW_NS, SETTINGS.half_lives)
+    return peaks_after({uid: Usage(*each) for uid, each in samples.items()})
+
+
+def peaks_after(*samples, settings=SETTINGS):
+    models = {}
+    for each in samples:
+        models = trained(models, each, NOW_NS, settings.half_lives)
+    return {uid: peak_of(model, settings) for uid, model in models.items()}
 
 
 def of(uid: str, cpu: int, gib: float, band: str = "koord-prod", age_s: float = 2 * DAY_S, **more: bool):
@@ -57,7 +64,7 @@ SYSTEM_ONLY = Amounts(int(3 * ZERO.cpu_millicpu * 1.1), int(3 * ZERO.memory_byte
 def test_what_a_pod_requests_above_its_peak_is_reclaimable():
     models = models_of(a=(1.0, 2.0 * GIB), b=(0.5, 1.0 * GIB))
     predicted = predict(models, [of("a", 4000, 8), of("b", 2000, 4)], NODE, NOW_S, SETTINGS)
-    a, b = peak_of(1.0, 2.0 * GIB), peak_of(0.5, 1.0 * GIB)
+    a, b = with_margin(1.0, 2.0 * GIB), with_margin(0.5, 1.0 * GIB)
     assert predicted.by[POD].reclaimable == Amounts(4000, 8 * GIB).less(a) + Amounts(2000, 4 * GIB).less(b)
     assert predicted.by[POD].peak == a + b
     assert predicted.problem is None and predicted.unpredicted == ()
@@ -66,14 +73,14 @@ def test_what_a_pod_requests_above_its_peak_is_reclaimable():
 def test_a_pod_that_uses_more_than_it_requests_takes_nothing_from_others():
     models = models_of(a=(8.0, 16.0 * GIB), b=(0.5, 1.0 * GIB))
     predicted = predict(models, [of("a", 1000, 1), of("b", 2000, 4)], NODE, NOW_S, SETTINGS)
-    assert predicted.by[POD].reclaimable == Amounts(2000, 4 * GIB).less(peak_of(0.5, 1.0 * GIB))
+    assert predicted.by[POD].reclaimable == Amounts(2000, 4 * GIB).less(with_margin(0.5, 1.0 * GIB))
 
 
 def test_no_more_is_reclaimable_than_the_node_has_beside_the_peaks():
     models = models_of(a=(14.0, 60.0 * GIB), b=(0.5, 1.0 * GIB))
     pods = [of("a", 1000, 1), of("b", 12_000, 60)]
     predicted = predict(models, pods, NODE, NOW_S, SETTINGS)
-    left = Amounts(16_000, 64 * GIB).less(peak_of(14.0, 60.0 * GIB) + peak_of(0.5, 1.0 * GIB))
+    left = Amounts(16_000, 64 * GIB).less(with_margin(14.0, 60.0 * GIB) + with_margin(0.5, 1.0 * GIB))
     assert predicted.by[POD].reclaimable == left
     assert left.memory_bytes == 0  # the peak with its margin is above the node's memory
 
@@ -150,14 +157,15 @@ def test_without_a_model_of_the_node_nothing_is_predicted(missing):
 
 def test_without_a_node_the_peak_is_known_and_nothing_is_reclaimable():
     predicted = predict(models_of(a=(1.0, GIB)), [of("a", 4000, 8)], None, NOW_S, SETTINGS)
-    assert predicted.prod == ProdPrediction(None, peak_of(1.0, GIB).at_least(SYSTEM_ONLY))
+    assert predicted.prod == ProdPrediction(None, with_margin(1.0, GIB).at_least(SYSTEM_ONLY))
     assert predicted.problem == "the Node is not known"
 
 
 def test_other_percentiles_and_another_margin_may_be_set():
     careful = PredictionSettings(safety_margin_percent=0, cpu_peak_percent=50, memory_peak_percent=50)
-    models = models_of(a=(1.0, GIB))
-    models = trained(models, {"a": Usage(9.0, 9.0 * GIB)}, NOW_NS, SETTINGS.half_lives)
+    nothing = dict.fromkeys(("__node-sys__", "__node-koord-prod__", "__node-__"), Usage(0.0, 0.0))
+    low, high = Usage(1.0, GIB), Usage(9.0, 9.0 * GIB)
+    models = peaks_after({**nothing, "a": low}, {"a": high}, settings=careful)
     predicted = predict(models, [of("a", 16_000, 64)], NODE, NOW_S, careful)
     assert predicted.by[POD].peak == raw_peak(1.0, GIB)
 

@@ -13,8 +13,8 @@ from koordebpf.errors import ConfigError
 from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
 from koordebpf.state.prediction.checkpoint import HistogramCheckpoint, decode_checkpoint, encode_checkpoint
 from koordebpf.state.prediction.histogram import YEAR_ONE_NS, Histogram
-from koordebpf.state.prediction.models import HalfLives, Model, empty_model, restored_model
-from koordebpf.state.prediction.values import Amounts
+from koordebpf.state.prediction.models import Model, empty_model, restored_model
+from koordebpf.state.prediction.values import Amounts, HalfLives
 from koordebpf.units import MIB, NS_PER_S
 
 # Made by koordinator v1.8.0's own pkg/util/histogram: samples of a fixed formula, and what its histograms say of them.
@@ -54,7 +54,7 @@ class TestKoordletsOwnNumbers:
     def test_a_file_of_koordlet_is_read(self, name):
         run = RUNS[name]
         read = decode_checkpoint(json.dumps(kept_of(run)).encode(), "uid-1", "file")
-        model = restored_model(read, HalfLives(run["half_life_ns"], run["half_life_ns"]), 2**62, "file")
+        model = restored_model(read, HalfLives(run["half_life_ns"], run["half_life_ns"]), 2**62)
         histogram = model.cpu if run["scale"] < 1e6 else model.memory
         assert histogram.percentiles(SHARES) == pytest.approx(run["restored"], rel=1e-12)
         merged = histogram.merged(replayed(run))
@@ -163,7 +163,7 @@ class TestFileOfAModel:
     def refused(self, **changes: object) -> ConfigError:
         raw = json.dumps({**self.GOOD, **changes}).encode()
         with pytest.raises(ConfigError) as raised:
-            restored_model(decode_checkpoint(raw, "uid-1", "file"), HALF_LIVES, NOW_NS, "file")
+            decode_checkpoint(raw, "uid-1", "file")
         return raised.value
 
     def test_its_uid_is_its_name(self):
@@ -199,4 +199,4 @@ class TestFileOfAModel:
 
     def test_weights_of_nothing_restore_to_nothing(self):
         kept = HistogramCheckpoint(NOW_NS, {3: 0}, 5.0)
-        assert Histogram.restored(CPU_BUCKETS, HOUR_NS, kept, "file").is_empty
+        assert Histogram.restored(CPU_BUCKETS, HOUR_NS, kept).is_empty

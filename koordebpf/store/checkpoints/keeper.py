@@ -1,0 +1,86 @@
+"""Reads and writes models of prediction in a thread. It may hang with its disk; the loop does not wait for it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
+
+log = logging.getLogger("koordebpf")
+
+
+class CheckpointKeeper:
+    """Reads and writes checkpoints in a thread, in the order in which that was asked for.
+
+    Args:
+        folder: the agent's own; one that may not write there only reads it.
+        koordlet: koordlet's folder; None: it is not read.
+        writes: this agent acts on the node, and no other does.
+    """
+
+    def __init__(self, folder: Path, koordlet: Path | None, *, writes: bool) -> None:
+        self.problem: str | None = None  # why the last write failed; read by other threads
+        self.found: Found | None = None  # once `restore` is done
+        self.writes = writes
+        self._path = folder
+        self._folder = CheckpointFolder(folder)
+        self._koordlet = koordlet
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._asked = self._done = 0
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Something that was asked for is not done yet."""
+        return self._done < self._asked
+
+    def restore(self, wanted: Iterable[str]) -> None:
+        """Read what is kept of these UIDs into `found`."""
+        self._ask(functools.partial(self._restore, frozenset(wanted)))
+
+    def write(self, saved: Mapping[str, bytes], removed: Iterable[str] = ()) -> None:
+        """Save and remove files, if this agent may."""
+        if self.writes:
+            self._ask(functools.partial(self._write, saved, tuple(removed)))
+
+    def close(self, timeout_s: float) -> bool:
+        """Let the thread finish, for at most that long; return whether it did."""
+        self._tasks.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _ask(self, task: Callable[[], None]) -> None:
+        self._asked += 1
+        self._tasks.put(task)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            self._done += 1
+
+    def _restore(self, wanted: frozenset[str]) -> None:
+        own = self._folder.take(wanted) if self.writes else read_checkpoints(self._path, wanted)
+        theirs = Found({}) if self._koordlet is None else read_checkpoints(self._koordlet, wanted)
+        self.found = newest(own, theirs)
+
+    def _write(self, saved: Mapping[str, bytes], removed: tuple[str, ...]) -> None:
+        problem = None
+        for uid in removed:
+            self._folder.remove(uid)
+        for uid, content in saved.items():
+            try:
+                self._folder.save(uid, content)
+            except OSError as error:
+                problem = f"{self._path}: {error.strerror or error}"
+                break  # a disk that is full or gone takes no other file either
+        if saved:
+            self._folder.sync()
+        if problem is not None and problem != self.problem:
+            log.warning("models of prediction are not kept: %s", problem)
+        self.problem = problem
