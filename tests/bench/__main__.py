@@ -20,6 +20,7 @@ from tests.support.tracefs import mount_tracefs
 # Name → what it measures; tests/bench/<name>.py has a function of that name. Quick ones first.
 _BENCHES = {
     "plan": "a decision for 1,000 pods, three features",
+    "prediction": "a minute of prediction for 110 pods, beside numpy",
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",
     "sched_cost": "what scheduler tracing takes of a node that switches",
