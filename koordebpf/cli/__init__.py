@@ -19,6 +19,7 @@ _COMMANDS = {
     "trace": "Print kernel events as they happen, with pod names.",
     "top": "Show pods by memory, growth and stall.",
     "plan": "Print the decision for one recorded frame.",
+    "backtest": "Say how often recorded usage exceeded its predicted peak.",
     "explain": "Say why the last decisions were what they were.",
     "config": "Check and show the agent's configuration file.",
     "plugin": "Offer this node's detectors to a Katalyst agent.",
