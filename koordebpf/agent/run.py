@@ -57,6 +57,7 @@ from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
+from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
@@ -165,7 +166,7 @@ def _open_agent(
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
-    metrics = _open_metrics(config)
+    metrics = _open_metrics(config, measuring.prediction)
     sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
     suppression = _open_suppression(config, measuring, writer, folder, stack)
@@ -244,8 +245,10 @@ def _open_budget(acting: Acting | None, stack: contextlib.ExitStack) -> KeptBudg
     return kept
 
 
-def _open_metrics(config: AgentConfig) -> AgentMetrics:
-    koordlet = KoordletMetrics(_node_name(config), time.time()) if config.koordinator_metrics else None
+def _open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMetrics:
+    koordlet = None
+    if config.koordinator_metrics:
+        koordlet = KoordletMetrics(_node_name(config), time.time(), prediction)
     metrics = AgentMetrics(SelfUsageReader().read, koordlet)
     metrics.sinks.log_sink = log_sink()
     return metrics

@@ -19,18 +19,18 @@ from koordebpf.state.prediction.models import (
 )
 from koordebpf.state.prediction.values import HalfLives
 from koordebpf.state.series.kinds import NODE_CPU, NODE_MEMORY, POD_CPU, POD_MEMORY, SeriesKey
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.state.series.node import NodeSeries
 
 _NOTHING = Usage(0.0, 0.0)
 _MOST_CORES, _MOST_BYTES = 1e6, 1e18  # Why: no machine has them; what says so was misread
 
 
-def pod_usage(series: SeriesStore[SeriesKey], uid: str, now_ns: int, window_ns: int) -> Usage | None:
+def pod_usage(series: NodeSeries, uid: str, now_ns: int, window_ns: int) -> Usage | None:
     """Return the p90 of what a pod used in the window; None: CPU or memory was not measured in it."""
     return _usage(series, (POD_CPU, uid), (POD_MEMORY, uid), now_ns, window_ns)
 
 
-def node_usage(series: SeriesStore[SeriesKey], now_ns: int, window_ns: int) -> Usage | None:
+def node_usage(series: NodeSeries, now_ns: int, window_ns: int) -> Usage | None:
     """Return the same of the node."""
     return _usage(series, (NODE_CPU,), (NODE_MEMORY,), now_ns, window_ns)
 
@@ -116,9 +116,7 @@ def checkpointed(models: Models, uids: Iterable[str], now_ns: int) -> Models:
     return after
 
 
-def _usage(
-    series: SeriesStore[SeriesKey], cpu: SeriesKey, memory: SeriesKey, now_ns: int, window_ns: int
-) -> Usage | None:
+def _usage(series: NodeSeries, cpu: SeriesKey, memory: SeriesKey, now_ns: int, window_ns: int) -> Usage | None:
     cores = series.query(cpu, now_ns, window_ns, "p90")
     if cores is None:
         return None

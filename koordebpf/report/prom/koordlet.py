@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from koordebpf.report.prom.prediction import prediction_families
 from koordebpf.report.prom.suppression import SuppressionMetrics
+from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.view import NodeMeasure
 from koordebpf.units import NS_PER_S
 
@@ -23,8 +25,9 @@ class KoordletMetrics:
     Differs: koordlet counts a pod whose containers it could not stop; this does not.
     """
 
-    def __init__(self, node: str, started_wall_s: float) -> None:
+    def __init__(self, node: str, started_wall_s: float, prediction: LatestPrediction | None = None) -> None:
         self._node = node
+        self._prediction = prediction
         self._started_wall_s = started_wall_s
         self._evictions = 0
         self._by_pod: dict[tuple[str, str], tuple[int, int]] = {}  # namespace, name → count, when
@@ -49,6 +52,8 @@ class KoordletMetrics:
             cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])
             cores.add_metric([self._node, suppression.policy], suppression.held_millicpu / 1000)
             yield cores
+        if self._prediction is not None:
+            yield from prediction_families(self._node, self._prediction, now_ns)
         # Counters to koordlet, but without _total, which the format wants of a counter: so they have no type here.
         evictions = Metric("koordlet_pod_eviction", "Pods that were evicted.", "unknown")
         if self._evictions:

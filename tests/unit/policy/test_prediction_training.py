@@ -18,7 +18,7 @@ from koordebpf.policy.predict.training import (
 )
 from koordebpf.state.prediction.models import BAND_UIDS, Usage
 from koordebpf.state.prediction.values import HalfLives
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, NS_PER_S
 
 HALF_LIVES = HalfLives(12 * 3600 * NS_PER_S, 24 * 3600 * NS_PER_S)
@@ -38,7 +38,7 @@ def test_the_models_of_the_node_have_koordlets_names():
 
 
 def test_a_sample_is_the_p90_of_the_interval():
-    series: SeriesStore[tuple[str, ...]] = SeriesStore(1000, 600 * NS_PER_S)
+    series = node_series()
     for second in range(1, 101):
         series.append(("pod_cpu_usage", "u"), second * NS_PER_S, second)
         series.append(("pod_memory_usage", "u"), second * NS_PER_S, second * 1000)
