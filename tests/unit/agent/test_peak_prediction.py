@@ -145,8 +145,13 @@ def test_a_model_of_a_pod_that_is_gone_is_deleted_with_its_file(folder):
 def test_the_next_agent_continues_where_this_one_ended(folder):
     node = Minutes(folder, pod("a"))
     node.use = {"a": (3.0, GIB)}
-    node.run(400)
+    node.run(130)
+    written = (folder / "a").read_bytes()
+    node.use = {"a": (6.0, 2.0 * GIB)}
+    node.run(130)
+    assert (folder / "a").read_bytes() == written  # ten minutes are not over
     peak = node.job.models["a"].peak()
+    assert peak.cpu_millicpu > 6000
     node.job.close()
     again = Minutes(folder, pod("a"))
     again.run(10)  # no sample of it yet
