@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +225,22 @@ def test_a_corrupt_file_costs_only_its_own_model(folder, caplog):
     assert "a" not in again.job.models and "b" in again.job.models
     assert str(folder / "a") in caplog.text
     again.job.close()
+
+
+def test_with_its_gate_off_nothing_of_it_is_loaded():
+    code = (
+        "import sys, contextlib\n"
+        "import koordebpf.agent.run\n"
+        "from koordebpf.agent.colocation.jobs import ColocationParts, _prediction\n"
+        "from koordebpf.agent.config.settings import AgentConfig\n"
+        "parts = ColocationParts(config=AgentConfig(), measuring=None, loop=None, acts=True)\n"
+        "assert _prediction(parts, contextlib.ExitStack()) is None\n"
+        "import json\n"
+        "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    small = ["policy.predict", "policy.predict.settings", "report.prom.prediction", "state.prediction"]
+    assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in (*small, "state.prediction.values")]
 
 
 def test_five_hundred_pods_are_learned_in_steps(folder):
