@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.collector import Collector
@@ -33,17 +34,9 @@ class ColocationParts:
     acts: bool
 
 
-def _prediction(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
-    if not parts.config.feature_gates.get("PeakPrediction"):
-        return None
-    from koordebpf.agent.colocation.prediction import open_prediction
-
-    return open_prediction(parts, stack)
-
-
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
 # read what was measured.
-JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (_prediction,)
+JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (open_prediction,)
 
 
 def open_jobs(parts: ColocationParts, stack: contextlib.ExitStack) -> list[Collector]:

@@ -5,7 +5,6 @@ Its feature gate is PeakPrediction. What is predicted is in `Measuring.predictio
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -242,8 +241,8 @@ class _Round:
         self.peaks: dict[str, Amounts] = {}
 
 
-def open_prediction(parts: ColocationParts, stack: contextlib.ExitStack) -> PeakPrediction:
-    """Return the job. Its schedule closes it."""
+def prediction_of(parts: ColocationParts) -> PeakPrediction:
+    """Return the job of an agent."""
     settings, scope = parts.config.prediction, parts.measuring.watch.scope
     folder = Path(settings.folder) if settings.folder else folder_of(parts.config.run_dir, scope) / "prediction"
     koordlet = Path(settings.koordlet_folder) if settings.koordlet_folder else None

@@ -231,15 +231,21 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
     code = (
         "import sys, contextlib\n"
         "import koordebpf.agent.run\n"
-        "from koordebpf.agent.colocation.jobs import ColocationParts, _prediction\n"
+        "from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs\n"
         "from koordebpf.agent.config.settings import AgentConfig\n"
         "parts = ColocationParts(config=AgentConfig(), measuring=None, loop=None, acts=True)\n"
-        "assert _prediction(parts, contextlib.ExitStack()) is None\n"
+        "open_jobs(parts, contextlib.ExitStack())\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    small = ["policy.predict", "policy.predict.settings", "report.prom.prediction", "state.prediction"]
+    small = [
+        "agent.colocation.open_prediction",
+        "policy.predict",
+        "policy.predict.settings",
+        "report.prom.prediction",
+        "state.prediction",
+    ]
     assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in (*small, "state.prediction.values")]
 
 

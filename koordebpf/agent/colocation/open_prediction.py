@@ -1,0 +1,21 @@
+"""Opens the prediction of peaks where its feature gate is on, and loads nothing of it where it is off."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.collect.collector import Collector
+
+GATE: Final = "PeakPrediction"
+
+
+def open_prediction(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+    """Return the job, which its schedule closes. None: the gate is off."""
+    if not parts.config.feature_gates.get(GATE):
+        return None
+    from koordebpf.agent.colocation.prediction import prediction_of
+
+    return prediction_of(parts)
