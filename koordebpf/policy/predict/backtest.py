@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from koordebpf.policy.predict.predictors import peak_of, with_margin
 from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.policy.predict.training import node_samples, node_usage, pod_usage, trained
-from koordebpf.state.prediction.models import BAND_UIDS, NODE_UID, SYSTEM_UID, Models, Usage
+from koordebpf.state.prediction.models import BAND_UIDS, NO_BAND, NODE_UID, SYSTEM_UID, Models, Usage
 from koordebpf.state.prediction.values import Amounts
 from koordebpf.state.series.kinds import NODE_CPU, NODE_MEMORY, POD_CPU, POD_MEMORY
 from koordebpf.state.series.node import NodeSeries, node_series
@@ -100,6 +100,26 @@ def intervals(recording: Iterable[Seen], every_ns: int) -> Iterator[Interval]:
         last = seen
     if last is not None and last.now_ns > end_ns - every_ns // 2:
         yield from _ended(series, last, end_ns, every_ns)
+
+
+def series_intervals(
+    series: NodeSeries, uids: Collection[str], first_ns: int, last_ns: int, every_ns: int
+) -> Iterator[Interval]:
+    """Yield the same out of series that are there already, of pods whose bands are not known.
+
+    Args:
+        series: of a node.
+        uids: of its pods.
+        first_ns: when the first interval begins, by the clock of the series.
+        last_ns: no interval ends later.
+        every_ns: how long an interval is.
+    """
+    for end_ns in range(first_ns + every_ns, last_ns + 1, every_ns):
+        usages = {uid: usage for uid in uids if (usage := pod_usage(series, uid, end_ns, every_ns)) is not None}
+        samples = node_samples(dict.fromkeys(usages, NO_BAND), usages, node_usage(series, end_ns, every_ns))
+        of_node = {uid: samples[uid] for uid in (NODE_UID, SYSTEM_UID) if uid in samples}
+        if usages or of_node:
+            yield Interval(end_ns, {**usages, **of_node})
 
 
 def backtest(recorded: Iterable[Interval], settings: PredictionSettings, every_ns: int, warm_up: int) -> Backtest:

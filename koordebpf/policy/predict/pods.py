@@ -14,6 +14,7 @@ from koordebpf.state.prediction.models import NO_BAND
 from koordebpf.state.prediction.values import Amounts
 from koordebpf.state.view import FINISHED_PHASES
 
+_MOST = Amounts(2**62, 2**62)  # Why: the API server's quantities end at 2^63; a pod of a file may say anything
 _PROD_BANDS = ("koord-prod", NO_BAND)
 
 
@@ -59,9 +60,10 @@ def predicted_pod(facts: PodFacts) -> PredictedPod:
 
 def _request(pod: Pod) -> Amounts:
     try:
-        return Amounts(cpu_requests(pod).native_millicpu, memory_requests(pod).native_bytes)
+        request = Amounts(cpu_requests(pod).native_millicpu, memory_requests(pod).native_bytes)
     except ConfigError:
         return Amounts()  # it is in the list of what is wrong with pods already
+    return request.at_most(_MOST)
 
 
 def _created_s(pod: Pod) -> float | None:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from koordebpf.policy.predict.backtest import Backtest, Interval, Row, Seen, backtest, intervals
+from koordebpf.policy.predict.backtest import Backtest, Interval, Row, Seen, backtest, intervals, series_intervals
 from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.state.prediction.models import Usage
+from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, NS_PER_S
 
 MINUTE_NS = 60 * NS_PER_S
@@ -107,6 +108,19 @@ def test_a_gap_has_no_samples_and_what_is_older_is_left_out():
     moments = [0, 60, 120, 100, 600, 660, 661]
     recording = [Seen(each * NS_PER_S, Usage(1.0, 1.0), {}, {}) for each in moments]
     assert [each.end_ns // NS_PER_S for each in intervals(recording, MINUTE_NS)] == [60, 120, 600, 660]
+
+
+def test_series_are_cut_into_intervals_of_pods_node_and_system():
+    series = node_series()
+    for second in range(1, 181):
+        for key, value in (("pod_cpu_usage", "u"), 1.0), (("pod_memory_usage", "u"), 5.0):
+            series.append(key, second * NS_PER_S, value)
+        for key, value in (("node_cpu_usage",), 4.0), (("node_memory_usage",), 9.0):
+            series.append(key, second * NS_PER_S, value)
+    found = list(series_intervals(series, ("u", "gone"), 0, 180 * NS_PER_S, MINUTE_NS))
+    assert [each.end_ns // NS_PER_S for each in found] == [60, 120, 180]
+    used = {"u": Usage(1.0, 5.0), "__node__": Usage(4.0, 9.0), "__node-sys__": Usage(3.0, 4.0)}
+    assert [each.samples for each in found] == [used] * 3
 
 
 def test_a_recording_of_nothing_has_no_rows():

@@ -215,6 +215,9 @@ class TestPod:
     def test_one_that_cannot_be_read_requests_nothing(self):
         assert self.pod(cpu="lots").request == Amounts()
 
+    def test_one_that_requests_more_than_there_can_be_is_cut(self):
+        assert self.pod(cpu="1e300").request == Amounts(2**62, GIB)
+
     def test_when_it_was_created(self):
         assert self.pod(creationTimestamp="2026-03-05T09:23:41Z").created_s == NOW_S
         assert self.pod(creationTimestamp="yesterday").created_s is None
