@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from koordebpf.state.cpu.measured import CpuWindow
-from koordebpf.state.series.kinds import SeriesKey
+from koordebpf.state.series.kinds import NODE_BE, NODE_CPU, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries
 
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known
-_NODE_USED = ("cpu_used_millicpu", NODE)
-_BE_USED = ("be_cpu_used_millicpu", NODE)
-_BE_REQUEST = ("be_cpu_request_millicpu", NODE)
-_BE_LIMIT = ("be_cpu_limit_millicpu", NODE)
+_NODE_USED = (NODE_CPU,)  # cores; the others are millicores
+_BE_USED = (NODE_BE, "cpu", "usage")
+_BE_REQUEST = (NODE_BE, "cpu", "request")
+_BE_LIMIT = (NODE_BE, "cpu", "real-limit")
+_ROUNDING = 1e-6  # of a millicore: what a mean of cores may be off
 
 
 def append_cpu(
@@ -25,9 +26,13 @@ def append_cpu(
     """Append one sample, in millicpu; None: not known. One that comes too soon is dropped as a whole."""
     if not series.append(_SAMPLED, now_ns, 1):
         return
-    for key, value in ((_NODE_USED, node_used), (_BE_USED, be_used), (_BE_REQUEST, be_request), (_BE_LIMIT, be_limit)):
-        if value is not None:
-            series.append(key, now_ns, value)
+    found = {
+        _NODE_USED: None if node_used is None else node_used / 1000,
+        _BE_USED: be_used,
+        _BE_REQUEST: be_request,
+        _BE_LIMIT: be_limit,
+    }
+    series.append_round(now_ns, {key: value for key, value in found.items() if value is not None})
 
 
 def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
@@ -40,7 +45,9 @@ def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
 
     def average(key: SeriesKey) -> int | None:
         mean = series.query(key, now_ns, window_ns, "avg")
-        return None if mean is None or samples(key) < enough else int(mean)
+        if mean is None or samples(key) < enough:
+            return None
+        return int(mean * 1000 + _ROUNDING) if key is _NODE_USED else int(mean)
 
     def samples(key: SeriesKey) -> int:
         return int(series.query(key, now_ns, window_ns, "count") or 0)

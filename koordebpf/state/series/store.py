@@ -1,60 +1,237 @@
-"""Many series, each under its key: what koordlet calls its metric cache, in memory and bounded."""
+"""Every series of a node, each under its key: what koordlet calls its metric cache, in memory and bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
 
-from koordebpf.state.series.ring import Aggregation, Series
+import msgspec
 
-Key = TypeVar("Key", bound=Hashable)
+from koordebpf.state.series.aggregate import Aggregated, Aggregation, aggregate, aggregated
+from koordebpf.state.series.block import rounds_of
+from koordebpf.state.series.kinds import KINDS, SeriesKey
+from koordebpf.state.series.lane import BLOCK_OVERHEAD_BYTES, BLOCK_ROUNDS, Lane, Series
+from koordebpf.state.series.settings import SeriesSettings
+from koordebpf.units import NS_PER_S
+
+# What a series needs before its first block: its key, itself, and the samples that are not encoded yet.
+SERIES_BYTES: Final = 700 + 8 * BLOCK_ROUNDS
+_GREATEST: Final = 1e300  # Why: sums of a window stay finite
+_LOOK_NS: Final = 60 * NS_PER_S  # between two looks for series that have ended
+_ENDED_ROUNDS: Final = 8  # without a sample: a series has probably ended, and makes room where there is none
+_NONE: Final[Mapping[str, str]] = {}
 
 
-class SeriesStore(Generic[Key]):
-    """One bounded ring for each key, as (metric, entity).
+class SeriesCounts(msgspec.Struct, frozen=True):
+    """What a store holds and what it had no room for, since it was made."""
 
-    Its size is at most `length` × `most` × 16 bytes, whatever the pace of who appends and however many keys there are.
+    series: int
+    bytes: int
+    dropped_samples: int  # younger than the window: the budget was full
+    dropped_series: int  # of what ended less than a window ago: too many others began
+    refused_samples: int  # of keys for which there was no room, or no finite numbers
+
+
+class SeriesStore:
+    """Samples of many series over a window; `t_ns` is CLOCK_MONOTONIC.
+
+    Append the samples of one moment together with `append_round`: all series of a kind share the times of their
+    rounds. Within a kind time never runs backwards: a sample that is older than the newest round of its kind is dropped.
+
+    Bounds: series whose keys name tenants' things share `budget_bytes`. Where a new series finds no room, series that
+    have ended are dropped, the shortest first: who creates containers in a loop drops the series of those. Where
+    samples find none, the oldest samples of all these series are dropped. Series of the node itself are never.
+
+    Cost:    0.3 µs a sample; 3 bytes a sample that changes, 1 where it does not; 1.2 KB a series.
     """
 
-    def __init__(self, length: int, keep_ns: int, *, apart_ns: int = 1, most: int = 4096) -> None:
+    def __init__(self, settings: SeriesSettings = SeriesSettings(), *, apart_ns: int = 1) -> None:  # noqa: B008
         """Start empty.
 
         Args:
-            length: samples of a key, at most.
-            keep_ns: a series whose newest sample is older is dropped once there is a new key: it is of what is gone.
+            settings: the bounds.
             apart_ns: a sample that comes sooner after the last kept one of its key is dropped.
-            most: keys; what is appended to another one is dropped.
         """
-        self._length = length
-        self._keep_ns = keep_ns
+        self._settings = settings
         self._apart_ns = apart_ns
-        self._most = most
-        self._series: dict[Key, Series] = {}
+        self._most = max(settings.budget_bytes // (2 * SERIES_BYTES), 1)
+        self._series: dict[SeriesKey, Series] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._blocks: deque[Series] = deque()  # a place for each block, the one first encoded at the left
+        self._own_blocks: deque[Series] = deque()  # the same of the node itself
+        self._bytes = 0
+        self._look_at_ns = 0
+        self._dropped = [0, 0, 0]  # samples, series, refused samples
+        self.changes = 0  # odd while a round is appended: who reads from another thread looks before and after
 
     def __len__(self) -> int:
         return len(self._series)
 
-    def append(self, key: Key, t_ns: int, value: float) -> bool:
-        """Append a sample at `t_ns`; return whether it was kept."""
-        series = self._series.get(key)
-        if series is None:
-            self._drop_ended(t_ns)
-            if len(self._series) >= self._most:
-                return False
-            series = self._series[key] = Series(self._length)
-        return series.append(t_ns, value, self._apart_ns)
+    def __contains__(self, key: SeriesKey) -> bool:
+        return key in self._series
 
-    def query(self, key: Key, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
+    @property
+    def counts(self) -> SeriesCounts:
+        """What it holds."""
+        return SeriesCounts(len(self._series), self._bytes, *self._dropped)
+
+    def append(self, key: SeriesKey, t_ns: int, value: float) -> bool:
+        """Append one sample; return whether it was kept.
+
+        Raises:  ValueError: a kind of koordlet's with another number of properties.
+        """
+        return self.append_round(t_ns, {key: value}) == 1
+
+    def append_round(self, t_ns: int, values: Mapping[SeriesKey, float]) -> int:
+        """Append what was measured at one moment, of one kind or several; return how many were kept.
+
+        Raises:  ValueError: a kind of koordlet's with another number of properties.
+        """
+        self.changes += 1
+        try:
+            kept = self._append(t_ns, values)
+            self._expire(t_ns)
+        finally:
+            self.changes += 1
+        return kept
+
+    def query(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
         """Return what the samples within `window_ns` before `now_ns` say; the window's begin is no part of it.
 
         None: there are none. Where they are counted that is 0.
         """
         series = self._series.get(key)
-        if series is None:
-            return 0 if aggregation == "count" else None
-        return series.query(now_ns - window_ns, aggregation)
+        values = series.window(series.lane.first_after(now_ns - window_ns)).values if series is not None else ()
+        return aggregate(values, aggregation)
 
-    # Cost:    0.1 µs a series.
-    def _drop_ended(self, now_ns: int) -> None:
-        for key in [key for key, each in self._series.items() if each.last_ns < now_ns - self._keep_ns]:
-            del self._series[key]
+    def aggregated(self, key: SeriesKey, now_ns: int, window_ns: int) -> Aggregated | None:
+        """Return every aggregation of the window. None: its samples span less than half of it, or there are none."""
+        series = self._series.get(key)
+        if series is None:
+            return None
+        window = series.window(series.lane.first_after(now_ns - window_ns))
+        span_ns = window.last_ns - window.first_ns
+        return aggregated(window.values, span_ns) if window.values and 2 * span_ns >= window_ns else None
+
+    def keys(self, kind: str, properties: Mapping[str, str] = _NONE) -> list[SeriesKey]:
+        """Return the keys of a kind of which the given properties have these values; none given: all of the kind.
+
+        Raises:  ValueError: the kind has no such property.
+        """
+        if not properties:
+            return [key for key in self._series.copy() if key[0] == kind]
+        names = KINDS.get(kind, ())
+        if unknown := properties.keys() - set(names):
+            known = ", ".join(names) or "none"
+            raise ValueError(f"{kind} has no property {', '.join(sorted(unknown))}; it has: {known}")
+        wanted = [(names.index(name) + 1, value) for name, value in properties.items()]
+        return [
+            key for key in self._series.copy() if key[0] == kind and all(key[place] == value for place, value in wanted)
+        ]
+
+    def kinds(self) -> dict[str, int]:
+        """Return how many series there are of each kind."""
+        found: dict[str, int] = {}
+        for key in self._series.copy():
+            found[key[0]] = found.get(key[0], 0) + 1
+        return found
+
+    def _append(self, t_ns: int, values: Mapping[SeriesKey, float]) -> int:
+        kept, get = 0, self._series.get
+        for key, value in values.items():
+            series = get(key) or self._new(key, t_ns)
+            if series is None or not -_GREATEST < value < _GREATEST:
+                self._dropped[2] += 1
+                continue
+            lane = series.lane
+            if lane.last_ns != t_ns and not lane.start(t_ns, self._apart_ns):
+                continue
+            if series.end == lane.number and not lane.is_sparse:
+                series.newest.append(value)
+                series.end += 1
+                if series.end >= series.encode_at:
+                    self._encoded(series, series.encode())
+            elif series.end > lane.number or (series.newest and t_ns - series.last_ns < self._apart_ns):
+                continue
+            elif block := series.append_late(value):
+                self._encoded(series, block)
+            kept += 1
+        return kept
+
+    def _new(self, key: SeriesKey, t_ns: int) -> Series | None:
+        lane = self._lane(key)
+        if lane.last_ns < t_ns:
+            lane.start(t_ns, self._apart_ns)
+        elif lane.last_ns > t_ns:
+            return None
+        if lane.is_bounded and len(self._series) >= self._most and not self._drop_ended():
+            return None
+        series = self._series[key] = Series(key, lane, len(self._series) % BLOCK_ROUNDS)
+        self._bytes += SERIES_BYTES if lane.is_bounded else 0
+        return series
+
+    def _lane(self, key: SeriesKey) -> Lane:
+        kind = key[0]
+        names = KINDS.get(kind)
+        if names is not None and len(key) != len(names) + 1:
+            raise ValueError(f"{key!r}: {kind} has the properties {', '.join(names) or 'none'}")
+        lane = self._lanes.get(kind)
+        if lane is None:
+            lane = self._lanes[kind] = Lane(kind, is_bounded=not kind.startswith(("node_", "sys_")))
+        return lane
+
+    def _encoded(self, series: Series, block: bytes) -> None:
+        if series.lane.is_bounded:
+            self._blocks.append(series)
+            self._bytes += len(block) + BLOCK_OVERHEAD_BYTES
+        else:
+            self._own_blocks.append(series)
+
+    # Drops what is older than the window, and what is beyond the budget.
+    def _expire(self, t_ns: int) -> None:
+        before_ns, budget = t_ns - self._settings.keep_ns, self._settings.budget_bytes
+        while self._own_blocks and self._is_over(self._own_blocks[0], before_ns):
+            self._drop_block(self._own_blocks.popleft())
+        while self._blocks and self._is_over(self._blocks[0], before_ns):
+            self._drop_block(self._blocks.popleft())
+        while self._blocks and self._bytes > budget:
+            self._dropped[0] += self._drop_block(self._blocks.popleft())
+        if t_ns >= self._look_at_ns:
+            self._look_at_ns = t_ns + _LOOK_NS
+            for series in [each for each in self._series.values() if each.last_ns < before_ns]:
+                self._drop(series)
+            for lane in self._lanes.values():
+                lane.forget(before_ns)
+
+    def _is_over(self, series: Series, before_ns: int) -> bool:
+        if not series.blocks:
+            return True
+        begin, count = rounds_of(series.blocks[0])
+        return series.lane.at(begin + count - 1) < before_ns
+
+    def _drop_block(self, series: Series) -> int:
+        if not series.blocks:
+            return 0  # the series was dropped before
+        block = series.blocks.pop(0)
+        self._bytes -= len(block) + BLOCK_OVERHEAD_BYTES if series.lane.is_bounded else 0
+        return rounds_of(block)[1]
+
+    def _drop(self, series: Series) -> None:
+        del self._series[series.key]
+        while series.blocks:
+            self._drop_block(series)
+        self._bytes -= SERIES_BYTES if series.lane.is_bounded else 0
+
+    # Drops the shortest of the series that have ended, an eighth of them. Cost: 1 µs a series, once for many new ones.
+    def _drop_ended(self) -> bool:
+        ended = [
+            each
+            for each in self._series.values()
+            if each.lane.is_bounded and each.lane.number - each.end >= _ENDED_ROUNDS
+        ]
+        ended.sort(key=Series.count)
+        for series in ended[: len(ended) // 8 + 1]:
+            self._drop(series)
+            self._dropped[1] += 1
+        return bool(ended)
