@@ -45,7 +45,7 @@ class Measuring:
         exemptions = config.eviction.exemptions
         max_age_ns = None if asked_labels(exemptions) is None else config.guards.pods_max_age_ns
         known = Known(strict=config.compat == "strict", labels_max_age_ns=max_age_ns)
-        return cls(watch, collector, known, NodeHistory(watch, collector, exemptions), node_series())
+        return cls(watch, collector, known, NodeHistory(watch, collector, exemptions), node_series(config.series))
 
 
 def open_measuring(config: AgentConfig, scope: NodeScope, source: Source, stack: contextlib.ExitStack) -> Measuring:

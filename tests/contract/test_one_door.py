@@ -23,6 +23,7 @@ _OWN = {
     "store/checkpoints/folder.py",
     "store/pod_list.py",
     "store/recording.py",
+    "store/series/snapshot.py",
     "agent/lifecycle/node_lock.py",
     "agent/strategies/suppression.py",
     "store/rotated_file.py",

@@ -24,6 +24,7 @@ from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.pods.namespaces import as_written, check_namespaces
+from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
 
@@ -129,6 +130,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     emergency: EmergencySettings = EmergencySettings()
     node_mark: NodeMarkSettings = NodeMarkSettings()
     prediction: PredictionSettings = PredictionSettings()
+    series: SeriesSettings = SeriesSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None

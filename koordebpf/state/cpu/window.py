@@ -7,11 +7,11 @@ from koordebpf.state.series.kinds import NODE_BE, NODE_CPU, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries
 
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known
-_NODE_USED = (NODE_CPU,)  # cores; the others are millicores
+_NODE_USED = (NODE_CPU,)
 _BE_USED = (NODE_BE, "cpu", "usage")
 _BE_REQUEST = (NODE_BE, "cpu", "request")
 _BE_LIMIT = (NODE_BE, "cpu", "real-limit")
-_ROUNDING = 1e-6  # of a millicore: what a mean of cores may be off
+_ROUNDING = 0.05  # of a millicore: so much may a mean of cores be off
 
 
 def append_cpu(
@@ -26,13 +26,8 @@ def append_cpu(
     """Append one sample, in millicpu; None: not known. One that comes too soon is dropped as a whole."""
     if not series.append(_SAMPLED, now_ns, 1):
         return
-    found = {
-        _NODE_USED: None if node_used is None else node_used / 1000,
-        _BE_USED: be_used,
-        _BE_REQUEST: be_request,
-        _BE_LIMIT: be_limit,
-    }
-    series.append_round(now_ns, {key: value for key, value in found.items() if value is not None})
+    found = {_NODE_USED: node_used, _BE_USED: be_used, _BE_REQUEST: be_request, _BE_LIMIT: be_limit}
+    series.append_round(now_ns, {key: value / 1000 for key, value in found.items() if value is not None})
 
 
 def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
@@ -47,7 +42,7 @@ def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
         mean = series.query(key, now_ns, window_ns, "avg")
         if mean is None or samples(key) < enough:
             return None
-        return int(mean * 1000 + _ROUNDING) if key is _NODE_USED else int(mean)
+        return int(mean * 1000 + _ROUNDING)
 
     def samples(key: SeriesKey) -> int:
         return int(series.query(key, now_ns, window_ns, "count") or 0)
@@ -60,3 +55,9 @@ def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
         be_request_millicpu=average(_BE_REQUEST),
         be_limit_millicpu=average(_BE_LIMIT),
     )
+
+
+def latest_be(series: NodeSeries, now_ns: int, window_ns: int) -> tuple[float | None, float | None]:
+    """Return limit and request of best-effort pods as sampled last within the window, in cores; None: not known."""
+    limit, request = (series.query(key, now_ns, window_ns, "latest") for key in (_BE_LIMIT, _BE_REQUEST))
+    return limit, request

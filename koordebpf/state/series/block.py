@@ -62,17 +62,27 @@ def moved(block: bytes, by_rounds: int) -> bytes:
     return HEADER.pack(first_round + by_rounds, *rest) + block[HEADER.size :]
 
 
+def checked_rounds(block: bytes) -> tuple[int, int]:
+    """Return the same of a block that was read.
+
+    Raises:  DecodeError: it is shorter or longer than its header says, has no round or another width.
+    """
+    try:
+        first_round, count, width, _, _ = HEADER.unpack_from(block)
+    except struct.error as error:
+        raise DecodeError(f"a block of {len(block)} bytes: {error}") from error
+    if width not in (0, 1, 2) or not count or len(block) != HEADER.size + count * width:
+        raise DecodeError(f"a block of {len(block)} bytes says that it has {count} samples of {width} bytes")
+    return first_round, count
+
+
 def decode_block(block: bytes) -> list[float]:
     """Return one value a round, `NO_SAMPLE` where there is none.
 
-    Raises:  DecodeError: it is shorter or longer than its header says, or has another width.
+    Raises:  DecodeError: as `checked_rounds`.
     """
-    try:
-        _, count, width, least, step = HEADER.unpack_from(block)
-    except struct.error as error:
-        raise DecodeError(f"a block of {len(block)} bytes: {error}") from error
-    if width not in (0, 1, 2) or len(block) != HEADER.size + count * width:
-        raise DecodeError(f"a block of {len(block)} bytes says that it has {count} samples of {width} bytes")
+    checked_rounds(block)
+    _, count, width, least, step = HEADER.unpack_from(block)
     if width == 0:
         return [least] * count
     codes = array(_CODES[width])

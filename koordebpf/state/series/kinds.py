@@ -3,8 +3,8 @@
 A key is the kind and then the values of its properties, in the order of `KINDS`: `("node_cpu_usage",)`,
 `("pod_cpu_usage", uid)`, `("container_psi", uid, container_id, "mem", "10", "some")`.
 
-Units:   CPU in cores, `node_be` in millicores as in koordlet, memory in bytes, ratios from 0 to 1, `*_cpu_throttled`
-         periods throttled per period.
+Units:   CPU in cores (`node_be` too, which koordlet has in millicores), memory in bytes, ratios from 0 to 1,
+         `*_cpu_throttled` periods throttled per period.
 Source:  koordinator pkg/koordlet/metriccache/metric_resources.go.
 """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from math import isnan
 from typing import Final
 
@@ -12,6 +12,7 @@ import msgspec
 
 from koordebpf.state.series.block import HEADER, NO_SAMPLE, decode_block, encode_block, rounds_of
 from koordebpf.state.series.kinds import SeriesKey
+from koordebpf.state.series.records import SavedSeries
 
 # Why 64: longer blocks cost less for each sample once they are encoded, but so many samples of each series are not.
 BLOCK_ROUNDS: Final = 64
@@ -60,6 +61,21 @@ class Lane:
         """Return the number of the first round that is newer."""
         return self.base + bisect_right(self.times_ns, since_ns)
 
+    def prepend(self, base: int, times_ns: array[int]) -> int:
+        """Put rounds before those that are there, as far as they are older; return how many were.
+
+        `base` is the number of the first of them, which they keep where there is no other.
+        """
+        if self.times_ns:
+            older = bisect_left(times_ns, self.times_ns[0])
+            self.times_ns = times_ns[:older] + self.times_ns
+            self.base -= older
+            return older
+        if times_ns:
+            self.times_ns, self.base, self.last_ns = times_ns, base, times_ns[-1]
+            self.number = base + len(times_ns) - 1
+        return len(times_ns)
+
     def forget(self, before_ns: int) -> None:
         """Forget older rounds, but the newest."""
         old = min(bisect_right(self.times_ns, before_ns), len(self.times_ns) - 1)
@@ -106,6 +122,19 @@ class Series:
         self.newest = array("d")
         self.encode_at = self.lane.number + 1 + BLOCK_ROUNDS
         return block
+
+    def prepend(self, blocks: Sequence[bytes]) -> None:
+        """Put blocks of older rounds before those that are there."""
+        if not (self.blocks or self.newest):
+            begin, count = rounds_of(blocks[-1])
+            self.end = begin + count
+            self.encode_at += self.end - self.lane.number
+        self.blocks[:0] = blocks
+
+    def saved(self) -> SavedSeries:
+        """Return it as it can be written down."""
+        newest = (encode_block(self.end - len(self.newest), self.newest),) if self.newest else ()
+        return SavedSeries(self.key, (*self.blocks, *newest))
 
     def window(self, first_round: int) -> Window:
         """Return the samples of this round and of those after it."""

@@ -21,6 +21,6 @@ class SeriesSettings(msgspec.Struct, frozen=True, kw_only=True):
                       one more is written when the agent stops. Why 5 minutes: so much is lost when it is killed.
     """
 
-    keep_ns: Annotated[int, Meta(ge=60 * NS_PER_S, le=24 * 3600 * NS_PER_S)] = 1800 * NS_PER_S
+    keep_ns: Annotated[int, Meta(ge=NS_PER_S, le=24 * 3600 * NS_PER_S)] = 1800 * NS_PER_S
     budget_bytes: Annotated[int, Meta(ge=MIB)] = 16 * MIB
-    snapshot_ns: Annotated[int, Meta(ge=10 * NS_PER_S)] = 300 * NS_PER_S
+    snapshot_ns: Annotated[int, Meta(ge=NS_PER_S)] = 300 * NS_PER_S

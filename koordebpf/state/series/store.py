@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from koordebpf.errors import DecodeError
 from koordebpf.state.series.aggregate import Aggregated, Aggregation, aggregate, aggregated
 from koordebpf.state.series.block import rounds_of
 from koordebpf.state.series.kinds import KINDS, SeriesKey
 from koordebpf.state.series.lane import BLOCK_OVERHEAD_BYTES, BLOCK_ROUNDS, Lane, Series
+from koordebpf.state.series.records import SavedRounds, SavedSeries
+from koordebpf.state.series.saved import SavedLane, saved_rounds
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.units import NS_PER_S
 
@@ -37,7 +40,7 @@ class SeriesStore:
     """Samples of many series over a window; `t_ns` is CLOCK_MONOTONIC.
 
     Append the samples of one moment together with `append_round`: all series of a kind share the times of their
-    rounds. Within a kind time never runs backwards: a sample that is older than the newest round of its kind is dropped.
+    rounds. Within a kind time never runs backwards: a sample older than the newest round of its kind is dropped.
 
     Bounds: series whose keys name tenants' things share `budget_bytes`. Where a new series finds no room, series that
     have ended are dropped, the shortest first: who creates containers in a loop drops the series of those. Where
@@ -137,6 +140,67 @@ class SeriesStore:
             found[key[0]] = found.get(key[0], 0) + 1
         return found
 
+    def saved_rounds(self) -> tuple[SavedRounds, ...]:
+        """Return the rounds of every kind, as they can be written down."""
+        return saved_rounds(self._lanes.values())
+
+    def saved(self, keys: Iterable[SeriesKey]) -> list[SavedSeries]:
+        """Return the series of these keys, as they can be written down. Cost: 10 µs each."""
+        return [series.saved() for key in keys if (series := self._series.get(key)) is not None]
+
+    def restore(
+        self, rounds: Iterable[SavedRounds], saved: Iterable[SavedSeries], now_ns: int
+    ) -> tuple[int, list[str]]:
+        """Put what was saved before the store's own samples; return of how many series, and what could not be used.
+
+        Both clocks are CLOCK_MONOTONIC of one boot. Samples that this store has none of are taken, older ones than its
+        window are not.
+        """
+        lanes: dict[str, SavedLane] = {}
+        problems: list[str] = []
+        for each in rounds:
+            try:
+                lanes[each.kind] = SavedLane(each, self._lane((each.kind, *KINDS.get(each.kind, ()))), now_ns)
+            except ValueError as error:
+                problems.append(str(error))
+        restored = 0
+        try:
+            for one in saved:
+                try:
+                    if (lane := lanes.get(one.key[0])) is not None and (blocks := lane.blocks_of(one)):
+                        restored += self._take(one.key, blocks)
+                except (DecodeError, IndexError, ValueError) as error:
+                    problems.append(f"a series: {error}")
+        finally:
+            self._order_blocks()
+        self._expire(now_ns)
+        return restored, problems
+
+    def _take(self, key: SeriesKey, blocks: Sequence[bytes]) -> int:
+        lane = self._lane(key)
+        series = self._series.get(key)
+        if series is None:
+            if lane.is_bounded and len(self._series) >= self._most:
+                self._dropped[1] += 1
+                return 0
+            series = self._series[key] = Series(key, lane, len(self._series) % BLOCK_ROUNDS)
+            self._bytes += SERIES_BYTES if lane.is_bounded else 0
+        series.prepend(blocks)
+        if lane.is_bounded:
+            self._bytes += sum(map(len, blocks)) + BLOCK_OVERHEAD_BYTES * len(blocks)
+        return 1
+
+    # A place for each block, by the age of their ends.
+    def _order_blocks(self) -> None:
+        ends = [
+            (series.lane.at(sum(rounds_of(block)) - 1), series)
+            for series in self._series.values()
+            for block in series.blocks
+        ]
+        ends.sort(key=lambda end: end[0])
+        self._own_blocks = deque(series for _, series in ends if not series.lane.is_bounded)
+        self._blocks = deque(series for _, series in ends if series.lane.is_bounded)
+
     def _append(self, t_ns: int, values: Mapping[SeriesKey, float]) -> int:
         kept, get = 0, self._series.get
         for key, value in values.items():
@@ -152,7 +216,9 @@ class SeriesStore:
                 series.end += 1
                 if series.end >= series.encode_at:
                     self._encoded(series, series.encode())
-            elif series.end > lane.number or (series.newest and t_ns - series.last_ns < self._apart_ns):
+            elif series.end > lane.number or (
+                (series.newest or series.blocks) and t_ns - series.last_ns < self._apart_ns
+            ):
                 continue
             elif block := series.append_late(value):
                 self._encoded(series, block)

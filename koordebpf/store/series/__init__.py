@@ -1,0 +1,1 @@
+"""The series of usage, kept where the next agent finds them."""
