@@ -167,7 +167,7 @@ def _open_agent(
     executors.callback(executor.close)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = _open_metrics(config, measuring.prediction)
-    sinks = _open_sinks(config, scope, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
+    sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
     suppression = _open_suppression(config, measuring, writer, folder, stack)
     ladder = open_ladder(
@@ -256,7 +256,7 @@ def _open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMet
 
 def _open_sinks(
     config: AgentConfig,
-    scope: NodeScope,
+    measuring: Measuring,
     acting: Acting | None,
     actions: KubeActions | None,
     metrics: AgentMetrics,
@@ -278,7 +278,7 @@ def _open_sinks(
         katalyst=open_katalyst_sink(config, metrics, health, plans),
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
-    serve_reports(config, scope, metrics, health, recent, stack, acts=acting is not None)
+    serve_reports(config, measuring, metrics, health, recent, stack, acts=acting is not None)
     return sinks
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
-from koordebpf.collect.scope import NodeScope
+from koordebpf.agent.measuring import Measuring
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
+from koordebpf.state.series.store import SeriesStore
 
 log = logging.getLogger("koordebpf")
 
 
 def serve_reports(
     config: AgentConfig,
-    scope: NodeScope,
+    measuring: Measuring,
     metrics: AgentMetrics,
     health: Health,
     recent: Recent,
@@ -36,10 +38,18 @@ def serve_reports(
     begin = raise_thread_priority if config.lock_memory else None
     server = ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen, begin=begin)
     stack.callback(server.close)
-    folder = folder_of(config.run_dir, scope)
+    folder = folder_of(config.run_dir, measuring.watch.scope)
     try:
         local = LocalSocket(folder, acts=acts)
     except OSError as error:
-        log.warning("%s: no socket for koordebpf explain: %s", folder, error.strerror or error)
+        log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, error.strerror or error)
         return
-    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests).close)
+    pages = {"/series": functools.partial(_series_page, measuring.series)}
+    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, pages).close)
+
+
+# Loaded when it is asked for: most agents never are.
+def _series_page(series: SeriesStore, query: str) -> object:
+    from koordebpf.report.series.answers import series_answer
+
+    return series_answer(series, query)

@@ -18,6 +18,7 @@ _COMMANDS = {
     "run": "Watch a node and protect it; dry run unless --enforce.",
     "trace": "Print kernel events as they happen, with pod names.",
     "top": "Show pods by memory, growth and stall.",
+    "metrics": "Show usage over a window: averages and percentiles.",
     "plan": "Print the decision for one recorded frame.",
     "backtest": "Say how often recorded usage exceeded its predicted peak.",
     "explain": "Say why the last decisions were what they were.",

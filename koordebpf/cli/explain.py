@@ -8,10 +8,8 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import read_input
+from koordebpf.cli.inputs import ask_agent, read_input
 from koordebpf.errors import ConfigError
-
-_TIMEOUT_S = 5
 
 
 @click.command()
@@ -70,7 +68,7 @@ def explain(
     if of_writes and of_requests:
         raise click.UsageError("--writes and --requests exclude each other")
     what = "writes" if of_writes else "requests" if of_requests else "decisions"
-    raw, path = (read_input(audit), audit) if audit else _ask(url, run_dir, what)
+    raw, path = (read_input(audit), audit) if audit else ask_agent(url, run_dir, what, or_else="name an audit file")
     if of_writes:
         _tell_writes(raw, path, last, as_json=as_json)
     elif of_requests:
@@ -136,23 +134,3 @@ def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json:
         echo(f"no request of an eviction plugin that was not carried out in {path}")
     if problems and not requests:
         sys.exit(ConfigError.exit_code)
-
-
-def _ask(url: str | None, run_dir: Path, what: str) -> tuple[bytes, str]:
-    import http.client
-    import urllib.error
-    import urllib.request
-
-    from koordebpf.report.http.local_socket import agent_socket, asked
-
-    place = str(agent_socket(run_dir)) if url is None else url
-    if "://" in place and not place.startswith(("http://", "https://")):
-        raise ConfigError("--url", place, "must be a socket's path, or begin with http:// or https://")
-    try:
-        if "://" not in place:
-            return asked(Path(place), what), place
-        with urllib.request.urlopen(f"{place.rstrip('/')}/{what}", timeout=_TIMEOUT_S) as answer:
-            return bytes(answer.read()), place
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise ConfigError("--url", place, f"must be a running agent: {reason}; or name an audit file") from error

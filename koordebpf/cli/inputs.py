@@ -1,4 +1,4 @@
-"""Files a person names on the command line."""
+"""Files and agents a person names on the command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from koordebpf.errors import ConfigError
+
+_TIMEOUT_S = 5
 
 
 def read_input(path: str) -> bytes:
@@ -19,3 +21,27 @@ def read_input(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(path, error.strerror, "must be a readable file") from error
+
+
+def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tuple[bytes, str]:
+    """Return what a running agent answers, and where: at a socket's path or a URL, None: of the one on this node.
+
+    Raises:  ConfigError: no agent answers there; `or_else` is what there is to do then.
+    """
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    from koordebpf.report.http.local_socket import agent_socket, asked
+
+    place = str(agent_socket(run_dir)) if url is None else url
+    if "://" in place and not place.startswith(("http://", "https://")):
+        raise ConfigError("--url", place, "must be a socket's path, or begin with http:// or https://")
+    try:
+        if "://" not in place:
+            return asked(Path(place), what), place
+        with urllib.request.urlopen(f"{place.rstrip('/')}/{what}", timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read()), place
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ConfigError("--url", place, f"must be a running agent: {reason}; or {or_else}") from error

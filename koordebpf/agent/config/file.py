@@ -224,14 +224,7 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
             raise _described(setting, error) from None
         return msgspec.convert(plain, setting.type, dec_hook=lambda of, text: of(text))
     if setting.form == "duration":
-        if not isinstance(written, str) or not re.fullmatch(_DURATION, written):
-            raise ConfigError(path, written, _DURATION_RULE)
-        try:
-            seconds = durationpy.from_str(written).total_seconds()
-        except durationpy.DurationError:  # not even a timedelta holds it
-            seconds = float("inf")
-        if seconds > _LONGEST_S:
-            raise ConfigError(path, written, "must be 10 years or less")
+        seconds = _seconds(written, path)
         number: Any = seconds if setting.field[-1].endswith("_s") else round(seconds * NS_PER_S)
     else:
         is_text = isinstance(written, str) and re.fullmatch(_QUANTITY, written) is not None
@@ -268,6 +261,26 @@ def _leaf(setting: Setting) -> dict[str, Any]:
     if setting.is_nullable:
         leaf = {"anyOf": [leaf, {"type": "null"}]}
     return {**leaf, "description": setting.why, "default": file_value(setting, setting.default)}
+
+
+def duration_ns(written: str, path: str) -> int:
+    """Return a duration that a person wrote, in nanoseconds.
+
+    Raises:  ConfigError: it is none, or longer than 10 years.
+    """
+    return round(_seconds(written, path) * NS_PER_S)
+
+
+def _seconds(written: object, path: str) -> float:
+    if not isinstance(written, str) or not re.fullmatch(_DURATION, written):
+        raise ConfigError(path, written, _DURATION_RULE)
+    try:
+        seconds = float(durationpy.from_str(written).total_seconds())
+    except durationpy.DurationError:  # not even a timedelta holds it
+        seconds = float("inf")
+    if seconds > _LONGEST_S:
+        raise ConfigError(path, written, "must be 10 years or less")
+    return seconds
 
 
 def _section() -> dict[str, Any]:

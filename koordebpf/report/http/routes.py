@@ -140,8 +140,14 @@ class ReportServer:
         self._stack.close()
 
 
+_NO_PAGES: Final[Mapping[str, Callable[[str], Any]]] = {}
+
+
 class DecisionServer:
-    """Serves /decisions, /writes and /requests on a Unix socket until `close`; functions are called from its thread."""
+    """Serves /decisions, /writes, /requests and `pages` on a Unix socket until `close`.
+
+    Functions are called from its thread; a page is given the query of its URL, and returns what is answered as JSON.
+    """
 
     def __init__(
         self,
@@ -150,6 +156,7 @@ class DecisionServer:
         writes: Callable[[], Sequence[AuditedWrite]],
         begin: Callable[[], object] | None = None,
         requests: Callable[[], Sequence[AuditedRequest]] = tuple,
+        pages: Mapping[str, Callable[[str], Any]] = _NO_PAGES,
     ) -> None:
         remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {
             "/decisions": lambda: [audit_json(each) for each in decisions()],
@@ -158,8 +165,10 @@ class DecisionServer:
         }
 
         def answer(request: Request) -> Reply:
+            if request.path in pages:
+                return _json("200 OK", pages[request.path](request.query))
             if request.path not in remembered:
-                return _text("404 Not Found", " ".join(remembered))
+                return _text("404 Not Found", " ".join((*remembered, *pages)))
             return _json("200 OK", list(remembered[request.path]()))
 
         self._local = local

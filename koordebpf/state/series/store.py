@@ -12,7 +12,7 @@ from koordebpf.errors import DecodeError
 from koordebpf.state.series.aggregate import Aggregated, Aggregation, aggregate, aggregated
 from koordebpf.state.series.block import rounds_of
 from koordebpf.state.series.kinds import KINDS, SeriesKey
-from koordebpf.state.series.lane import BLOCK_OVERHEAD_BYTES, BLOCK_ROUNDS, Lane, Series
+from koordebpf.state.series.lane import BLOCK_OVERHEAD_BYTES, BLOCK_ROUNDS, Lane, Series, Window
 from koordebpf.state.series.records import SavedRounds, SavedSeries
 from koordebpf.state.series.saved import SavedLane, saved_rounds
 from koordebpf.state.series.settings import SeriesSettings
@@ -104,16 +104,16 @@ class SeriesStore:
 
         None: there are none. Where they are counted that is 0.
         """
+        return aggregate(self.window(key, now_ns, window_ns).values, aggregation)
+
+    def window(self, key: SeriesKey, now_ns: int, window_ns: int) -> Window:
+        """Return the samples within `window_ns` before `now_ns`."""
         series = self._series.get(key)
-        values = series.window(series.lane.first_after(now_ns - window_ns)).values if series is not None else ()
-        return aggregate(values, aggregation)
+        return Window([]) if series is None else series.window(series.lane.first_after(now_ns - window_ns))
 
     def aggregated(self, key: SeriesKey, now_ns: int, window_ns: int) -> Aggregated | None:
         """Return every aggregation of the window. None: its samples span less than half of it, or there are none."""
-        series = self._series.get(key)
-        if series is None:
-            return None
-        window = series.window(series.lane.first_after(now_ns - window_ns))
+        window = self.window(key, now_ns, window_ns)
         span_ns = window.last_ns - window.first_ns
         return aggregated(window.values, span_ns) if window.values and 2 * span_ns >= window_ns else None
 

@@ -21,8 +21,9 @@ import msgspec
 from koordebpf.act.writer.journal import this_boot
 from koordebpf.errors import DecodeError
 from koordebpf.state.series.records import SavedRounds, SavedSeries
+from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.units import format_bytes
+from koordebpf.units import NS_PER_S, format_bytes
 
 log = logging.getLogger("koordebpf")
 T = TypeVar("T")
@@ -31,6 +32,8 @@ _MAGIC: Final = b"koordebpf.series/v1\n"
 _FRAME: Final = struct.Struct("<cII")
 _MOST_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 32  # series. Why: 0.3 ms, which the loop can spare each second
+_DAY_NS: Final = 24 * 3600 * NS_PER_S
+_MOST_STORE_BYTES: Final = 1 << 30
 _SHOWN: Final = 3  # problems in a log line
 
 
@@ -152,6 +155,17 @@ class Snapshot:
                 if zlib.crc32(payload) != checksum:
                     raise DecodeError(f"{self._path} was changed: a checksum is wrong")
                 yield tag, payload
+
+
+def read_store(path: Path) -> tuple[SeriesStore, SavedMoment]:
+    """Return the series of a snapshot, whatever boot it is of, and when it was complete.
+
+    Raises:  OSError, DecodeError: as `Snapshot`.
+    """
+    snapshot = Snapshot(path)
+    store = SeriesStore(SeriesSettings(keep_ns=_DAY_NS, budget_bytes=_MOST_STORE_BYTES))
+    store.restore(snapshot.moment.rounds, snapshot.series(), snapshot.moment.monotonic_ns)
+    return store, snapshot.moment
 
 
 def restore_series(path: Path, store: SeriesStore, now_ns: int) -> None:

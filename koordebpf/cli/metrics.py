@@ -1,0 +1,120 @@
+"""`koordebpf metrics`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import ask_agent
+from koordebpf.errors import ConfigError, DecodeError
+
+if TYPE_CHECKING:
+    from koordebpf.report.series.answers import SeriesAnswer
+
+_AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99", "last", "count")
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--window", default="5m", show_default=True, metavar="DURATION", help="Samples of so long until now.")
+@click.option("--agg", type=click.Choice(_AGGREGATIONS), help="Only this one. Default: all of them.")
+@click.option(
+    "--snapshot",
+    type=click.Path(path_type=Path),
+    help="Read the series that an agent kept, RUN_DIR/NODE/series.snapshot, as of the moment when it wrote them.",
+)
+@click.option("--url", metavar="PATH|URL", help="A running agent's socket, or an address that leads to it.")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/run/koordebpf",
+    show_default=True,
+    help="The folder that the agent was given.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each series.")
+def metrics(
+    query: str | None,
+    window: str,
+    agg: str | None,
+    snapshot: Path | None,
+    url: str | None,
+    run_dir: Path,
+    as_json: bool,
+) -> None:
+    """Show what series of usage say of a window: koordlet's kinds, with its aggregations.
+
+    QUERY is a kind, and in braces what its series are told apart by. Without it: which kinds the agent has.
+    CPU is in cores, memory in bytes. A series without a sample in the window has a dash.
+
+    \b
+    Examples:
+      koordebpf metrics
+      koordebpf metrics node_cpu_usage --window 30m
+      koordebpf metrics 'pod_memory_usage{pod_uid="7d1…"}' --window 5m --agg p95
+      koordebpf metrics container_cpu_usage --json | jq -c .values.p99
+      koordebpf metrics node_memory_usage --snapshot /run/koordebpf/machine/series.snapshot
+    """
+    from koordebpf.agent.config.file import duration_ns
+
+    window_ns = duration_ns(window, "--window")
+    if window_ns == 0:
+        raise ConfigError("--window", window, "must be more than 0")
+    if snapshot is not None:
+        answer = _from_snapshot(snapshot, query, window_ns)
+    else:
+        answer = _from_agent(url, run_dir, query, window_ns)
+    if answer.problem:
+        raise ConfigError("QUERY", answer.about, answer.problem)
+    if as_json:
+        _print_json(answer, agg)
+        return
+    from koordebpf.report.series.page import kinds_page, series_page
+
+    echo(series_page(answer, agg) if query is not None else kinds_page(answer.kinds))
+
+
+def _print_json(answer: SeriesAnswer, agg: str | None) -> None:
+    import msgspec
+
+    for kind, count in sorted(answer.kinds.items()):
+        echo_json({"kind": kind, "series": count})
+    for row in answer.rows:
+        values = None if row.values is None else msgspec.structs.asdict(row.values)
+        if values is not None:
+            values["last"] = values.pop("latest")
+        if agg is not None:
+            values = {agg: None if values is None else values[agg]}
+        echo_json({"kind": answer.kind, "properties": row.properties, "values": values})
+
+
+def _from_agent(url: str | None, run_dir: Path, query: str | None, window_ns: int) -> SeriesAnswer:
+    import urllib.parse
+
+    import msgspec
+
+    from koordebpf.report.series.answers import SeriesAnswer
+
+    what = "series"
+    if query is not None:
+        what += f"?{urllib.parse.urlencode({'query': query, 'window_ns': window_ns})}"
+    raw, place = ask_agent(url, run_dir, what, or_else="name a --snapshot")
+    try:
+        return msgspec.json.decode(raw, type=SeriesAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("--url", place, f"must be an agent of this version: {error}") from error
+
+
+def _from_snapshot(path: Path, query: str | None, window_ns: int) -> SeriesAnswer:
+    from koordebpf.report.series.answers import SeriesAnswer, answer_of
+    from koordebpf.store.series.snapshot import read_store
+
+    try:
+        store, moment = read_store(path)
+    except (DecodeError, OSError) as error:
+        raise ConfigError("--snapshot", str(path), f"must be a snapshot of series: {error}") from error
+    if query is None:
+        return SeriesAnswer(kinds=store.kinds())
+    return answer_of(store, query, moment.monotonic_ns, window_ns)

@@ -1,0 +1,1 @@
+"""Series of usage as they are shown to people and tools."""
