@@ -266,6 +266,7 @@ def _open_sinks(
 ) -> Sinks:
     plans = OpenPlans(_node_name(config), dry_run=dry_run)
     health, recent = Health(), Recent(plans)
+    metrics.node.series = measuring.series
     sinks = open_sinks(
         plans,
         metrics,

@@ -29,6 +29,7 @@ from koordebpf.report.prom.sources import MAX_POD_SERIES
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.store.line_sink import LineSink
@@ -84,6 +85,11 @@ CONTRACT = {
     "koordebpf_node_capacity_bytes": set(),
     "koordebpf_node_psi_avg10_ratio": {"degree"},
     "koordebpf_node_psi_stall_seconds_total": {"degree"},
+    "koordebpf_series": set(),
+    "koordebpf_series_bytes": set(),
+    "koordebpf_series_dropped_samples_total": set(),
+    "koordebpf_series_dropped_total": set(),
+    "koordebpf_series_refused_samples_total": set(),
     "koordebpf_ticks_total": set(),
     "koordebpf_failed_ticks_total": set(),
     "koordebpf_own_cpu_seconds_total": set(),
@@ -97,6 +103,8 @@ KOORDLET = {
     "koordlet_pod_eviction_detail": {"node", "pod_namespace", "pod_name", "reason"},
     "koordlet_node_used_memory_bytes": {"node"},
     "koordlet_start_time": {"node"},
+    "koordlet_node_used_cpu_cores": {"node"},
+    "koordlet_be_suppress_be_used_cpu_cores": {"node"},
     "koordlet_be_suppress_cpu_cores": {"node", "type"},
 }
 
@@ -110,6 +118,10 @@ def metrics() -> AgentMetrics:
         scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi
     )
     metrics.node.capacity_bytes = 1 << 30
+    metrics.node.series = SeriesStore()
+    metrics.node.series.append_round(
+        time.monotonic_ns(), {("node_cpu_usage",): 1.5, ("node_be", "cpu", "usage"): 0.5, ("pod_cpu_usage", "u"): 1.0}
+    )
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
@@ -209,6 +221,8 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
     assert samples["koordlet_node_used_memory_bytes"] == [({"node": "n1"}, 1 << 29)]
     assert samples["koordlet_be_suppress_cpu_cores"] == [({"node": "n1", "type": "cpuset"}, 1.5)]
     assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
+    assert samples["koordlet_node_used_cpu_cores"] == [({"node": "n1"}, 1.5)]
+    assert samples["koordlet_be_suppress_be_used_cpu_cores"] == [({"node": "n1"}, 0.5)]
 
 
 def test_in_a_dry_run_koordinators_name_does_not_say_that_a_pod_is_limited(

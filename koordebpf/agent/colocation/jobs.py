@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordebpf.agent.colocation.open_prediction import open_prediction
-from koordebpf.agent.colocation.series_snapshots import open_series_snapshots
+from koordebpf.agent.colocation.series_keeper import open_series_keeper
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.collector import Collector
@@ -38,7 +38,7 @@ class ColocationParts:
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
 # read what was measured.
 JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (
-    open_series_snapshots,
+    open_series_keeper,
     open_prediction,
 )
 

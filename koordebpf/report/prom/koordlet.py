@@ -26,7 +26,7 @@ class KoordletMetrics:
     """
 
     def __init__(self, node: str, started_wall_s: float, prediction: LatestPrediction | None = None) -> None:
-        self._node = node
+        self.node = node
         self._prediction = prediction
         self._started_wall_s = started_wall_s
         self._evictions = 0
@@ -43,26 +43,26 @@ class KoordletMetrics:
         self, node: NodeMeasure | None, now_ns: int, suppression: SuppressionMetrics | None = None
     ) -> Iterator[Metric]:
         """Yield every family that has a value."""
-        yield _gauge("koordlet_start_time", "Unix time of the start of this agent.", self._node, self._started_wall_s)
+        yield _gauge("koordlet_start_time", "Unix time of the start of this agent.", self.node, self._started_wall_s)
         if node is not None:
             text = "Memory in use as the decision sees it."
-            yield _gauge("koordlet_node_used_memory_bytes", text, self._node, node.known_used_bytes)
+            yield _gauge("koordlet_node_used_memory_bytes", text, self.node, node.known_used_bytes)
         if suppression and suppression.held_millicpu is not None and suppression.policy in _SUPPRESS_TYPES:
             text = "CPU that best-effort pods may use, by what holds them."
             cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])
-            cores.add_metric([self._node, suppression.policy], suppression.held_millicpu / 1000)
+            cores.add_metric([self.node, suppression.policy], suppression.held_millicpu / 1000)
             yield cores
         if self._prediction is not None:
-            yield from prediction_families(self._node, self._prediction, now_ns)
+            yield from prediction_families(self.node, self._prediction, now_ns)
         # Counters to koordlet, but without _total, which the format wants of a counter: so they have no type here.
         evictions = Metric("koordlet_pod_eviction", "Pods that were evicted.", "unknown")
         if self._evictions:
-            evictions.add_sample(evictions.name, {"node": self._node, "reason": _REASON}, self._evictions)
+            evictions.add_sample(evictions.name, {"node": self.node, "reason": _REASON}, self._evictions)
         yield evictions
         detail = Metric("koordlet_pod_eviction_detail", "Pods that were evicted, each for 5 minutes.", "unknown")
         for (namespace, name), (count, at_ns) in self._by_pod.copy().items():
             if now_ns - at_ns < _DETAIL_NS:
-                labels = {"node": self._node, "pod_namespace": namespace, "pod_name": name, "reason": _REASON}
+                labels = {"node": self.node, "pod_namespace": namespace, "pod_name": name, "reason": _REASON}
                 detail.add_sample(detail.name, labels, count)
         yield detail
 

@@ -14,6 +14,7 @@ from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.node import NodeMetrics
+from koordebpf.report.prom.series import koordlet_families
 from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.report.prom.wake import WakeMetrics
@@ -70,6 +71,8 @@ class AgentMetrics(Collector):
         if self._koordlet is not None:
             held = None if self.decision.is_dry_run else self.suppression
             yield from self._koordlet.families(self.node.measure, time.monotonic_ns(), held)
+            if self.node.series is not None:
+                yield from koordlet_families(self.node.series, self._koordlet.node, time.monotonic_ns())
 
     def _own(self) -> Iterator[Metric]:
         yield CounterMetricFamily("koordebpf_ticks", "Ticks of the loop.", self.ticks)

@@ -1,7 +1,4 @@
-"""What an agent, or a snapshot, answers to questions about its series: every aggregation of each series asked for.
-
-The store belongs to the loop. Another thread looks whether it changed while it was read, and reads again if it did.
-"""
+"""What an agent, or a snapshot, answers to questions about its series: every aggregation of each series asked for."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.report.series.reading import read_window
 from koordebpf.state.series.aggregate import Aggregated, aggregated
 from koordebpf.state.series.kinds import KINDS, SeriesKey
 from koordebpf.state.series.selector import selector_of
@@ -20,8 +18,6 @@ from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import NS_PER_S
 
 DEFAULT_WINDOW_NS: Final = 300 * NS_PER_S
-_TRIES: Final = 50
-_AGAIN_S: Final = 0.001
 _TOO_LONG_NS: Final = 10**18
 
 
@@ -70,19 +66,7 @@ def answer_of(store: SeriesStore, text: str, now_ns: int, window_ns: int) -> Ser
 def _rows(store: SeriesStore, keys: list[SeriesKey], now_ns: int, window_ns: int) -> Iterator[SeriesRow]:
     for key in keys:
         names = KINDS.get(key[0]) or tuple(f"property_{number}" for number in range(1, len(key)))
-        yield SeriesRow(dict(zip(names, key[1:], strict=True)), _read(store, key, now_ns, window_ns))
+        window = read_window(store, key, now_ns, window_ns)
+        values = aggregated(window.values, window.last_ns - window.first_ns) if window.values else None
+        yield SeriesRow(dict(zip(names, key[1:], strict=True)), values)
         time.sleep(0)  # the loop first
-
-
-def _read(store: SeriesStore, key: SeriesKey, now_ns: int, window_ns: int) -> Aggregated | None:
-    for _ in range(_TRIES):
-        before = store.changes
-        if before % 2 == 0:
-            try:
-                window = store.window(key, now_ns, window_ns)
-            except (IndexError, ValueError):  # in the middle of a change
-                window = None
-            if store.changes == before:
-                return aggregated(window.values, window.last_ns - window.first_ns) if window and window.values else None
-        time.sleep(_AGAIN_S)
-    return None
