@@ -21,6 +21,7 @@ from tests.support.tracefs import mount_tracefs
 _BENCHES = {
     "plan": "a decision for 1,000 pods, three features",
     "prediction": "a minute of prediction for 110 pods, beside numpy",
+    "series": "30 minutes of usage of 110 pods and 330 containers: rounds, memory, queries, snapshots",
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",
     "sched_cost": "what scheduler tracing takes of a node that switches",

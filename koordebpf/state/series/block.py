@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from koordebpf.errors import DecodeError
@@ -40,13 +40,10 @@ def encode_block(first_round: int, values: Sequence[float]) -> bytes:
         raise ValueError(f"{len(values)} values are more than {LONGEST}")
     if least == greatest and known is values:
         return HEADER.pack(first_round, len(values), 0, least, 0.0)
-    width, step = _steps(known, least, greatest)
-    hole = _STEPS[width] + 1
-    if known is values:
-        found = [round((value - least) / step) for value in values]
-    else:
-        found = [hole if math.isnan(value) else round((value - least) / step) for value in values]
-    codes = array(_CODES[width], found)
+    above = [value - least for value in known]
+    width, step = _steps(above, max(abs(least), abs(greatest)))
+    found = array(_CODES[width], [int(each / step + 0.5) for each in above])
+    codes = found if known is values else array(_CODES[width], _with_holes(values, found, _STEPS[width] + 1))
     return HEADER.pack(first_round, len(values), width, least, step) + codes.tobytes()
 
 
@@ -93,18 +90,20 @@ def decode_block(block: bytes) -> list[float]:
     return [least + code * step for code in codes]
 
 
+def _with_holes(values: Sequence[float], codes: Iterable[int], hole: int) -> Iterator[int]:
+    left = iter(codes)
+    for value in values:
+        yield hole if math.isnan(value) else next(left)
+
+
 # Bytes a sample and the step between two of its codes.
-def _steps(known: Sequence[float], least: float, greatest: float) -> tuple[int, float]:
-    reach = greatest - least
-    if least.is_integer() and greatest.is_integer():
-        base = int(least)
-        whole = [int(value) - base for value in known]
-        if all(value == each + base for value, each in zip(known, whole, strict=True)):
-            step = math.gcd(*whole) or 1
-            for width, steps in _STEPS.items():
-                if reach <= step * steps:
-                    return width, float(step)
-    for width, steps in _STEPS.items():
-        if reach <= _SMALL * steps * max(abs(least), abs(greatest)) or width == 2:
-            return width, reach / steps or 1.0
-    raise AssertionError("unreachable")
+def _steps(above: Sequence[float], greatest: float) -> tuple[int, float]:
+    reach = max(above)
+    if all(map(float.is_integer, above)):
+        step = math.gcd(*map(int, above)) or 1
+        for width, steps in _STEPS.items():
+            if reach <= step * steps:
+                return width, float(step)
+    if reach <= _SMALL * _STEPS[1] * greatest:
+        return 1, reach / _STEPS[1] or 1.0
+    return 2, reach / _STEPS[2] or 1.0

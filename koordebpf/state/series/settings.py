@@ -15,8 +15,8 @@ class SeriesSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `keep_ns`         how old a sample may get. Why 30 minutes: the longest window of a NodeMetric.
     `budget_bytes`    memory of all series of pods, containers and host applications; beyond it their oldest samples are
-                      dropped. Why 16 MiB: 110 pods with 330 containers need 6 MiB for 30 minutes of CPU, memory and
-                      throttling, 500 pods with 1,000 containers get 20 minutes.
+                      dropped. Why 16 MiB: 110 pods with 330 containers need 8 MiB for 30 minutes of CPU, memory and
+                      throttling, 500 pods with 1,000 containers get 15 minutes of them.
     `snapshot_ns`     between two snapshots in the agent's folder below runDir, from which a restarted agent continues;
                       one more is written when the agent stops. Why 5 minutes: so much is lost when it is killed.
     """
