@@ -33,7 +33,7 @@ def test_it_holds_the_object_the_sources_and_says_it_is_typed(wheel):
     }
     assert sources
     assert {f"koordebpf/kernel/sources/{source}" for source in sources} <= names
-    assert {f"koordebpf/kernel/objects/{name}.bpf.o" for name in ("koordebpf", "sched")} <= names
+    assert {f"koordebpf/kernel/objects/{name}.bpf.o" for name in ("koordebpf", "sched", "cpu_iter")} <= names
     assert "koordebpf/py.typed" in names
 
 

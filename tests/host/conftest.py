@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from koordebpf.kernel.signals.interface import Backend, SignalRequest
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.units import NS_PER_S
 from tests.host.held_node import HeldNode, or_skipped
+from tests.host.usage_node import MeasuredUsage, UsageNode, made_usage_node
 from tests.host.variants import use_changed_programs
 from tests.host.writer_cgroups import Cgroups, made_cgroups
 from tests.support.nodes import MIB, NodeCgroup
@@ -225,3 +226,24 @@ def held(node: NodeCgroup) -> Iterator[HeldNode]:
     made = or_skipped(lambda: HeldNode(node))
     yield made
     made.close()
+
+
+@pytest.fixture
+def usage_node() -> Iterator[UsageNode]:
+    """Give a node with CPU accounting, without pods."""
+    with made_usage_node() as node:
+        yield node
+
+
+@pytest.fixture
+def measured_usage(usage_node: UsageNode, tmp_path: Path) -> Iterator[Callable[..., MeasuredUsage]]:
+    """Return a function that gives the measuring of that node as it is then."""
+    opened: list[MeasuredUsage] = []
+
+    def make(applications: Mapping[str, str] | None = None) -> MeasuredUsage:
+        opened.append(MeasuredUsage(usage_node, tmp_path, applications or {}, usage_node.memory.path))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
+from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.collector import Collector
@@ -38,6 +39,7 @@ class ColocationParts:
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
 # read what was measured.
 JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (
+    open_usage_series,
     open_series_keeper,
     open_prediction,
 )

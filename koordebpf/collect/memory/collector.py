@@ -173,6 +173,16 @@ class MemoryCollector:
         """
         return self._scan.last.outside() if self._scan.last else {}
 
+    @property
+    def sums(self) -> tuple[int, ScanSums | None]:
+        """How many full measurements there were, and what the last one summed up; None: there was none yet."""
+        return self._scan.taken, self._scan.last
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether `sums` has every cgroup; else pods alone, each with what is below it in one row."""
+        return self._scan.can_scan
+
     def swap_bytes(self, cgroup_id: int | None) -> int:
         """Return what a cgroup had in swap at the last full measurement, `ScanSums.swap_bytes`."""
         sums = self._scan.last

@@ -35,6 +35,7 @@ class MemcgScan:
         self._files: dict[int, CgroupMemory] = {}
         self._missed = 0
         self.last: ScanSums | None = None
+        self.taken = 0  # full scans
 
     @property
     def can_scan(self) -> bool:
@@ -44,11 +45,13 @@ class MemcgScan:
     def full(self) -> ScanSums:
         """Scan all that is needed of pods and node."""
         self.last = self._scan()
+        self.taken += 1
         return self.last
 
     def again(self) -> ScanSums:
         """Return what the scan that `node` took says of pods too."""
         self.last = self._sums_of(self._signals.scanned())
+        self.taken += 1
         return self.last
 
     def node(self) -> MemoryParts | None:

@@ -25,7 +25,7 @@ _DISTRIBUTION = "/usr/lib/python3/dist-packages"
 _FEATURE = "BPF programs by bcc"
 _KHEADERS = Path("/sys/kernel/kheaders.tar.xz")  # CONFIG_IKHEADERS; bcc unpacks it
 _KPROBE_PMU = Path("/sys/bus/event_source/devices/kprobe/type")
-_CO_RE_ONLY = ("memcg_iter.bpf.c", "sched.bpf.c")  # each file says why
+_CO_RE_ONLY = ("cpu_iter.bpf.c", "memcg_iter.bpf.c", "sched.bpf.c")  # each file says why
 # How the names of programs begin, bpf/include/koord_bcc.h.
 _RAW_TRACEPOINT = "on_"
 _KPROBE = "kprobe_on_"

@@ -26,7 +26,7 @@ class MemcgScan:
     def __init__(self, link_fd: int, settings: Element, memcgs: libbpf.Map, memcg_nodes: libbpf.Map) -> None:
         self._link_fd = link_fd
         self._settings = settings
-        self._arrays = (_Array(memcgs), _Array(memcg_nodes))
+        self._arrays = (MappedArray(memcgs), MappedArray(memcg_nodes))
 
     def run(self, *, by_node: bool = False) -> memoryview:
         """Return whole struct koord_memcg rows, one for each memory cgroup below the root, parents first.
@@ -61,15 +61,22 @@ class MemcgScan:
             array.close()
 
 
-class _Array:
+class MappedArray:
     """A mapped array, as far as it was filled: all of what is mapped counts as the agent's memory, 2.8 MiB."""
 
     def __init__(self, array: libbpf.Map) -> None:
+        """Map the first elements."""
         self._array = array
         self._entries = 0
         self._grow(1)
 
+    @property
+    def max_entries(self) -> int:
+        """How many elements it has."""
+        return self._array.max_entries
+
     def first(self, count: int) -> memoryview:
+        """Return so many of the first elements, at most all."""
         if count > self._entries:
             self._grow(count)
         return self._view[: count * self._array.value_bytes]
@@ -81,5 +88,6 @@ class _Array:
         self._view = memoryview(self._memory)
 
     def close(self) -> None:
+        """Give the memory back; twice is harmless. Raises BufferError: some of it is still held."""
         self._view.release()
         self._memory.close()

@@ -59,7 +59,19 @@ class _Layout:
             else:
                 of_pod.append([row, row + 1])
         self.leaves = leaves
+        self._ends: list[int] | None = None
         self.slices = {uid: tuple(_bytes_of(first, end) for first, end in found) for uid, found in runs.items()}
+
+    def ends(self) -> list[int]:
+        """Return for each row where what is below it ends: rows are in the order of a walk, parents first."""
+        if self._ends is None:
+            self._ends = [len(self.ids)] * len(self.ids)
+            above: list[int] = []  # rows that have not ended
+            for row, parent_id in enumerate(self.parents):
+                while above and self.ids[above[-1]] != parent_id:
+                    self._ends[above.pop()] = row
+                above.append(row)
+        return self._ends
 
 
 class _PodRows(NamedTuple):
@@ -151,6 +163,27 @@ class ScanSums:
         if self._total is None:
             self._total = [sum(self._numbers[at::MEMCG_WORDS]) for at in range(MEMCG_LRU_AT, MEMCG_WORDS)]
         return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._total)
+
+    @property
+    def layout(self) -> object:
+        """The same object as long as the same cgroups are scanned: `rows_of` says the same then."""
+        return self._layout
+
+    def rows_of(self, cgroup_id: int) -> range | None:
+        """Return the rows of a cgroup and of all below it; None: it was not scanned."""
+        row = self._layout.row_of.get(cgroup_id)
+        return None if row is None else range(row, self._layout.ends()[row])
+
+    def held_bytes(self, *, page_cache: bool = False) -> list[int]:
+        """Return of each row, without those below it: anonymous and unevictable memory; or that with page cache."""
+        lists = (2, 3) if page_cache else ()
+        columns = [self._column(MEMCG_LRU_AT + at) for at in (0, 1, *lists, 4)]
+        return [sum(pages) * self._page_bytes for pages in zip(*columns, strict=True)]
+
+    def usage_bytes(self, cgroup_id: int) -> int | None:
+        """Return what is charged to a cgroup with those below it; None: it was not scanned."""
+        row = self._layout.row_of.get(cgroup_id)
+        return None if row is None else self._at(row, _USAGE_AT) * self._page_bytes
 
     def swap_bytes(self, cgroup_id: int) -> int:
         """Return what a cgroup has in swap; 0 too where the rows come from files, which are not read for it."""

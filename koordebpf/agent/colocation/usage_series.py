@@ -1,0 +1,38 @@
+"""The job that measures usage for the node's series; opened once, where a feature gate needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.collect.collector import Collector
+
+log = logging.getLogger(__name__)
+
+# Reports and predictions are worked out of the series.
+GATES = ("UsageSeries", "PeakPrediction", "NodeMetricReport")
+
+
+def open_usage_series(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+    """Return the collector; None: no gate needs it, and nothing is loaded."""
+    if not any(parts.config.feature_gates.get(gate, False) for gate in GATES):
+        return None
+    from koordebpf.collect.usage.collector import UsageCollector
+    from koordebpf.collect.usage.cpu import cpu_mounts
+    from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
+
+    measuring = parts.measuring
+    scope = measuring.watch.scope
+    memory = ControllerMount(scope.hierarchy.version, scope.hierarchy.mount_point)
+    collector = UsageCollector(
+        scope,
+        measuring.watch.index,
+        measuring.collector,
+        cpu_mounts(find_controllers(), memory),
+        lambda: measuring.known.host_applications,
+    )
+    log.info("usage of pods and containers is measured by %s", collector.counters.how)
+    return collector

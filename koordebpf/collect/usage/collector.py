@@ -1,0 +1,172 @@
+"""Measures usage once a second and appends it to the node's series, under koordlet's kinds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.scope import NodeScope
+from koordebpf.collect.usage.cpu import CpuCounters, open_cpu
+from koordebpf.collect.usage.groups import UsageGroups
+from koordebpf.collect.usage.memory import OUTDATED_NS, GroupMemory
+from koordebpf.collect.usage.node import MachineUse, NodeUse, cgroup_use
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.state.cpu.window import latest_be
+from koordebpf.state.series.kinds import (
+    NODE_CPU,
+    NODE_MEMORY,
+    NODE_MEMORY_WITH_PAGE_CACHE,
+    NODE_NUMA_CPU,
+    NODE_NUMA_MEMORY,
+)
+from koordebpf.state.series.node import EVERY_NS, NodeSeries
+from koordebpf.state.usage.counters import CounterRates, ThrottledRatios
+from koordebpf.state.usage.samples import (
+    BE_REAL_LIMIT,
+    BE_REQUEST,
+    BE_USAGE,
+    GroupKeys,
+    Samples,
+    append_samples,
+    system_samples,
+)
+
+log = logging.getLogger(__name__)
+
+_CPU, _MEMORY, _CACHED, _THROTTLED = range(4)  # of GroupKeys
+
+
+class UsageCollector:
+    """Node, pods, containers, host applications, best-effort directory and the rest, the system.
+
+    Nothing is recorded of a cgroup before its CPU time was read twice, as in koordlet.
+
+    Source:  koordinator pkg/koordlet/metricsadvisor/collectors: noderesource, beresource, podresource, podthrottled,
+             sysresource, pagecache, hostapplication.
+    Cost:    docs/colocation/usage.md.
+    """
+
+    name = "usage of pods and containers"
+    period_ns = EVERY_NS
+
+    def __init__(
+        self,
+        scope: NodeScope,
+        index: CgroupIndex,
+        memory: MemoryCollector,
+        mounts: Sequence[ControllerMount],
+        host_applications: Callable[[], Mapping[str, str]],
+        *,
+        with_page_cache: bool = False,
+    ) -> None:
+        """Open the pass, or files in its place.
+
+        Args:
+            scope: the node.
+            index: its cgroups.
+            memory: whose last measurement has the memory of all of them.
+            mounts: as `cpu_mounts`.
+            host_applications: gives directory below the node's root → name.
+            with_page_cache: whether memory with page cache is recorded too.
+        Raises:  SupportError: no procfs.
+        """
+        self._memory_of_node = memory
+        self._host_applications = host_applications
+        self._machine = MachineUse() if scope.kind == "machine" else None
+        self._groups = UsageGroups(scope, index)
+        self.counters: CpuCounters = open_cpu(mounts, scope.node_path)
+        self._memory = GroupMemory(scope, memory, with_page_cache=with_page_cache)
+        self._rates = CounterRates()
+        self._ratios = ThrottledRatios()
+        self._keys = GroupKeys({})
+        self._latest: dict[int, tuple[int, float]] = {}  # when, and cores
+        self._dropped = 0
+
+    def collect(self, now_ns: int, into: NodeSeries) -> None:
+        """Measure now, and append a sample to each series."""
+        if self._groups.look(self._host_applications()):
+            self._watch()
+        reading = self.counters.read()
+        t_ns = reading.t_ns
+        rates = self._rates.push(t_ns, reading.usage_ns)
+        self._report_dropped()
+        has_memory = self._memory.look(t_ns)
+        current = self._current(t_ns, rates)
+        samples: Samples = {}
+        self._keys.fill(samples, _CPU, rates)
+        self._keys.fill(samples, _THROTTLED, self._ratios.push(reading.throttling))
+        if has_memory:
+            held, cached = self._memory.held, self._memory.cached
+            self._keys.fill(samples, _MEMORY, {group: held[group] for group in current if group in held})
+            self._keys.fill(samples, _CACHED, {group: cached[group] for group in current if group in cached})
+        node = self._node(t_ns, current)
+        samples |= _node_samples(node, with_page_cache=bool(self._memory.cached))
+        samples |= self._system(node, current, has_memory=has_memory)
+        samples |= self._best_effort(t_ns, current, into)
+        append_samples(into, t_ns, samples)
+
+    def _watch(self) -> None:
+        groups = self._groups.by_id
+        self.counters.watch(groups)
+        self._memory.watch(groups)
+        self._rates.keep_only(groups)
+        self._ratios.keep_only(groups)
+        for group in self._latest.keys() - groups.keys():
+            del self._latest[group]
+        self._keys = GroupKeys({group: (its.kind, its.name) for group, its in groups.items()})
+
+    # Where they are read in turn, the last rate of each stands for now.
+    def _current(self, t_ns: int, rates: Mapping[int, float]) -> Mapping[int, float]:
+        if self.counters.is_whole:
+            return rates
+        self._latest.update({group: (t_ns, rate) for group, rate in rates.items()})
+        return {group: rate for group, (at_ns, rate) in self._latest.items() if t_ns - at_ns <= OUTDATED_NS}
+
+    def _node(self, t_ns: int, current: Mapping[int, float]) -> NodeUse:
+        if self._machine is not None:
+            return self._machine.read(t_ns)
+        own = next((current.get(group) for group, its in self._groups.by_id.items() if its.kind == "node"), None)
+        return cgroup_use(self._memory_of_node, own)
+
+    def _system(self, node: NodeUse, current: Mapping[int, float], *, has_memory: bool) -> Samples:
+        cpu = held = 0.0
+        for group in self._groups.parts:
+            cpu += current.get(group, 0.0)
+            held += self._memory.held.get(group, 0)
+        return system_samples(node.cpu, node.held_bytes if has_memory else None, (cpu, held), node.numa_cpu, {})
+
+    def _best_effort(self, t_ns: int, current: Mapping[int, float], into: NodeSeries) -> Samples:
+        limit, request = latest_be(into, t_ns, OUTDATED_NS)
+        used = None if self._groups.best_effort is None else current.get(self._groups.best_effort)
+        of_be = {BE_REAL_LIMIT: limit, BE_REQUEST: request, BE_USAGE: used}
+        return {key: value for key, value in of_be.items() if value is not None}
+
+    def _report_dropped(self) -> None:
+        dropped = self._rates.went_back + self._rates.too_old
+        if dropped != self._dropped:
+            log.info(
+                "%d CPU counters went back or were not read for long, %d since the start: no sample of them",
+                dropped - self._dropped,
+                dropped,
+            )
+            self._dropped = dropped
+
+    def close(self) -> None:
+        """Close everything."""
+        self.counters.close()
+        self._memory.close()
+        if self._machine is not None:
+            self._machine.close()
+
+
+def _node_samples(node: NodeUse, *, with_page_cache: bool) -> Samples:
+    samples: Samples = {}
+    cached = node.cached_bytes if with_page_cache else None
+    for kind, value in ((NODE_CPU, node.cpu), (NODE_MEMORY, node.held_bytes), (NODE_MEMORY_WITH_PAGE_CACHE, cached)):
+        if value is not None:
+            samples[kind,] = value
+    samples |= {(NODE_NUMA_CPU, str(number)): cpu for number, cpu in node.numa_cpu.items()}
+    samples |= {(NODE_NUMA_MEMORY, str(number)): held for number, held in node.numa_held_bytes.items()}
+    return samples

@@ -1,0 +1,110 @@
+"""The CPU pass: one walk of each hierarchy writes the CPU time of the cgroups that have a row."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.bpf.lockdown import explain_refusal
+from koordebpf.kernel.bpf.maps import Element
+from koordebpf.kernel.bpf.memcg_iter import MappedArray
+from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.signals.interface import LayoutCheck
+
+_FEATURE = "the CPU time of all cgroups in one pass"
+_PROGRAM = "scan_cpu"
+_STRUCTS = ("koord_cpu_key", "koord_cpu", "koord_cpu_settings")
+_WALK = struct.Struct("<3Q128s")  # struct koord_cpu_settings, from `pass` on
+_WALK_AT = 8
+_KEY = struct.Struct("<2Q")
+_SLOT = struct.Struct("<I")
+
+
+class CpuHierarchy(msgspec.Struct, frozen=True):
+    """One hierarchy to walk: from which directory, and whether it is cgroup v2."""
+
+    root: Path
+    is_v2: bool
+
+
+class CpuScan(Closing):
+    """Writes rows of struct koord_cpu, one for each cgroup that `follow` has given one.
+
+    Source:  v1: struct cpuacct, what cpuacct.usage sums up; v2: struct cgroup.bstat and the sums of each CPU that were
+             not added to it yet, what cpu.stat shows; both: struct task_group.cfs_bandwidth. By iter/cgroup (6.1).
+    Raises:  SupportError: no libbpf, no object, one of another layout, or the kernel refuses it. CgroupGone: a root.
+    Cost:    docs/colocation/usage.md.
+    """
+
+    def __init__(self, hierarchies: Sequence[CpuHierarchy], check_layout: LayoutCheck) -> None:
+        self._hierarchies = tuple(hierarchies)
+        self._pass = 0
+        self._links: list[int] = []
+        self._settings: Element | None = None
+        self._rows: MappedArray | None = None
+        self._object: libbpf.Object | None = None
+        try:
+            self._open(check_layout)
+        except FileNotFoundError as error:
+            self.close()
+            raise CgroupGone(str(error.filename)) from None
+        except OSError as error:
+            self.close()
+            raise SupportError(_FEATURE, *explain_refusal(error)) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, check_layout: LayoutCheck) -> None:
+        opened = self._object = libbpf.Object(object_path("cpu_iter"))
+        for name in _STRUCTS:
+            check_layout(name, opened.layout(name))
+        handles = dict(opened.programs())
+        opened.set_target(handles[_PROGRAM], "cgroup")
+        opened.set_max_entries("cpu_distances", max(libbpf.library().libbpf_num_possible_cpus(), 1))
+        opened.load()
+        self._slots = opened.map("cpu_slots", _SLOT.size)
+        self._settings = Element(opened.map("cpu_settings", _WALK_AT + _WALK.size), writable=True)
+        self._rows = MappedArray(opened.map("cpu_rows", 0))
+        self.most = self._rows.max_entries
+        for number, hierarchy in enumerate(self._hierarchies):
+            fd = os.open(hierarchy.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._links.append(opened.attach_cgroup_iter(f"{_PROGRAM} {number}", handles[_PROGRAM], fd))
+            finally:
+                os.close(fd)
+
+    def follow(self, hierarchy: int, cgroup_id: int, slot: int) -> bool:
+        """Give a cgroup of one of the hierarchies a row, below `most`; return False where too many have one."""
+        return self._slots.update(_KEY.pack(cgroup_id, hierarchy), _SLOT.pack(slot))
+
+    def unfollow(self, hierarchy: int, cgroup_id: int) -> None:
+        """Take a cgroup's row from it."""
+        self._slots.delete(_KEY.pack(cgroup_id, hierarchy))
+
+    def run(self, rows: int) -> tuple[int, memoryview]:
+        """Walk, and return the number of the pass and so many rows from the first one; they hold until the next pass.
+
+        A row of another pass is of what was not there.
+        Raises:  OSError: a hierarchy's root is gone.
+        """
+        assert self._settings is not None and self._rows is not None  # not closed
+        self._pass += 1
+        for number, (hierarchy, link) in enumerate(zip(self._hierarchies, self._links, strict=True)):
+            self._settings.write(_WALK_AT, _WALK.pack(self._pass, number, hierarchy.is_v2, b""))
+            libbpf.run_iter(link)
+        return self._pass, self._rows.first(rows)
+
+    def close(self) -> None:
+        """Detach and free everything; twice is harmless. Raises BufferError: rows of it are still held."""
+        self._links.clear()
+        for part in (self._rows, self._settings, self._object):
+            if part is not None:
+                part.close()

@@ -1,0 +1,1 @@
+"""From counters and sizes to the usage of node, pods, containers and host applications. Pure."""

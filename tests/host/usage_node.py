@@ -1,0 +1,180 @@
+"""A node of real cgroups in the hierarchies of memory, cpu and cpuacct, and an agent's measuring of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from koordebpf.collect.memory.collector import MemoryCollector
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.collect.usage.collector import UsageCollector
+from koordebpf.collect.usage.cpu import cpu_mounts
+from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers, find_memory_hierarchy
+from koordebpf.kube.sources.file import FileSource
+from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.units import NS_PER_S
+from tests.conftest import OTHER_MACHINE
+from tests.support.nodes import MIB, NodeCgroup
+
+_BURN = "import time; time.sleep(0.2); held = bytearray(16 << 20)\nwhile True: pass"
+
+
+class UsageNode:
+    """Pods with CPU accounting. Containers are given by their directory in the memory hierarchy."""
+
+    def __init__(self) -> None:
+        hierarchy = find_memory_hierarchy()
+        self.hierarchy = hierarchy
+        memory = ControllerMount(hierarchy.version, hierarchy.mount_point)
+        self.mounts = cpu_mounts(find_controllers(), memory)
+        if hierarchy.version == 2:
+            (hierarchy.mount_point / "cgroup.subtree_control").write_text("+cpu")
+        self.memory = NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.follow()
+
+    def follow(self) -> None:
+        """Make what is in the memory hierarchy in the others too; on v2 enable the CPU controller."""
+        for directory, children, _ in os.walk(self.memory.path):
+            path = Path(directory)
+            if self.hierarchy.version == 2:
+                if children:
+                    (path / "cgroup.subtree_control").write_text("+cpu")
+                continue
+            for mount in self.mounts:
+                self.of(path, mount).mkdir(exist_ok=True)
+
+    def add_pod(self, name: str, *, be: bool = True, containers: int = 1) -> list[Path]:
+        made = self.memory.add_pod(name, be=be, containers=containers)
+        self.follow()
+        return made
+
+    def of(self, path: Path, mount: ControllerMount) -> Path:
+        """Return the same cgroup in another hierarchy."""
+        return mount.mount_point / path.relative_to(self.hierarchy.mount_point)
+
+    def accounted_ns(self, path: Path) -> tuple[int, int]:
+        """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
+        directory = self.of(path, self.mounts[0])
+        if self.mounts[0].version == 1:
+            return int((directory / "cpuacct.usage").read_text()), 1
+        rows = dict(line.split() for line in (directory / "cpu.stat").read_text().splitlines())
+        return int(rows["usage_usec"]) * 1000, 1000
+
+    def limit_cpu(self, path: Path, quota_us: int, period_us: int = 100_000) -> None:
+        directory = self.of(path, self.mounts[-1])
+        if self.mounts[-1].version == 2:
+            (directory / "cpu.max").write_text(f"{quota_us} {period_us}")
+        else:
+            (directory / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+    def run(self, path: Path, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process in a container, in every hierarchy."""
+        process = subprocess.Popen(command)
+        self._processes.append(process)
+        for directory in {path, *(self.of(path, mount) for mount in self.mounts)}:
+            (directory / "cgroup.procs").write_text(str(process.pid))
+        return process
+
+    def burn(self, path: Path) -> subprocess.Popen[bytes]:
+        return self.run(path, sys.executable, "-S", "-c", _BURN)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
+    def remove(self, path: Path) -> None:
+        """Remove a cgroup without tasks from every hierarchy."""
+        for directory in {path, *(self.of(path, mount) for mount in self.mounts)}:
+            _removed(directory)
+
+    def close(self) -> None:
+        for process in self._processes:
+            self.end(process)
+        for mount in self.mounts if self.hierarchy.version == 1 else ():
+            for directory, _, _ in os.walk(self.of(self.memory.path, mount), topdown=False):
+                _removed(Path(directory))
+        self.memory.close()
+
+
+class MeasuredUsage:
+    """An agent's measuring: `round` takes a full measurement and then asks the collector."""
+
+    def __init__(self, node: UsageNode, folder: Path, applications: Mapping[str, str], scan_root: Path) -> None:
+        manifest = node.memory.write_manifest(folder / "pods.json")
+        scope = open_scope(node.hierarchy, scan_root)
+        self._stack = contextlib.ExitStack()
+        source = FileSource((manifest,))
+        source.start(lambda: None)
+        self.watch = self._stack.enter_context(NodeWatch(scope, source, 0))
+        self.memory = MemoryCollector(scope, self.watch.signals, self.watch.index)
+        self._stack.callback(self.memory.close)
+        self.series: NodeSeries = node_series()
+        self.usage = UsageCollector(
+            scope, self.watch.index, self.memory, node.mounts, lambda: applications, with_page_cache=True
+        )
+        self._stack.callback(self.usage.close)
+        self._manifest, self._node = manifest, node
+
+    def round(self) -> None:
+        self.watch.drain()
+        self.watch.cluster()
+        self.memory.everything({}, (), None)
+        self.usage.collect(time.monotonic_ns(), self.series)
+
+    def rounds(self, count: int, apart_s: float = 1.0) -> None:
+        for number in range(count):
+            if number:
+                time.sleep(apart_s)
+            self.round()
+
+    def latest(self, *key: str) -> float | None:
+        return self.series.query(key, time.monotonic_ns(), 60 * NS_PER_S, "latest")
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def made_usage_node() -> Iterator[UsageNode]:
+    """Give a node without pods; skip where none can be made."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes cgroups")
+    try:
+        made = UsageNode()
+    except (SupportError, KeyError, OSError) as error:
+        pytest.skip(f"{OTHER_MACHINE}it has no memory and cpu hierarchies that can be written: {error}")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def uid_of(node: UsageNode, name: str) -> str:
+    """Return the uid of a pod by its name."""
+    return node.memory.pod_paths[name].name.removeprefix("pod")
+
+
+def group_of(path: Path) -> int:
+    """Return a cgroup's id in the memory hierarchy."""
+    return cgroup_id(path)
+
+
+def _removed(path: Path) -> None:
+    deadline = time.monotonic() + 10
+    while path.exists():
+        try:
+            path.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
