@@ -1,4 +1,4 @@
-"""Usage of pods and containers from the kernel's counters to the node's series: real cgroups and processes that burn."""
+"""Usage of pods and containers from the kernel's counters to the node's series: real cgroups, processes that burn."""
 
 from __future__ import annotations
 
