@@ -38,6 +38,7 @@ _BENCHES = {
     "http_clients": "how late the loop is, and probes are, while HTTP clients do their worst",
     "forecast": "time to threshold against what then happened",
     "scan": "usage and LRU of a thousand cgroups, beside their files",
+    "usage": "CPU and memory of pods and containers: a pass, a round, an agent with it and without",
     "ring": "records out of a ring buffer, and into a file, at full rate",
     "kernel_cost": "what the programs add to a reclaim",
     "credit": "memory predicted to come back with a pod, beside what came back",

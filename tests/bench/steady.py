@@ -55,7 +55,7 @@ def watch_cost(
     report.add(at_most(f"steady PSS, {size}", "MiB", memory["Pss"], None, "smaps_rollup at the end"))
     wakeups = (_voluntary_switches(pid) - waits) / elapsed
     report.add(at_most(f"wake-ups, {size}", "/s", wakeups, None, "voluntary context switches of all threads"))
-    if (calls := _syscalls_per_s(pid)) is None:
+    if (calls := syscalls_per_s(pid)) is None:
         report.cannot("syscalls a second: perf stat -e raw_syscalls:sys_enter does not work here")
     else:
         report.add(at_most(f"syscalls, {size}", "/s", calls, calls_per_s, f"perf stat over {PERF_S} s after the rest"))
@@ -79,7 +79,8 @@ def rollup_mib(pid: int) -> dict[str, float]:
     return {line.split(":")[0]: int(line.split()[1]) / _MIB_KIB for line in lines}
 
 
-def _syscalls_per_s(pid: int) -> float | None:
+def syscalls_per_s(pid: int) -> float | None:
+    """Return how many system calls a process makes, over some seconds; None: they cannot be counted here."""
     if shutil.which("perf") is None:
         return None
     command = ["perf", "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", str(pid), "sleep", str(PERF_S)]

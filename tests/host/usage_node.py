@@ -16,14 +16,14 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.collect.usage.collector import UsageCollector
-from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.support.nodes import MIB, NodeCgroup
+from tests.support.other_hierarchies import OtherHierarchies, removed
 
 _BURN = "import time; time.sleep(0.2); held = bytearray(16 << 20)\nwhile True: pass"
 
@@ -32,46 +32,32 @@ class UsageNode:
     """Pods with CPU accounting. Containers are given by their directory in the memory hierarchy."""
 
     def __init__(self) -> None:
-        hierarchy = find_memory_hierarchy()
-        self.hierarchy = hierarchy
-        memory = ControllerMount(hierarchy.version, hierarchy.mount_point)
-        self.mounts = cpu_mounts(find_controllers(), memory)
-        if hierarchy.version == 2:
-            (hierarchy.mount_point / "cgroup.subtree_control").write_text("+cpu")
+        self.hierarchy = hierarchy = find_memory_hierarchy()
+        self._others = OtherHierarchies(hierarchy)
+        self.mounts = self._others.mounts
         self.memory = NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.follow()
-
-    def follow(self) -> None:
-        """Make what is in the memory hierarchy in the others too; on v2 enable the CPU controller."""
-        for directory, children, _ in os.walk(self.memory.path):
-            path = Path(directory)
-            if self.hierarchy.version == 2:
-                if children:
-                    (path / "cgroup.subtree_control").write_text("+cpu")
-                continue
-            for mount in self.mounts:
-                self.of(path, mount).mkdir(exist_ok=True)
+        try:
+            self._others.follow(self.memory.path)
+        except BaseException:
+            self.close()
+            raise
 
     def add_pod(self, name: str, *, be: bool = True, containers: int = 1) -> list[Path]:
         made = self.memory.add_pod(name, be=be, containers=containers)
-        self.follow()
+        self._others.follow(self.memory.path)
         return made
-
-    def of(self, path: Path, mount: ControllerMount) -> Path:
-        """Return the same cgroup in another hierarchy."""
-        return mount.mount_point / path.relative_to(self.hierarchy.mount_point)
 
     def accounted_ns(self, path: Path) -> tuple[int, int]:
         """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
-        directory = self.of(path, self.mounts[0])
+        directory = self._others.of(path, self.mounts[0])
         if self.mounts[0].version == 1:
             return int((directory / "cpuacct.usage").read_text()), 1
         rows = dict(line.split() for line in (directory / "cpu.stat").read_text().splitlines())
         return int(rows["usage_usec"]) * 1000, 1000
 
     def limit_cpu(self, path: Path, quota_us: int, period_us: int = 100_000) -> None:
-        directory = self.of(path, self.mounts[-1])
+        directory = self._others.of(path, self.mounts[-1])
         if self.mounts[-1].version == 2:
             (directory / "cpu.max").write_text(f"{quota_us} {period_us}")
         else:
@@ -81,7 +67,7 @@ class UsageNode:
         """Start a process in a container, in every hierarchy."""
         process = subprocess.Popen(command)
         self._processes.append(process)
-        for directory in {path, *(self.of(path, mount) for mount in self.mounts)}:
+        for directory in self._others.everywhere(path):
             (directory / "cgroup.procs").write_text(str(process.pid))
         return process
 
@@ -94,15 +80,13 @@ class UsageNode:
 
     def remove(self, path: Path) -> None:
         """Remove a cgroup without tasks from every hierarchy."""
-        for directory in {path, *(self.of(path, mount) for mount in self.mounts)}:
-            _removed(directory)
+        for directory in self._others.everywhere(path):
+            removed(directory)
 
     def close(self) -> None:
         for process in self._processes:
             self.end(process)
-        for mount in self.mounts if self.hierarchy.version == 1 else ():
-            for directory, _, _ in os.walk(self.of(self.memory.path, mount), topdown=False):
-                _removed(Path(directory))
+        self._others.remove(self.memory.path)
         self.memory.close()
 
 
@@ -167,14 +151,3 @@ def uid_of(node: UsageNode, name: str) -> str:
 def group_of(path: Path) -> int:
     """Return a cgroup's id in the memory hierarchy."""
     return cgroup_id(path)
-
-
-def _removed(path: Path) -> None:
-    deadline = time.monotonic() + 10
-    while path.exists():
-        try:
-            path.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

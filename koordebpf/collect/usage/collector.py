@@ -75,7 +75,7 @@ class UsageCollector:
         self._memory_of_node = memory
         self._host_applications = host_applications
         self._machine = MachineUse() if scope.kind == "machine" else None
-        self._groups = UsageGroups(scope, index)
+        self.groups = UsageGroups(scope, index)
         self.counters: CpuCounters = open_cpu(mounts, scope.node_path)
         self._memory = GroupMemory(scope, memory, with_page_cache=with_page_cache)
         self._rates = CounterRates()
@@ -86,7 +86,7 @@ class UsageCollector:
 
     def collect(self, now_ns: int, into: NodeSeries) -> None:
         """Measure now, and append a sample to each series."""
-        if self._groups.look(self._host_applications()):
+        if self.groups.look(self._host_applications()):
             self._watch()
         reading = self.counters.read()
         t_ns = reading.t_ns
@@ -108,7 +108,7 @@ class UsageCollector:
         append_samples(into, t_ns, samples)
 
     def _watch(self) -> None:
-        groups = self._groups.by_id
+        groups = self.groups.by_id
         self.counters.watch(groups)
         self._memory.watch(groups)
         self._rates.keep_only(groups)
@@ -127,19 +127,19 @@ class UsageCollector:
     def _node(self, t_ns: int, current: Mapping[int, float]) -> NodeUse:
         if self._machine is not None:
             return self._machine.read(t_ns)
-        own = next((current.get(group) for group, its in self._groups.by_id.items() if its.kind == "node"), None)
+        own = next((current.get(group) for group, its in self.groups.by_id.items() if its.kind == "node"), None)
         return cgroup_use(self._memory_of_node, own)
 
     def _system(self, node: NodeUse, current: Mapping[int, float], *, has_memory: bool) -> Samples:
         cpu = held = 0.0
-        for group in self._groups.parts:
+        for group in self.groups.parts:
             cpu += current.get(group, 0.0)
             held += self._memory.held.get(group, 0)
         return system_samples(node.cpu, node.held_bytes if has_memory else None, (cpu, held), node.numa_cpu, {})
 
     def _best_effort(self, t_ns: int, current: Mapping[int, float], into: NodeSeries) -> Samples:
         limit, request = latest_be(into, t_ns, OUTDATED_NS)
-        used = None if self._groups.best_effort is None else current.get(self._groups.best_effort)
+        used = None if self.groups.best_effort is None else current.get(self.groups.best_effort)
         of_be = {BE_REAL_LIMIT: limit, BE_REQUEST: request, BE_USAGE: used}
         return {key: value for key, value in of_be.items() if value is not None}
 
