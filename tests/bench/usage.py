@@ -27,7 +27,7 @@ from tests.support.other_hierarchies import OtherHierarchies
 
 _SIZES = ((110, 330), (500, 1000))
 _GATE = ("--feature-gates", "UsageSeries=true")
-_WARM_S = 5
+_WARM_S = 12  # until every cgroup has a row
 _TURNS = 3
 
 

@@ -126,3 +126,159 @@ def test_nothing_is_recorded_before_the_second_reading(usage_node: UsageNode, me
     time.sleep(1)
     its.round()
     assert None not in [its.latest(*key) for key in keys]
+
+
+def test_files_report_what_the_pass_reports(usage_node: UsageNode) -> None:
+    containers = usage_node.add_pod("busy", containers=3)
+    paths = [*containers, containers[0].parent]
+    pass_, files = scanned(usage_node), FileCpu(usage_node.mounts, "a comparison")
+    try:
+        pass_.watch(groups(usage_node, *paths))
+        files.watch(groups(usage_node, *paths))
+        burning = usage_node.burn(containers[1])
+        time.sleep(0.5)
+        usage_node.end(burning)
+        time.sleep(0.05)
+        seen, by_files = pass_.read(), files.read()
+        unit = usage_node.accounted_ns(containers[0])[1]
+        assert {group: used // unit * unit for group, used in seen.usage_ns.items()} == by_files.usage_ns
+        assert seen.usage_ns.keys() == groups(usage_node, *paths).keys()
+    finally:
+        pass_.close()
+        files.close()
+
+
+def test_files_are_read_in_turn(usage_node: UsageNode) -> None:
+    paths = [path for number in range(30) for path in usage_node.add_pod(f"pod-{number}", containers=5)]
+    its = groups(usage_node, *paths)
+    files = FileCpu(usage_node.mounts, "a test")
+    try:
+        files.watch(its)
+        first, second = files.read().usage_ns.keys(), files.read().usage_ns.keys()
+        assert len(first) == len(second) == 128
+        assert first | second == its.keys()
+        usage_node.remove(paths[0])
+        left = its.keys() - {next(iter(its))}
+        assert files.read().usage_ns.keys() | files.read().usage_ns.keys() == left
+    finally:
+        files.close()
+
+
+def test_a_cgroup_that_is_made_again_is_found_again(usage_node: UsageNode) -> None:
+    (container,) = usage_node.add_pod("again")
+    pass_ = scanned(usage_node)
+    try:
+        its = groups(usage_node, container)
+        pass_.watch(its)
+        (group,) = its
+        assert pass_.read().usage_ns.keys() == {group}
+        usage_node.remove(container)
+        assert pass_.read().usage_ns == {}
+        usage_node.make(container)
+        assert pass_.read().usage_ns.keys() == {group}
+        # Another group: its row was that of one that is gone.
+        (other,) = usage_node.add_pod("other")
+        pass_.watch(groups(usage_node, other))
+        assert pass_.read().usage_ns.keys() == {group_of(other)}
+        pass_.watch({})
+        assert pass_.read().usage_ns == {}
+    finally:
+        pass_.close()
+
+
+def test_more_cgroups_than_rows_leave_the_first_ones_measured(
+    usage_node: UsageNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = usage_node.add_pod("many", containers=5)
+    pass_ = scanned(usage_node)
+    monkeypatch.setattr(pass_._scan, "most", 3)
+    try:
+        its = groups(usage_node, *paths)
+        pass_.watch(its)
+        assert pass_.read().usage_ns.keys() == set(list(its)[:3])
+        pass_.watch(dict(list(its.items())[2:]))
+        assert pass_.read().usage_ns.keys() == set(list(its)[2:])
+    finally:
+        pass_.close()
+
+
+@pytest.mark.slow
+def test_host_applications_are_measured_and_are_no_part_of_the_system(
+    usage_node: UsageNode, measured_usage: Make
+) -> None:
+    directory = usage_node.memory.path / "system" / "nginx"
+    usage_node.make(directory.parent)
+    usage_node.make(directory)
+    usage_node.burn(directory)
+    time.sleep(0.5)
+    its = measured_usage({"system/nginx": "nginx", "system/absent": "absent"})
+    its.rounds(2)
+    cpu = its.latest("host_application_cpu_usage", "nginx")
+    assert cpu is not None
+    assert cpu > 0.02
+    assert its.latest("node_cpu_usage") == pytest.approx(cpu, rel=0.1)
+    assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.02)
+    held = its.latest("host_application_memory_usage", "nginx")
+    assert held is not None
+    assert held >= 16 << 20
+    assert (its.latest("host_application_memory_usage_with_page_cache", "nginx") or 0) >= held
+    assert its.latest("host_application_cpu_usage", "absent") is None
+
+
+@pytest.mark.slow
+def test_a_container_that_makes_cgroups_of_its_own_changes_nothing_for_others(
+    usage_node: UsageNode, measured_usage: Make
+) -> None:
+    (hostile,) = usage_node.add_pod("hostile")
+    (good,) = usage_node.add_pod("good")
+    for number in range(200):
+        usage_node.make(hostile / f"nested-{number}")
+    nested = hostile / "nested-0"
+    usage_node.burn(nested)
+    usage_node.burn(good)
+    time.sleep(0.5)
+    its = measured_usage()
+    its.rounds(3)
+    # What is below a container is the container's, and the sandbox is none.
+    assert its.latest("container_cpu_usage", hostile.name) == pytest.approx(
+        its.latest("pod_cpu_usage", uid_of(usage_node, "hostile")), rel=0.05
+    )
+    assert (its.latest("container_memory_usage", hostile.name) or 0) >= 16 << 20
+    assert (its.latest("container_cpu_usage", good.name) or 0) > 0.02
+    assert its.latest("container_cpu_usage", "nested-0") is None
+    assert {group.name for group in its.usage.groups.by_id.values() if group.kind == "container"} == {
+        hostile.name,
+        good.name,
+    }
+
+
+@pytest.mark.slow
+def test_a_throttled_container_is_recorded_and_one_without_quota_is_not(
+    usage_node: UsageNode, measured_usage: Make
+) -> None:
+    limited, free = usage_node.add_pod("busy", containers=2)
+    usage_node.limit_cpu(limited, 5_000)
+    usage_node.burn(limited)
+    usage_node.burn(free)
+    time.sleep(0.5)
+    its = measured_usage()
+    its.rounds(3)
+    ratio = its.latest("container_cpu_throttled", limited.name)
+    assert ratio is not None
+    assert 0.3 < ratio <= 1
+    assert its.latest("container_cpu_throttled", free.name) is None
+    assert its.latest("container_cpu_usage", limited.name) == pytest.approx(0.05, rel=0.6)
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_gone_gets_no_more_samples(usage_node: UsageNode, measured_usage: Make) -> None:
+    (container,) = usage_node.add_pod("short")
+    usage_node.add_pod("stays")
+    its = measured_usage()
+    its.rounds(2)
+    usage_node.remove(container)
+    usage_node.remove(container.parent)
+    started_ns = time.monotonic_ns()
+    its.rounds(2)
+    assert its.count(started_ns, "pod_cpu_usage", uid_of(usage_node, "short")) == 0
+    assert its.count(started_ns, "pod_cpu_usage", uid_of(usage_node, "stays")) > 0

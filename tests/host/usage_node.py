@@ -48,6 +48,13 @@ class UsageNode:
         self._others.follow(self.memory.path)
         return made
 
+    def make(self, path: Path) -> None:
+        """Make one cgroup in every hierarchy, by its directory in the memory hierarchy."""
+        for directory in self._others.everywhere(path):
+            directory.mkdir()
+        if self.hierarchy.version == 2 and path.parent != self.hierarchy.mount_point:
+            self._others.follow(self.memory.path)
+
     def accounted_ns(self, path: Path) -> tuple[int, int]:
         """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
         directory = self._others.of(path, self.mounts[0])
@@ -123,6 +130,10 @@ class MeasuredUsage:
 
     def latest(self, *key: str) -> float | None:
         return self.series.query(key, time.monotonic_ns(), 60 * NS_PER_S, "latest")
+
+    def count(self, since_ns: int, *key: str) -> float | None:
+        now_ns = time.monotonic_ns()
+        return self.series.query(key, now_ns, now_ns - since_ns, "count")
 
     def close(self) -> None:
         self._stack.close()

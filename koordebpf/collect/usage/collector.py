@@ -73,6 +73,7 @@ class UsageCollector:
         Raises:  SupportError: no procfs.
         """
         self._memory_of_node = memory
+        self._root_id = scope.root_id
         self._host_applications = host_applications
         self._machine = MachineUse() if scope.kind == "machine" else None
         self.groups = UsageGroups(scope, index)
@@ -99,8 +100,9 @@ class UsageCollector:
         self._keys.fill(samples, _THROTTLED, self._ratios.push(reading.throttling))
         if has_memory:
             held, cached = self._memory.held, self._memory.cached
-            self._keys.fill(samples, _MEMORY, {group: held[group] for group in current if group in held})
-            self._keys.fill(samples, _CACHED, {group: cached[group] for group in current if group in cached})
+            self._keys.fill(samples, _MEMORY, held, current)
+            if cached:
+                self._keys.fill(samples, _CACHED, cached, current)
         node = self._node(t_ns, current)
         samples |= _node_samples(node, with_page_cache=bool(self._memory.cached))
         samples |= self._system(node, current, has_memory=has_memory)
@@ -127,8 +129,8 @@ class UsageCollector:
     def _node(self, t_ns: int, current: Mapping[int, float]) -> NodeUse:
         if self._machine is not None:
             return self._machine.read(t_ns)
-        own = next((current.get(group) for group, its in self.groups.by_id.items() if its.kind == "node"), None)
-        return cgroup_use(self._memory_of_node, own)
+        _, sums = self._memory_of_node.sums
+        return cgroup_use(sums, self._root_id, current.get(self._root_id))
 
     def _system(self, node: NodeUse, current: Mapping[int, float], *, has_memory: bool) -> Samples:
         cpu = held = 0.0

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo
+from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.state.usage.counters import CounterRates
 
 _WHOLE = -1  # key of all CPUs together; a CPU's is its number
@@ -87,10 +87,9 @@ class MachineUse(Closing):
                 each.close()
 
 
-def cgroup_use(collector: MemoryCollector, cpu: float | None) -> NodeUse:
-    """Return what a node uses that is a cgroup: its CPU is one of the pass's.
-
-    Raises:  CgroupGone: it was removed.
-    """
-    node = collector.node()
-    return NodeUse(cpu, node.used_bytes, node.memory.usage_bytes if node.memory else None)
+def cgroup_use(sums: ScanSums | None, root_id: int, cpu: float | None) -> NodeUse:
+    """Return what a node uses that is a cgroup, out of the last scan; its CPU is one of the pass's."""
+    memory = None if sums is None else sums.all(root_id)
+    if memory is None:
+        return NodeUse(cpu)
+    return NodeUse(cpu, cgroup_used_bytes(memory), memory.usage_bytes)

@@ -49,12 +49,15 @@ class GroupKeys:
             for keys, series in zip(self.of, _KINDS.get(kind, ()), strict=False):
                 keys[group] = (series, name)
 
-    def fill(self, into: Samples, which: int, values: Mapping[int, float]) -> None:
-        """Add the values of those cgroups that have such a series."""
-        keys = self.of[which]
-        for group, value in values.items():
-            if (key := keys.get(group)) is not None:
-                into[key] = value
+    def fill(
+        self, into: Samples, which: int, values: Mapping[int, float], only: Mapping[int, float] | None = None
+    ) -> None:
+        """Add the values of those cgroups that have such a series; of those in `only`, where it is given."""
+        keys = self.of[which].items()
+        if only is None:
+            into.update({key: values[group] for group, key in keys if group in values})
+        else:
+            into.update({key: values[group] for group, key in keys if group in only and group in values})
 
 
 def system_samples(

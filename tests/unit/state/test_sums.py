@@ -105,3 +105,29 @@ def test_what_reads_the_same_is_not_summed_again() -> None:
     before = ScanSums(packed(ROWS), POD_OF, 10, version=1)
     memory = before.pod("a", 2)
     assert ScanSums(packed(ROWS), POD_OF, 10, before, version=1).pod("a", 2) is memory
+
+
+def test_the_rows_of_a_cgroup_are_its_own_and_those_below_it() -> None:
+    sums = ScanSums(packed([*ROWS, (5, 4, 2, 1 << 51, *NOT_SUMMED, 7, 0, 0, 0, 0)]), POD_OF, 10)
+    assert [sums.rows_of(each) for each in (1, 2, 3, 4, 5, 99)] == [
+        range(5),
+        range(1, 3),
+        range(2, 3),
+        range(3, 5),
+        range(4, 5),
+        None,
+    ]
+
+
+def test_what_each_row_holds_itself_with_and_without_page_cache() -> None:
+    sums = ScanSums(packed(ROWS), POD_OF, 10)
+    assert sums.held_bytes() == [80, 100, 230, 0]
+    assert sums.held_bytes(page_cache=True) == [150, 100, 300, 80]
+    assert (sums.usage_bytes(3), sums.usage_bytes(99)) == (500, None)
+
+
+def test_the_layout_stays_while_the_same_cgroups_are_scanned() -> None:
+    before = ScanSums(packed(ROWS), POD_OF, 10, None, 7)
+    grown = [(*row[:10], row[10] + 1, *row[11:]) for row in ROWS]
+    assert ScanSums(packed(grown), POD_OF, 10, before, 7).layout is before.layout
+    assert ScanSums(packed(ROWS[:3]), POD_OF, 10, before, 7).layout is not before.layout
