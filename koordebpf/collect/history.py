@@ -105,6 +105,10 @@ class NodeHistory:
         """Return the stall shares of one cgroup, a container's say, as `StallReader.shares_of`."""
         return self._stalls.shares_of(cgroup_id, now_ns)
 
+    def shares_of_pod(self, uid: str, now_ns: int) -> StallShares | None:
+        """Return the stall shares of a pod, as `StallReader.shares_of_pod`."""
+        return self._stalls.shares_of_pod(uid, now_ns)
+
     def _charge(self, now_ns: int, known: Known, measured: Measured, stalled: Mapping[int, StallGrowth]) -> None:
         index, facts = self._watch.index, {each.uid: each for each in known.facts}
         usages: list[Usage] = []

@@ -29,7 +29,7 @@ _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-
 # Of jobs beside the rounds (agent/colocation): koordlet has each of them, most without a gate. Off, since koordlet may
 # run on the node too.
 JOB_GATES: Mapping[str, bool] = dict.fromkeys(
-    ("UsageSeries", "PeakPrediction", "NodeMetricReport", "NodeTopologyReport"), False
+    ("UsageSeries", "PSICollector", "PeakPrediction", "NodeMetricReport", "NodeTopologyReport"), False
 )
 
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.collect.scope import open_scope
 from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu
 from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
 from tests.conftest import OTHER_MACHINE
 from tests.host.usage_node import MeasuredUsage, UsageNode, group_of, uid_of
@@ -282,3 +284,29 @@ def test_a_pod_that_is_gone_gets_no_more_samples(usage_node: UsageNode, measured
     its.rounds(2)
     assert its.count(started_ns, "pod_cpu_usage", uid_of(usage_node, "short")) == 0
     assert its.count(started_ns, "pod_cpu_usage", uid_of(usage_node, "stays")) > 0
+
+
+@pytest.mark.slow
+def test_pressure_of_a_container_is_what_its_files_say(usage_node: UsageNode) -> None:
+    (container,) = usage_node.add_pod("waits")
+    if not (container / "cpu.pressure").exists():
+        pytest.skip(f"{OTHER_MACHINE}its cgroups have no pressure files")
+    usage_node.limit_cpu(container, 10_000)
+    for _ in range(2):
+        usage_node.burn(container)
+    time.sleep(5)
+    (group,) = groups(usage_node, container).values()
+    reader = FilePressure(open_scope(usage_node.hierarchy, usage_node.memory.path))
+    try:
+        # The kernel works the averages out each two seconds: between two equal readings they did not change.
+        for _ in range(10):
+            before, seen = (container / "cpu.pressure").read_text(), reader.read(group)
+            after = (container / "cpu.pressure").read_text()
+            if [line.split()[1] for line in before.splitlines()] == [line.split()[1] for line in after.splitlines()]:
+                break
+        by_files = {line.split()[0]: float(line.split()[1].removeprefix("avg10=")) for line in after.splitlines()}
+        assert {degree: value for resource, degree, value in seen if resource == "cpu"} == by_files
+        assert by_files["some"] > 1
+        assert {resource for resource, _, _ in seen} == {"cpu", "mem", "io"}
+    finally:
+        reader.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordebpf.agent.colocation.open_prediction import open_prediction
+from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
 from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
@@ -40,6 +41,7 @@ class ColocationParts:
 # read what was measured.
 JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (
     open_usage_series,
+    open_pressure_series,
     open_series_keeper,
     open_prediction,
 )

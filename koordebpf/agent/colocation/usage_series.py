@@ -33,6 +33,7 @@ def open_usage_series(parts: ColocationParts, stack: contextlib.ExitStack) -> Co
         measuring.collector,
         cpu_mounts(find_controllers(), memory),
         lambda: measuring.known.host_applications,
+        with_page_cache=parts.config.usage.page_cache,
     )
     log.info("usage of pods and containers is measured by %s", collector.counters.how)
     return collector

@@ -25,6 +25,7 @@ from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.pods.namespaces import as_written, check_namespaces
 from koordebpf.state.series.settings import SeriesSettings
+from koordebpf.state.usage.settings import UsageSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
 
@@ -131,6 +132,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_mark: NodeMarkSettings = NodeMarkSettings()
     prediction: PredictionSettings = PredictionSettings()
     series: SeriesSettings = SeriesSettings()
+    usage: UsageSettings = UsageSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None
