@@ -11,11 +11,14 @@ from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
+from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.errors import SupportError
 from koordebpf.events import run_queue
+from koordebpf.events.cpu_rows import check_cpu_layout
 from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
+from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.sched_latency import support_of_tracing
-from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.support import host_line, support_of_files
@@ -48,6 +51,7 @@ def examine(
         scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
         sources += support_of_files(scope.hierarchy)
         sources.append(support_of_tracing(run_queue.check_layout))
+        sources.append(_usage_of_pods(scope))
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
@@ -76,6 +80,13 @@ def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
         seen = ", ".join(roots[:_SHOWN_ROOTS])
         return SignalSource(name, f"one of {seen}: learned from the pods, or --cgroup-root", True)
     return SignalSource(name, f"{roots[0]}: {paths}" if roots else "learned once the kubelet has made it", True)
+
+
+def _usage_of_pods(scope: NodeScope) -> SignalSource:
+    memory = ControllerMount(scope.hierarchy.version, scope.hierarchy.mount_point)
+    accounting = cpu_mounts(find_controllers(), memory)[0]
+    root = CpuHierarchy(accounting.mount_point / scope.node_path, accounting.version == 2)
+    return support_of_cpu_pass(root, check_cpu_layout)
 
 
 def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:

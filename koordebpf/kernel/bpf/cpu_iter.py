@@ -16,9 +16,9 @@ from koordebpf.kernel.bpf.maps import Element
 from koordebpf.kernel.bpf.memcg_iter import MappedArray
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import LayoutCheck
+from koordebpf.kernel.signals.interface import LayoutCheck, SignalSource
 
-_FEATURE = "the CPU time of all cgroups in one pass"
+_FEATURE = "CPU time of all cgroups in one pass"
 _PROGRAM = "scan_cpu"
 _STRUCTS = ("koord_cpu_key", "koord_cpu", "koord_cpu_settings")
 _WALK = struct.Struct("<3Q128s")  # struct koord_cpu_settings, from `pass` on
@@ -108,3 +108,14 @@ class CpuScan(Closing):
         for part in (self._rows, self._settings, self._object):
             if part is not None:
                 part.close()
+
+
+def support_of_cpu_pass(root: CpuHierarchy, check_layout: LayoutCheck) -> SignalSource:
+    """Return how usage of pods is measured here, found by one pass."""
+    try:
+        with CpuScan([root], check_layout) as scan:
+            scan.run(0)[1].release()
+    except (SupportError, CgroupGone, OSError) as error:
+        reason, remedy = (error.reason, error.remedy) if isinstance(error, SupportError) else (str(error), "None.")
+        return SignalSource(_FEATURE, "", False, reason, remedy, "files instead, 128 cgroups a second")
+    return SignalSource(_FEATURE, "BPF iterator cgroup, where usage is measured", works=True)

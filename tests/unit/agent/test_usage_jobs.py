@@ -1,0 +1,34 @@
+"""The jobs that measure usage and pressure: which gates open them, and that they cost nothing while those are off."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from koordebpf.agent.colocation.pressure_series import open_pressure_series
+from koordebpf.agent.colocation.usage_series import GATES, open_usage_series
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.policy.strategies import JOB_GATES
+
+
+@pytest.mark.parametrize("opener", [open_usage_series, open_pressure_series])
+def test_without_a_gate_nothing_is_opened(opener):
+    parts: Any = SimpleNamespace(config=AgentConfig())  # nothing else may be looked at
+    assert opener(parts, contextlib.ExitStack()) is None
+
+
+def test_their_gates_are_jobs_and_off():
+    assert {*GATES, "PSICollector"} <= JOB_GATES.keys()
+    assert not any(JOB_GATES[gate] for gate in (*GATES, "PSICollector"))
+
+
+def test_an_agent_whose_gates_are_off_loads_none_of_it():
+    names = "koordebpf.collect.usage", "koordebpf.kernel.bpf.cpu_iter", "koordebpf.kernel.proc.numa_meminfo"
+    code = f"import sys, koordebpf.agent.run; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
