@@ -11,7 +11,7 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.collect.usage.cpu import CpuCounters, open_cpu
 from koordebpf.collect.usage.groups import UsageGroups
 from koordebpf.collect.usage.memory import OUTDATED_NS, GroupMemory
-from koordebpf.collect.usage.node import MachineUse, NodeUse, cgroup_use
+from koordebpf.collect.usage.node import MachineUse, NodeUse, PodsByNuma, cgroup_use
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.state.cpu.window import latest_be
 from koordebpf.state.series.kinds import (
@@ -79,6 +79,7 @@ class UsageCollector:
         self.groups = UsageGroups(scope, index)
         self.counters: CpuCounters = open_cpu(mounts, scope.node_path)
         self._memory = GroupMemory(scope, memory, with_page_cache=with_page_cache)
+        self._by_numa = PodsByNuma(scope, self._machine.numa_nodes) if self._machine is not None else None
         self._rates = CounterRates()
         self._ratios = ThrottledRatios()
         self._keys = GroupKeys({})
@@ -113,6 +114,8 @@ class UsageCollector:
         groups = self.groups.by_id
         self.counters.watch(groups)
         self._memory.watch(groups)
+        if self._by_numa is not None:
+            self._by_numa.watch(groups)
         self._rates.keep_only(groups)
         self._ratios.keep_only(groups)
         for group in self._latest.keys() - groups.keys():
@@ -137,7 +140,11 @@ class UsageCollector:
         for group in self.groups.parts:
             cpu += current.get(group, 0.0)
             held += self._memory.held.get(group, 0)
-        return system_samples(node.cpu, node.held_bytes if has_memory else None, (cpu, held), node.numa_cpu, {})
+        numa_held: dict[int, float] = {}
+        if has_memory and self._by_numa is not None and (pods := self._by_numa.read(self._memory.held)) is not None:
+            numa_held = {number: whole - pods.get(number, 0) for number, whole in node.numa_held_bytes.items()}
+        held_bytes = node.held_bytes if has_memory else None
+        return system_samples(node.cpu, held_bytes, (cpu, held), node.numa_cpu, numa_held)
 
     def _best_effort(self, t_ns: int, current: Mapping[int, float], into: NodeSeries) -> Samples:
         limit, request = latest_be(into, t_ns, OUTDATED_NS)
