@@ -26,6 +26,7 @@ class CpuReading(msgspec.Struct, frozen=True):
     """Counters by cgroup id, all of about one moment. CPU time in ns; periods, and those that were throttled."""
 
     t_ns: int
+    took_ns: int
     usage_ns: Mapping[int, int]
     throttling: Mapping[int, tuple[int, int]]
 
@@ -136,6 +137,7 @@ class ScannedCpu:
             self._resolve()
         t_ns = time.monotonic_ns()
         number, rows = self._scan.run(len(self._groups))
+        took_ns = time.monotonic_ns() - t_ns
         with rows, rows.cast("Q") as numbers:
             usage_at, usages = numbers[0::CPU_WORDS].tolist(), numbers[1::CPU_WORDS].tolist()
             throttle_at, periods = numbers[2::CPU_WORDS].tolist(), numbers[3::CPU_WORDS].tolist()
@@ -151,7 +153,7 @@ class ScannedCpu:
         throttling.pop(0, None)
         if len(usage) < len(self._slots):
             self._look_up_again(usage.keys())
-        return CpuReading(t_ns, usage, throttling)
+        return CpuReading(t_ns, took_ns, usage, throttling)
 
     def _look_up_again(self, seen: Iterable[int]) -> None:
         for group in self._slots.keys() - seen:
@@ -208,7 +210,7 @@ class FileCpu:
                 continue
             if counts is not None and counts[0]:
                 throttling[group] = counts
-        return CpuReading(t_ns, usage, throttling)
+        return CpuReading(t_ns, time.monotonic_ns() - t_ns, usage, throttling)
 
     def _next(self) -> Iterator[int]:
         for _ in range(min(_FILES_A_PASS, len(self._files))):

@@ -22,7 +22,7 @@ class GroupMemory:
 
     Of an application the latter is all that is charged to it, as in koordlet.
 
-    Args:
+    Attributes:
         with_page_cache: whether it is asked for.
     """
 
@@ -30,7 +30,7 @@ class GroupMemory:
         self.held: dict[int, int] = {}
         self.cached: dict[int, int] = {}
         self._collector = collector
-        self._with_page_cache = with_page_cache
+        self.with_page_cache = with_page_cache
         self._groups: Mapping[int, UsageGroup] = {}
         self._files = None if collector.can_scan else _ContainerFiles(scope)
         self._rows: list[tuple[int, range]] = []
@@ -63,7 +63,7 @@ class GroupMemory:
             self._rows = [(group, rows) for group in self._groups if (rows := sums.rows_of(group)) is not None]
         self._sums, self._layout = sums, sums.layout
         self.held = self._summed(sums.held_bytes())
-        if self._with_page_cache:
+        if self.with_page_cache:
             self.cached = self._summed(sums.held_bytes(page_cache=True))
             for group, its in self._groups.items():
                 if its.kind == "host_application" and (usage := sums.usage_bytes(group)) is not None:
@@ -79,7 +79,7 @@ class GroupMemory:
         for group, stat in files.read():
             held = stat.inactive_anon_bytes + stat.active_anon_bytes + stat.unevictable_bytes
             self.held[group] = held
-            if self._with_page_cache:
+            if self.with_page_cache:
                 is_whole = self._groups[group].kind == "host_application"
                 file = stat.inactive_file_bytes + stat.active_file_bytes
                 self.cached[group] = stat.usage_bytes if is_whole else held + file

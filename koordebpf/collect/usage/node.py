@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.scope import NodeScope
 from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
@@ -17,7 +19,7 @@ from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo
-from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
+from koordebpf.state.stalls.sums import cgroup_used_bytes
 from koordebpf.state.usage.counters import CounterRates
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class NodeUse(msgspec.Struct, frozen=True):
     cached_bytes: int | None = None
     numa_cpu: Mapping[int, float] = {}
     numa_held_bytes: Mapping[int, int] = {}
+    numa_rest_bytes: Mapping[int, float] = {}  # less what pods hold there; none: not known
 
 
 class MachineUse(Closing):
@@ -100,14 +103,6 @@ class MachineUse(Closing):
                 each.close()
 
 
-def cgroup_use(sums: ScanSums | None, root_id: int, cpu: float | None) -> NodeUse:
-    """Return what a node uses that is a cgroup, out of the last scan; its CPU is one of the pass's."""
-    memory = None if sums is None else sums.all(root_id)
-    if memory is None:
-        return NodeUse(cpu)
-    return NodeUse(cpu, cgroup_used_bytes(memory), memory.usage_bytes)
-
-
 class PodsByNuma:
     """What pods hold of each NUMA node's memory, without page cache. Of several nodes, pods are read in turn.
 
@@ -151,3 +146,52 @@ class PodsByNuma:
             self._held[group] = numa_held(hierarchy.mount_point / self._paths[group], hierarchy.version)
         except (CgroupGone, OSError):
             self._held[group] = {}
+
+
+class WholeNode(Closing):
+    """The machine, or the cgroup that is the node: its CPU is one of the pass's, its memory in the last scan.
+
+    Args:
+        scope: the node.
+        memory: has the last scan.
+    """
+
+    def __init__(self, scope: NodeScope, memory: MemoryCollector) -> None:
+        self._root_id = scope.root_id
+        self._memory = memory
+        self._machine = MachineUse() if scope.kind == "machine" else None
+        self._pods = PodsByNuma(scope, self._machine.numa_nodes) if self._machine is not None else None
+
+    def watch(self, groups: Mapping[int, UsageGroup]) -> None:
+        """Watch the pods among these."""
+        if self._pods is not None:
+            self._pods.watch(groups)
+
+    def read(self, t_ns: int, cpu: Mapping[int, float], held: Mapping[int, int]) -> NodeUse:
+        """Return what is used now.
+
+        Args:
+            t_ns: CLOCK_MONOTONIC.
+            cpu: by cgroup id, in cores.
+            held: by cgroup id, memory without page cache.
+        Raises:  KernelFileError: /proc/stat or /proc/meminfo is garbage.
+        """
+        if self._machine is None or self._pods is None:
+            return self._cgroup(cpu.get(self._root_id))
+        use, pods = self._machine.read(t_ns), self._pods.read(held)
+        if pods is None:
+            return use
+        rest = {node: whole - pods.get(node, 0) for node, whole in use.numa_held_bytes.items()}
+        return replace(use, numa_rest_bytes=rest)
+
+    def _cgroup(self, cpu: float | None) -> NodeUse:
+        _, sums = self._memory.sums
+        memory = None if sums is None else sums.all(self._root_id)
+        if memory is None:
+            return NodeUse(cpu)
+        return NodeUse(cpu, cgroup_used_bytes(memory), memory.usage_bytes)
+
+    def close(self) -> None:
+        """Close every fd."""
+        if self._machine is not None:
+            self._machine.close()

@@ -23,7 +23,7 @@ def test_each_counter_has_its_own_times():
     assert rates.push(4 * NS_PER_S, {A: NS_PER_S, B: 2 * NS_PER_S}) == {A: 0.0, B: 0.5}
 
 
-def test_a_counter_that_went_back_has_no_sample_and_goes_on_from_before():
+def test_a_counter_that_went_back_has_no_sample_and_continues_from_before():
     rates = CounterRates()
     rates.push(0, {A: 100})
     assert rates.push(NS_PER_S, {A: 90}) == {}
