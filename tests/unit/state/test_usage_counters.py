@@ -1,4 +1,4 @@
-"""From counters of cgroups to rates and ratios: what begins, goes back, pauses or ends."""
+"""From counters of cgroups to rates and ratios: what begins, falls, pauses or ends."""
 
 from __future__ import annotations
 
