@@ -13,7 +13,6 @@ from koordebpf.collect.usage.groups import UsageGroups
 from koordebpf.collect.usage.memory import OUTDATED_NS, GroupMemory
 from koordebpf.collect.usage.node import NodeUse, WholeNode
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.state.cpu.window import latest_be
 from koordebpf.state.series.kinds import (
     NODE_CPU,
     NODE_MEMORY,
@@ -24,8 +23,6 @@ from koordebpf.state.series.kinds import (
 from koordebpf.state.series.node import EVERY_NS, NodeSeries
 from koordebpf.state.usage.counters import CounterRates, ThrottledRatios
 from koordebpf.state.usage.samples import (
-    BE_REAL_LIMIT,
-    BE_REQUEST,
     BE_USAGE,
     GroupKeys,
     Samples,
@@ -111,7 +108,7 @@ class UsageCollector:
         node = self._node.read(t_ns, current, self._memory.held)
         samples |= _node_samples(node, with_page_cache=self._memory.with_page_cache)
         samples |= self._system(node, current, has_memory=has_memory)
-        samples |= self._best_effort(t_ns, current, into)
+        samples |= self._best_effort(current)
         append_samples(into, t_ns, samples)
 
     def _watch(self) -> None:
@@ -140,11 +137,10 @@ class UsageCollector:
         held_bytes, numa_rest = (node.held_bytes, node.numa_rest_bytes) if has_memory else (None, {})
         return system_samples(node.cpu, held_bytes, (cpu, held), node.numa_cpu, numa_rest)
 
-    def _best_effort(self, t_ns: int, current: Mapping[int, float], into: NodeSeries) -> Samples:
-        limit, request = latest_be(into, t_ns, OUTDATED_NS)
+    # Its real limit and its request are measured with suppression, which writes them, and its usage too.
+    def _best_effort(self, current: Mapping[int, float]) -> Samples:
         used = None if self.groups.best_effort is None else current.get(self.groups.best_effort)
-        of_be = {BE_REAL_LIMIT: limit, BE_REQUEST: request, BE_USAGE: used}
-        return {key: value for key, value in of_be.items() if value is not None}
+        return {} if used is None else {BE_USAGE: used}
 
     def _report_dropped(self) -> None:
         dropped = self._rates.went_back + self._rates.too_old

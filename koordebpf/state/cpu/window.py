@@ -55,9 +55,3 @@ def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
         be_request_millicpu=average(_BE_REQUEST),
         be_limit_millicpu=average(_BE_LIMIT),
     )
-
-
-def latest_be(series: NodeSeries, now_ns: int, window_ns: int) -> tuple[float | None, float | None]:
-    """Return limit and request of best-effort pods as sampled last within the window, in cores; None: not known."""
-    limit, request = (series.query(key, now_ns, window_ns, "latest") for key in (_BE_LIMIT, _BE_REQUEST))
-    return limit, request

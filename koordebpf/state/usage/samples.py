@@ -32,8 +32,6 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "container": (CONTAINER_CPU, CONTAINER_MEMORY, CONTAINER_MEMORY_WITH_PAGE_CACHE, CONTAINER_THROTTLED),
     "host_application": (HOST_APPLICATION_CPU, HOST_APPLICATION_MEMORY, HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE),
 }
-BE_REAL_LIMIT: Final[SeriesKey] = (NODE_BE, "cpu", "real-limit")
-BE_REQUEST: Final[SeriesKey] = (NODE_BE, "cpu", "request")
 BE_USAGE: Final[SeriesKey] = (NODE_BE, "cpu", "usage")
 
 Samples = dict[SeriesKey, float]
