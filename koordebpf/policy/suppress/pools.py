@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from koordebpf.slo.pods.share_pools import BoundPod, withheld_from_be
 from koordebpf.state.cpu.measured import Cpu, CpuView
 
 
@@ -37,13 +38,8 @@ def be_pools(cpu: CpuView) -> CpuPools:
 def withheld_cpus(cpu: CpuView) -> dict[int, str]:
     """Return the online CPUs that best-effort pods never get, each with whose it is or why."""
     placement, parent = cpu.placement, cpu.measured.be_parent_cpus
-    withheld = dict.fromkeys(placement.system_cpus, "of the system QoS class")
-    withheld |= dict.fromkeys(placement.reserved_cpus, "reserved")
-    for owner in placement.owners:
-        if owner.by_kubelet:
-            withheld |= dict.fromkeys(owner.cpus, "of pods that kubelet bound to them")
-        elif owner.koord_qos == "LSE":
-            withheld |= dict.fromkeys(owner.cpus, "of LSE pods")
+    bound = (BoundPod(owner.koord_qos, owner.cpus, owner.by_kubelet) for owner in placement.owners)
+    withheld = withheld_from_be(bound, placement.reserved_cpus, placement.system_cpus)
     online, manager = cpu.measured.topology.cpus, cpu.measured.manager
     if manager is not None and manager.shared:
         given = {*manager.shared, *(each for cpus in manager.pinned.values() for each in cpus)}

@@ -110,7 +110,7 @@ def _read(annotations: Annotations, name: str, kind: Any, problems: list[str]) -
     if not written:
         return None
     try:
-        return msgspec.json.decode(written, type=kind)
+        return msgspec.json.decode(written, type=kind | None)  # Go writes a nil slice or pointer as null
     except (msgspec.DecodeError, RecursionError) as error:
         problems.append(f"annotation {name}: {written[:80]!r}: {error}")
         return None

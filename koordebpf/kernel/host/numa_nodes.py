@@ -1,0 +1,82 @@
+"""The NUMA nodes of a machine with their memory and huge pages, from sysfs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import KernelFileError
+from koordebpf.kernel.cgroup.files import parse_cpu_list
+
+_TOTAL = re.compile(r"^Node\s+\d+\s+MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_PAGES = re.compile(r"hugepages-(\d+)kB")
+
+
+class NumaNode(msgspec.Struct, frozen=True, gc=False):
+    """One node. `memory_bytes`: all of it, with huge pages; None: its meminfo cannot be read.
+
+    `huge_pages`: (size in bytes, number of pages), by size; without sizes of which there are none.
+    """
+
+    node: int
+    memory_bytes: int | None
+    huge_pages: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def huge_bytes(self) -> int:
+        """What its huge pages take."""
+        return sum(size * count for size, count in self.huge_pages)
+
+
+def numa_nodes(sysfs: Path = Path("/sys")) -> tuple[NumaNode, ...]:
+    """Return the nodes by number, without those that only initiate accesses, as some devices do, and have no memory.
+
+    A kernel without CONFIG_NUMA has none. One whose directory vanishes meanwhile is left out.
+
+    Source:  Documentation/ABI/stable/sysfs-devices-node; drivers/base/node.c, has_generic_initiator (Linux 5.10).
+    Raises:  KernelFileError: garbage.
+    Cost:    0.2 ms a node.
+    """
+    root = sysfs / "devices/system/node"
+    memory = _numbers(root / "has_memory")
+    initiators = _numbers(root / "has_generic_initiator") - memory
+    found = []
+    for directory in root.glob("node[0-9]*"):
+        number = int(directory.name.removeprefix("node"))
+        if number not in initiators and directory.is_dir():
+            found.append(NumaNode(number, _memory_bytes(directory / "meminfo"), _huge_pages(directory / "hugepages")))
+    return tuple(sorted(found, key=lambda each: each.node))
+
+
+def _memory_bytes(path: Path) -> int | None:
+    if (text := _text(path)) is None:
+        return None
+    if (match := _TOTAL.search(text)) is None:
+        raise KernelFileError(str(path), text, "must have a line Node N MemTotal: N kB")
+    return int(match[1]) << 10
+
+
+def _huge_pages(directory: Path) -> tuple[tuple[int, int], ...]:
+    found = []
+    for each in directory.glob("hugepages-*kB"):
+        match, text = _PAGES.fullmatch(each.name), _text(each / "nr_hugepages")
+        if match is None or text is None:
+            continue
+        if not text.isdecimal():
+            raise KernelFileError(str(each / "nr_hugepages"), text, "must be a number of pages")
+        if int(text):
+            found.append((int(match[1]) << 10, int(text)))
+    return tuple(sorted(found))
+
+
+def _numbers(path: Path) -> frozenset[int]:
+    return frozenset() if (text := _text(path)) is None else parse_cpu_list(text, str(path))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode(errors="backslashreplace").strip()
+    except OSError:
+        return None
