@@ -86,3 +86,9 @@ def test_what_is_unreadable_does_not_hide_the_rest():
     assert (found.reserved_cpus, found.reserved_cpu, found.system_cpus, found.is_static) == ((), "2", (), False)
     assert found.pinned == {"u": (5,)}
     assert len(found.problems) == 2
+
+
+def test_null_as_go_writes_what_is_empty_says_nothing_and_is_no_problem() -> None:
+    said = node_cpus(None, {SYSTEM_QOS_ANNOTATION: "null", POD_ALLOCATIONS_ANNOTATION: "null"})
+    assert (said.problems, said.system_cpus, said.pinned) == ((), (), {})
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: "null"}) == PodCpus()
