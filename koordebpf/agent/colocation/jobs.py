@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
+from koordebpf.agent.colocation.topology_report import open_topology_report
 from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
@@ -44,6 +45,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_pressure_series,
     open_series_keeper,
     open_prediction,
+    open_topology_report,
 )
 
 

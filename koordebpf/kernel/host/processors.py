@@ -71,7 +71,9 @@ class ProcessorFiles:
             if found is not None and path.read_text().strip() == online:
                 self._online, self._processors = online, found
                 return found
-        raise KernelFileError(str(path), online, "must name CPUs whose topology can be read, and the same ones meanwhile")
+        raise KernelFileError(
+            str(path), online, "must name CPUs whose topology can be read, and the same ones meanwhile"
+        )
 
     # None: one of them is offline meanwhile.
     def _read_all(self, online: Collection[int]) -> tuple[Processor, ...] | None:

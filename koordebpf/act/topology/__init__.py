@@ -1,0 +1,1 @@
+"""Writes the NodeResourceTopology of this node."""

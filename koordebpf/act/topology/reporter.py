@@ -1,0 +1,229 @@
+"""Keeps this node's NodeResourceTopology as it is to be, from one thread, however long the API server takes.
+
+The node is looked at when something is noted and once a minute; the object is read when what it is to say changes, when
+somebody else changed it, and every few minutes besides. It is written only where a managed field differs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+
+from koordebpf.act.topology.rival import Rival
+from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
+from koordebpf.kube.cache.kubelet_config import KubeletConfig
+from koordebpf.kube.cache.objects import Node, NodeResourceTopology
+from koordebpf.kube.http.backoff import Backoff
+from koordebpf.policy.topology.merge import Object, difference, differs_in_annotations, merged, new_topology
+from koordebpf.policy.topology.report import Known, Report, topology_report
+from koordebpf.state.cpu.measured import CpuManager
+from koordebpf.state.node_info import NodeInfo
+from koordebpf.state.pods.facts import PodFacts
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0  # Why: as for other writes of the agent
+LOOK_S = 60.0  # Why: koordlet's interval for CPUs and NUMA nodes
+READ_S = 300.0  # Why: a change by another that no watch reports, as of zones
+APART_S = 3.0  # Why: koordlet's interval; many pods that start at once are one write
+_FIRST_S, _CAP_S = 1.0, 60.0
+_DENIED_S, _DENIED_CAP_S = 30.0, 600.0
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """What the agent knows of the cluster; `topology` is the object as its watch has it."""
+
+    node: Node
+    pods: tuple[PodFacts, ...] = ()
+    topology: NodeResourceTopology | None = None
+
+
+class Sources(Protocol):
+    """What the thread asks beside the cluster; none of them raises."""
+
+    def info(self) -> NodeInfo | None:
+        """Return what the node is made of; None: it was never readable."""
+
+    def manager(self) -> CpuManager | None:
+        """Return which CPUs kubelet bound; None: it cannot be known."""
+
+    def config(self) -> KubeletConfig | None:
+        """Return kubelet's configuration; None: it cannot be asked, or never answered."""
+
+    def close(self) -> None:
+        """Let what waits end."""
+
+
+class Topologies(Protocol):
+    """The calls that are made; `kube.clients.node_topologies.NodeTopologies` has them."""
+
+    node_name: str
+
+    def read(self, *, timeout_s: float) -> Object | None:
+        """Return the object; None: there is none."""
+
+    def create(self, topology: Object, *, timeout_s: float) -> None:
+        """Make it."""
+
+    def update(self, topology: Object, *, timeout_s: float) -> None:
+        """Replace it."""
+
+    def close(self) -> None:
+        """Let requests that wait fail at once."""
+
+
+class TopologyReporter:
+    """One thread. `writes` counts what was sent; `problem` is why it cannot be sent, None: it can.
+
+    Args:
+        sources: what is asked of the node and of kubelet; closed with this.
+        topologies: the API server's side; None: a dry run, in which only the log has what the object would say.
+        now: the wall clock.
+        apart_s: between two looks at least.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        topologies: Topologies | None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        apart_s: float = APART_S,
+    ) -> None:
+        self.writes = 0
+        self.problem: str | None = None
+        self._sources = sources
+        self._topologies = topologies
+        self._rival = Rival(now)
+        self._apart_s = apart_s
+        self._noted: Noted | None = None
+        self._is_due = threading.Event()
+        self._is_closing = threading.Event()
+        self._sent = _Sent()
+        self._thread = threading.Thread(target=self._run, name="node-topology", daemon=True)
+        self._thread.start()
+
+    def note(self, noted: Noted) -> None:
+        """Say what is known from now on. Does not wait."""
+        self._noted = noted
+        self._is_due.set()
+
+    def close(self) -> None:
+        """End the thread; the object stays as it is."""
+        self._is_closing.set()
+        self._is_due.set()
+        if self._topologies is not None:
+            self._topologies.close()
+        self._sources.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_S, _DENIED_CAP_S)
+        wait_s = LOOK_S
+        while True:
+            self._is_due.wait(wait_s)
+            self._is_due.clear()
+            if self._is_closing.is_set():
+                return
+            try:
+                self._look()
+                self.problem, wait_s = None, LOOK_S
+                backoff.reset()
+                denied.reset()
+            except KubeConflict:
+                wait_s = backoff.next_s()  # another wrote first: the next look reads it again
+            except KubeError as error:
+                asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
+                wait_s = asked_s or (backoff if error.retry else denied).next_s()
+                self._say(error)
+            except Exception as error:  # without the thread the object would grow old unseen
+                log.exception("the NodeResourceTopology cannot be reported")
+                self.problem, wait_s = f"{type(error).__name__}: {error}", denied.next_s()
+            self._is_closing.wait(min(self._apart_s, wait_s))
+            if self.problem:
+                self._is_closing.wait(max(wait_s - self._apart_s, 0.0))
+
+    def _say(self, error: KubeError) -> None:
+        if self._is_closing.is_set() or str(error) == self.problem:
+            return
+        self.problem = str(error)
+        hint = f": allow {error.verb} on {error.resource}" if isinstance(error, KubeDenied) else ""
+        log.warning("the NodeResourceTopology cannot be reported: %s%s", error, hint)
+
+    def _look(self) -> None:
+        noted = self._noted
+        info = self._sources.info() if noted is not None else None
+        if noted is None or info is None:
+            return
+        report = self._report(Known(info, noted.node, noted.pods, self._sources.config(), self._sources.manager()))
+        if report is None:
+            return
+        if self._topologies is None:
+            self._show(report)
+        elif self._rival.is_here(noted.pods):
+            self._sent.report = None
+        elif self._is_to_be_read(report, noted.topology):
+            self._send(self._topologies, report, noted.node)
+
+    def _report(self, known: Known) -> Report | None:
+        try:
+            report = topology_report(known)
+        except ConfigError as error:
+            if (str(error),) != self._sent.problems:
+                log.warning("the NodeResourceTopology stays as it is: %s", error)
+            self._sent.problems = (str(error),)
+            return None
+        for problem in report.problems:
+            if problem not in self._sent.problems:
+                log.warning("%s; it is left out of the NodeResourceTopology", problem)
+        self._sent.problems = report.problems
+        return report
+
+    def _is_to_be_read(self, report: Report, seen: NodeResourceTopology | None) -> bool:
+        sent = self._sent
+        if sent.report != report or time.monotonic() - sent.at_s >= READ_S:
+            return True
+        if seen is sent.seen:
+            return False
+        sent.seen = seen
+        return seen is None or differs_in_annotations(seen.metadata.annotations or {}, report) is not None
+
+    def _send(self, topologies: Topologies, report: Report, node: Node) -> None:
+        written = topologies.read(timeout_s=TIMEOUT_S)
+        if written is not None and self._rival.wrote(written):
+            self._sent.report = None
+            return
+        differing = "there was none" if written is None else difference(written, report)
+        if differing is not None:
+            if written is None:
+                topologies.create(new_topology(report, node), timeout_s=TIMEOUT_S)
+            else:
+                topologies.update(merged(written, report), timeout_s=TIMEOUT_S)
+            self.writes += 1
+            self._rival.noted_write()
+            log.info("NodeResourceTopology %s is written: %s", topologies.node_name, differing)
+        self._sent.report, self._sent.at_s = report, time.monotonic()
+
+    def _show(self, report: Report) -> None:
+        if report != self._sent.report:
+            log.info(
+                "dry run: the NodeResourceTopology is not written; it would have %d zones, policy %s, %s",
+                len(report.zones),
+                report.policy,
+                ", ".join(f"{name.rpartition('/')[2]} {value[:60]}" for name, value in report.annotations.items()),
+            )
+        self._sent.report = report
+
+
+class _Sent:
+    # What the object was brought to, when, and the watch's view of it then.
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.at_s = 0.0
+        self.seen: NodeResourceTopology | None = None
+        self.problems: tuple[str, ...] = ()

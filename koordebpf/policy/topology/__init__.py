@@ -1,0 +1,1 @@
+"""What NodeResourceTopology says of a node. Pure."""

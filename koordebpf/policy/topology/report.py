@@ -1,0 +1,232 @@
+"""What the NodeResourceTopology of a node is to say, from what is known of the node. Pure.
+
+Source: koordinator pkg/koordlet/statesinformer/impl/states_noderesourcetopology.go, apis/extension/numa_aware.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordebpf.errors import ConfigError, KernelFileError
+from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
+from koordebpf.kube.cache.kubelet_config import KubeletConfig
+from koordebpf.kube.cache.objects import Node
+from koordebpf.policy.topology.reserved import take_by_topology
+from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL, Zone, zones_of
+from koordebpf.quantity import quantity_millicpu
+from koordebpf.slo.pods.cpu_placement import (
+    MANAGER_POLICY_ANNOTATION,
+    POD_ALLOCATIONS_ANNOTATION,
+    RESERVATION_ANNOTATION,
+    SYSTEM_QOS_ANNOTATION,
+)
+from koordebpf.slo.pods.share_pools import BoundPod, SharePool, share_pools
+from koordebpf.state.cpu.measured import CpuManager
+from koordebpf.state.node_info import NodeInfo
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.view import FINISHED_PHASES
+
+BASIC_INFO_ANNOTATION = "node.koordinator.sh/cpu-basic-info"
+CPU_TOPOLOGY_ANNOTATION = "node.koordinator.sh/cpu-topology"
+SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"
+BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
+ANNOTATIONS = (
+    BASIC_INFO_ANNOTATION,
+    CPU_TOPOLOGY_ANNOTATION,
+    SHARED_POOLS_ANNOTATION,
+    BE_SHARED_POOLS_ANNOTATION,
+    MANAGER_POLICY_ANNOTATION,
+    POD_ALLOCATIONS_ANNOTATION,
+    RESERVATION_ANNOTATION,
+    SYSTEM_QOS_ANNOTATION,
+)
+_MILLI = 1000
+# By kubelet's topologyManagerPolicy; behind it comes the scope.
+_POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
+_SCOPES = {"container": "ContainerLevel", "pod": "PodLevel"}
+_KEPT_BY_KOORDINATOR = frozenset({"LS", "BE"})  # its hooks place them, whatever kubelet gave them
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a node. `config`, `manager`: of kubelet, None where it cannot be asked."""
+
+    info: NodeInfo
+    node: Node
+    pods: tuple[PodFacts, ...] = ()
+    config: KubeletConfig | None = None
+    manager: CpuManager | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the object is to say of the fields that are managed. `problems`: what could not be read and says nothing."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+    policy: str
+    zones: tuple[Zone, ...]
+    problems: tuple[str, ...] = ()
+
+
+def topology_report(known: Known) -> Report:
+    """Return what the object is to say; what is written on it now has no part in it.
+
+    Raises:  ConfigError: a quantity of the Node's status is none.
+    Cost:    1 ms with 128 CPUs and 110 pods.
+    """
+    problems: list[str] = []
+    annotations = known.node.metadata.annotations or {}
+    reservation = _object(annotations, RESERVATION_ANNOTATION, problems)
+    reserved = _reserve(reservation, known.info, problems)
+    system = _object(annotations, SYSTEM_QOS_ANNOTATION, problems)
+    exclusive = _cpus(system.get("cpuset", ""), SYSTEM_QOS_ANNOTATION, problems)
+    if system.get("cpusetExclusive") is False:
+        exclusive = ()
+    by_kubelet = _by_kubelet(known)
+    bound = [
+        *(BoundPod("", cpus, by_kubelet=True) for _, cpus in by_kubelet),
+        *(BoundPod(pod.koord_qos, pod.cpus.cpus) for pod in known.pods if _is_bound(pod)),
+    ]
+    pools = share_pools(known.info.cpus, bound, reserved, exclusive)
+    labels = known.node.metadata.labels or {}
+    return Report(
+        annotations={
+            BASIC_INFO_ANNOTATION: _json(_basic_info(known.info)),
+            CPU_TOPOLOGY_ANNOTATION: _json({"detail": _detail(known.info)}),
+            SHARED_POOLS_ANNOTATION: _pools(pools.ls),
+            BE_SHARED_POOLS_ANNOTATION: _pools(pools.be),
+            MANAGER_POLICY_ANNOTATION: _json(_manager_policy(known, problems)),
+            POD_ALLOCATIONS_ANNOTATION: _json(_allocations(known.pods, by_kubelet) or None),
+            RESERVATION_ANNOTATION: _json(reservation),
+            SYSTEM_QOS_ANNOTATION: _json(system),
+        },
+        labels={NUMA_RESERVATION_LABEL: labels[NUMA_RESERVATION_LABEL]} if labels.get(NUMA_RESERVATION_LABEL) else {},
+        policy=topology_policy(known.config),
+        zones=zones_of(known.info, known.node),
+        problems=tuple(problems),
+    )
+
+
+def topology_policy(config: KubeletConfig | None) -> str:
+    """Return v1alpha1.TopologyManagerPolicy of kubelet's policy and scope; None: there is none, or it is not known."""
+    if config is None:
+        return "None"
+    policy, scope = _POLICIES.get(config.topologyManagerPolicy), _SCOPES.get(config.topologyManagerScope)
+    return f"{policy}{scope}" if policy and scope else "None"
+
+
+def _is_bound(pod: PodFacts) -> bool:
+    return bool(pod.cpus.cpus) and pod.phase not in FINISHED_PHASES
+
+
+# By UID, what kubelet's static policy gave to pods that the scheduler did not bind.
+def _by_kubelet(known: Known) -> list[tuple[str, tuple[int, ...]]]:
+    if known.manager is None or (known.config is not None and known.config.cpuManagerPolicy not in ("static", "")):
+        return []
+    ours = {pod.uid for pod in known.pods if pod.koord_qos in _KEPT_BY_KOORDINATOR or pod.cpus.cpus}
+    return sorted((uid, cpus) for uid, cpus in known.manager.pinned.items() if cpus and uid not in ours)
+
+
+def _allocations(pods: Iterable[PodFacts], given: Iterable[tuple[str, Collection[int]]]) -> list[dict[str, Any]]:
+    names = {pod.uid: {"namespace": pod.namespace, "name": pod.name} for pod in pods}
+    return [
+        {**names.get(uid, {}), "uid": uid, "cpuset": format_cpu_list(cpus), "managedByKubelet": True}
+        for uid, cpus in given
+    ]
+
+
+# Kubelet's own reservation stays in the pools: burstable pods need some CPUs.
+def _manager_policy(known: Known, problems: list[str]) -> dict[str, Any]:
+    config = known.config
+    if config is None:
+        return {"policy": known.manager.policy} if known.manager is not None else {}
+    said: dict[str, Any] = {"policy": config.cpuManagerPolicy} if config.cpuManagerPolicy else {}
+    if config.cpuManagerPolicyOptions:
+        said["options"] = config.cpuManagerPolicyOptions
+    if config.cpuManagerPolicy == "static":
+        cpus: Sequence[int]
+        if config.reservedSystemCPUs:
+            cpus = _cpus(config.reservedSystemCPUs, "kubelet's reservedSystemCPUs", problems)
+        else:
+            millicpu = sum(
+                _millicpu((kept or {}).get("cpu", "0"), f"kubelet's {name}.cpu", problems)
+                for name, kept in (("kubeReserved", config.kubeReserved), ("systemReserved", config.systemReserved))
+            )
+            cpus = take_by_topology(known.info.processors, -(-millicpu // _MILLI))
+        if cpus:
+            said["reservedCPUs"] = format_cpu_list(cpus)
+    return said
+
+
+# CPUs by number replace a quantity, which stands for CPUs that kubelet's rule chooses. Changes `reservation`.
+def _reserve(reservation: dict[str, Any], info: NodeInfo, problems: list[str]) -> tuple[int, ...]:
+    where = RESERVATION_ANNOTATION
+    if reservation.get("reservedCPUs"):
+        cpus = _cpus(reservation["reservedCPUs"], where, problems)
+    else:
+        resources = reservation.get("resources")
+        amount = resources.get("cpu", "0") if isinstance(resources, dict) else "0"
+        count = -(-_millicpu(amount, f"annotation {where} resources.cpu", problems) // _MILLI)
+        cpus = take_by_topology(info.processors, count) if 0 < count <= len(info.processors) else ()
+    if cpus:
+        reservation["reservedCPUs"] = format_cpu_list(cpus)
+    return cpus
+
+
+def _basic_info(info: NodeInfo) -> dict[str, Any]:
+    model = info.model
+    said = {
+        "cpuModel": model.model,
+        "hyperThreadEnabled": model.has_smt,
+        "turboEnabled": model.has_turbo,
+        "catL3CbmMask": model.l3_mask,
+        "vendorID": model.vendor,
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _detail(info: NodeInfo) -> list[dict[str, int]]:
+    return [
+        {"id": each.cpu, "core": each.core, "socket": each.socket, "node": each.numa_node}
+        | ({"l3": each.l3} if each.l3 else {})
+        for each in sorted(info.processors, key=lambda each: each.cpu)
+    ]
+
+
+def _pools(pools: tuple[SharePool, ...]) -> str:
+    written = [{"socket": each.socket, "node": each.numa_node, "cpuset": format_cpu_list(each.cpus)} for each in pools]
+    return _json(written or None)
+
+
+def _object(annotations: Mapping[str, str], name: str, problems: list[str]) -> dict[str, Any]:
+    written = annotations.get(name)
+    if not written:
+        return {}
+    try:
+        return dict(msgspec.json.decode(written, type=dict[str, Any] | None) or {})
+    except (msgspec.DecodeError, RecursionError) as error:
+        problems.append(f"annotation {name} of the Node: {written[:80]!r}: {error}")
+        return {}
+
+
+def _cpus(text: object, where: str, problems: list[str]) -> tuple[int, ...]:
+    try:
+        return tuple(sorted(parse_cpu_list(str(text or ""), where)))
+    except KernelFileError as error:
+        problems.append(str(error))
+        return ()
+
+
+def _millicpu(amount: Any, where: str, problems: list[str]) -> int:
+    try:
+        return quantity_millicpu(amount, where)
+    except ConfigError as error:
+        problems.append(str(error))
+        return 0
+
+
+# Go writes a nil slice as null.
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
