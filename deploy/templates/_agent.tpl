@@ -53,6 +53,11 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}
 {{- end -}}
 
+{{- /* As components/instead-of-koordlet has it. */ -}}
+{{- if $values.agent.insteadOfKoordlet -}}
+  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeTopologyReport=true") -}}
+{{- end -}}
+
 {{- /* As components/katalyst has it. */ -}}
 {{- if $values.agent.katalyst -}}
   {{- $_ := set $container "args" (append $container.args "--feature-gates=KatalystEviction=true") -}}

@@ -28,6 +28,7 @@ COMPONENTS = [
         "beside-koordinator",
         "node-mark",
         "katalyst",
+        "instead-of-koordlet",
         "namespace-labels",
         "pod-deletion",
         "own-node-only",

@@ -35,11 +35,13 @@ NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
 NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
 POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"
 KATALYST = DEPLOY / "components/katalyst/rbac.yaml"
+TOPOLOGY = DEPLOY / "components/instead-of-koordlet/rbac-topology.yaml"
 ASKING_WITH_A_COMPONENT = {
     NODE_MARK: ("clients/taints.py",),
     NAMESPACE_LABELS: ("sources/namespaces.py",),
     POD_DELETION: ("clients/deletions.py",),
     KATALYST: ("sources/cnr.py", "clients/cnr_taints.py", "clients/taints.py"),
+    TOPOLOGY: ("clients/node_topologies.py", "clients/kubelet_config.py"),
 }
 # Taints of conditions are written by what writes the agent's own mark, which has one request more: of a condition.
 NOT_GRANTED = {KATALYST: {("nodes/status", "patch")}}

@@ -46,6 +46,11 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["katalyst"],
         {"enforce": {"enabled": True}, "agent": {"katalyst": True}},
     ),
+    "no koordlet": (
+        "enforce",
+        ["instead-of-koordlet"],
+        {"enforce": {"enabled": True}, "agent": {"insteadOfKoordlet": True}},
+    ),
     "exemptions by label": ("observe", ["namespace-labels"], {"agent": {"namespaceLabels": True}}),
     "agents that delete": (
         "enforce",
@@ -82,6 +87,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "beside-koordinator",
             "node-mark",
             "katalyst",
+            "instead-of-koordlet",
             "namespace-labels",
             "pod-deletion",
             "own-node-only",
@@ -98,6 +104,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "agent": {
                 "nodeMark": True,
                 "katalyst": True,
+                "insteadOfKoordlet": True,
                 "namespaceLabels": True,
                 "podDeletion": True,
                 "ownNodeOnly": True,

@@ -195,17 +195,17 @@ class TopologyReporter:
 
     def _send(self, topologies: Topologies, report: Report, node: Node) -> None:
         written = topologies.read(timeout_s=TIMEOUT_S)
-        if written is not None and self._rival.wrote(written):
+        if self._rival.wrote(written or {}):
             self._sent.report = None
             return
         differing = "there was none" if written is None else difference(written, report)
         if differing is not None:
+            self._rival.note_write()
             if written is None:
                 topologies.create(new_topology(report, node), timeout_s=TIMEOUT_S)
             else:
                 topologies.update(merged(written, report), timeout_s=TIMEOUT_S)
             self.writes += 1
-            self._rival.noted_write()
             log.info("NodeResourceTopology %s is written: %s", topologies.node_name, differing)
         self._sent.report, self._sent.at_s = report, time.monotonic()
 

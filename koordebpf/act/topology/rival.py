@@ -53,8 +53,8 @@ class Rival:
         self._say(f"koordlet wrote the NodeResourceTopology of this node at {at.isoformat()}: it is left alone")
         return True
 
-    def noted_write(self) -> None:
-        """Note that this agent writes now. The API server keeps whole seconds."""
+    def note_write(self) -> None:
+        """Note that this agent is about to write. The API server keeps whole seconds."""
         self._wrote_at = self._now().replace(microsecond=0)
 
     def _say(self, sentence: str) -> None:

@@ -19,7 +19,6 @@ from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 
 TOPOLOGIES_PATH: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
-_RESOURCE: Final = "noderesourcetopologies"
 
 Object = dict[str, Any]
 
@@ -48,25 +47,29 @@ class NodeTopologies:
     def read(self, *, timeout_s: float) -> Object | None:
         """Return the object as it is; None: there is none, or no definition of it."""
         try:
-            body = self._transport.get(self._path, verb="get", resource=_RESOURCE, timeout_s=timeout_s)
+            body = self._transport.get(self._path, verb="get", resource="noderesourcetopologies", timeout_s=timeout_s)
         except KubeGone:
             return None
         try:
             found = msgspec.json.decode(body, type=Object)
         except MALFORMED as e:
-            raise malformed(_RESOURCE, "the answer is not a NodeResourceTopology", e) from e
+            raise malformed("noderesourcetopologies", "the answer is not a NodeResourceTopology", e) from e
         if not isinstance(found.get("metadata"), dict):
-            raise malformed(_RESOURCE, "the answer is not a NodeResourceTopology", ValueError("it has no metadata"))
+            raise malformed(
+                "noderesourcetopologies", "the answer is not a NodeResourceTopology", ValueError("it has no metadata")
+            )
         return found
 
     def create(self, topology: Object, *, timeout_s: float) -> None:
         """Make it. KubeGone: there is no definition of it. KubeConflict: another was faster."""
         body = msgspec.json.encode(topology)
-        self._transport.post(TOPOLOGIES_PATH, body, resource=_RESOURCE, timeout_s=timeout_s)
+        self._transport.post(TOPOLOGIES_PATH, body, resource="noderesourcetopologies", timeout_s=timeout_s)
 
     def update(self, topology: Object, *, timeout_s: float) -> None:
         """Replace it. KubeConflict: another wrote since it was read."""
-        self._transport.put(self._path, msgspec.json.encode(topology), resource=_RESOURCE, timeout_s=timeout_s)
+        self._transport.put(
+            self._path, msgspec.json.encode(topology), resource="noderesourcetopologies", timeout_s=timeout_s
+        )
 
     def close(self) -> None:
         """Cut the connection; requests that wait fail at once."""

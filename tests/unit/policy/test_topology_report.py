@@ -236,7 +236,7 @@ def test_a_quantity_of_the_nodes_status_that_is_none_is_named() -> None:
     broken = node({NUMA_RESERVATION_LABEL: "true"})
     assert broken.status.allocatable is not None
     broken.status.allocatable["cpu"] = "many"
-    with pytest.raises(ConfigError, match="node.status.cpu"):
+    with pytest.raises(ConfigError, match=r"node\.status\.cpu"):
         report(of=broken)
 
 

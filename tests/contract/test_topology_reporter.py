@@ -1,0 +1,294 @@
+"""The NodeResourceTopology that an agent writes: when it is sent, what of it others keep, and when it is left alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from apiserver import Server, gives, let_it_spin, status, until
+
+from koordebpf.act.topology.reporter import Noted, TopologyReporter
+from koordebpf.agent.colocation.topology_report import NodeSources
+from koordebpf.collect.cpu.files import CpuManagerReader
+from koordebpf.collect.node_info import NodeInfoReader
+from koordebpf.kube.cache.objects import Node, NodeResourceTopology, Pod
+from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies
+from koordebpf.kube.http.transport import open_cluster
+from koordebpf.policy.topology.merge import difference
+from koordebpf.policy.topology.report import SHARED_POOLS_ANNOTATION, Known, topology_report
+from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
+from koordebpf.state.pods.facts import PodFacts, pod_facts
+from tests.contract.objectstore import Store
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NODE = msgspec.convert({"metadata": {"name": "n1", "uid": "uid-n1"}}, Node)
+CONFIGZ = {"kubeletconfig": {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "port": 10250}}
+
+Open = Callable[..., TopologyReporter]
+
+
+@pytest.fixture
+def store(server: Server) -> Store:
+    made = Store(server)
+    made.objects[TOPOLOGIES_PATH] = {}
+    return made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reporter(kubeconfig: Path, tmp_path: Path, clock: Clock) -> Iterator[Open]:
+    opened: list[TopologyReporter] = []
+
+    def open_it(*, acts: bool = True, asks_kubelet: bool = False) -> TopologyReporter:
+        manager = CpuManagerReader(tmp_path / "cpu_manager_state", None)
+        sources = NodeSources(NodeInfoReader(), manager, open_cluster(kubeconfig) if asks_kubelet else None)
+        topologies = NodeTopologies(open_cluster(kubeconfig), "n1") if acts else None
+        opened.append(TopologyReporter(sources, topologies, clock, apart_s=0.001))
+        return opened[-1]
+
+    yield open_it
+    for each in opened:
+        each.close()
+
+
+def pod(name: str, cpuset: str = "", namespace: str = "default", **labels: str) -> PodFacts:
+    status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpuset})}
+    meta = {"name": name, "namespace": namespace, "uid": name, "labels": labels, "annotations": status}
+    return pod_facts(msgspec.convert({"metadata": meta, "status": {"phase": "Running"}}, Pod))
+
+
+def kept(store: Store) -> Any:
+    return store.objects[TOPOLOGIES_PATH].get("n1")
+
+
+def writes(store: Store) -> int:
+    return len(store.writes(TOPOLOGIES_PATH))
+
+
+def reads(server: Server) -> int:
+    return sum(each.method == "GET" and each.path.startswith(TOPOLOGIES_PATH) for each in list(server.requests))
+
+
+def test_it_is_made_where_there_is_none_and_written_again_when_it_is_to_say_something_else(
+    store: Store, server: Server, reporter: Open
+) -> None:
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    info = NodeInfoReader().read()
+    assert info is not None
+    assert difference(kept(store), topology_report(Known(info, NODE))) is None
+    before = reads(server)
+    for _ in range(3):
+        one.note(Noted(NODE, (pod("a"),)))
+        let_it_spin()
+    # What it is to say is the same: neither written nor read.
+    assert (writes(store), reads(server)) == (1, before)
+    one.note(Noted(NODE, (pod("a", "0"),)))
+    until(lambda: writes(store) == 2, "the second write")
+    pools = json.loads(kept(store)["metadata"]["annotations"][SHARED_POOLS_ANNOTATION]) or []
+    assert all("0" not in each["cpuset"].split(",") for each in pools)
+
+
+def test_one_that_says_it_already_is_not_written(store: Store, reporter: Open, server: Server) -> None:
+    reporter().note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    another = reporter()
+    before = reads(server)
+    another.note(Noted(NODE))
+    until(lambda: reads(server) > before, "the look")
+    let_it_spin()
+    assert writes(store) == 1
+
+
+def test_what_another_changes_is_brought_back_and_what_another_adds_is_kept(store: Store, reporter: Open) -> None:
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    changed = json.loads(json.dumps(kept(store)))
+    changed["metadata"]["annotations"][SHARED_POOLS_ANNOTATION] = "[]"
+    batch = {"name": "kubernetes.io/batch-cpu", "capacity": "1k", "allocatable": "1k", "available": "1k"}
+    changed["zones"][0]["resources"].append(batch)
+    store.put(TOPOLOGIES_PATH, changed)
+    seen = msgspec.convert(
+        {"metadata": {"name": "n1", "annotations": {SHARED_POOLS_ANNOTATION: "[]"}}}, NodeResourceTopology
+    )
+    one.note(Noted(NODE, (), seen))
+    until(lambda: kept(store)["metadata"]["annotations"][SHARED_POOLS_ANNOTATION] != "[]", "what it is to say")
+    assert batch in kept(store)["zones"][0]["resources"]
+
+
+def test_its_own_write_as_the_watch_shows_it_is_no_news(store: Store, server: Server, reporter: Open) -> None:
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    seen = msgspec.convert(kept(store), NodeResourceTopology)
+    before = reads(server)
+    one.note(Noted(NODE, (), seen))
+    let_it_spin()
+    assert (writes(store), reads(server)) == (1, before)
+
+
+def test_what_it_wrote_reads_back_without_a_problem_and_reserves_nothing(store: Store, reporter: Open) -> None:
+    reporter().note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    said = node_cpus(None, kept(store)["metadata"]["annotations"])
+    assert (said.problems, said.reserved_cpus, said.pinned, said.system_cpus) == ((), (), {}, ())
+
+
+def test_one_that_another_changed_meanwhile_is_read_again(store: Store, reporter: Open, server: Server) -> None:
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    conflicts = iter([gives(409, status(409, "Conflict", "the object has been modified"))])
+    store.faults.append(lambda request: next(conflicts, None) if request.method == "PUT" else None)
+    one.note(Noted(NODE, (pod("a", "0"),)))
+    until(lambda: writes(store) == 3, "the try that conflicts and the next one")
+    assert one.problem is None
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would_write(
+    store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        reporter(acts=False).note(Noted(NODE))
+        until(lambda: "is not written; it would have 1 zones" in caplog.text, "the sentence")
+    assert server.requests == []
+
+
+def test_without_the_right_it_says_which(store: Store, reporter: Open, caplog: pytest.LogCaptureFixture) -> None:
+    no = gives(403, status(403, "Forbidden", "no", name="n1", kind="noderesourcetopologies"))
+    store.faults.append(lambda request: no if request.method == "POST" else None)
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: "allow create on noderesourcetopologies" in caplog.text, "the sentence")
+    one.note(Noted(NODE, (pod("a", "0"),)))
+    let_it_spin()
+    assert writes(store) == 1
+    assert caplog.text.count("allow create") == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"spec": {}}', b'{"metadata": []}'])
+def test_an_answer_that_is_no_such_object_is_refused(
+    body: bytes, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on(f"{TOPOLOGIES_PATH}/n1", gives(200, body))
+    reporter().note(Noted(NODE))
+    until(lambda: "the answer is not a NodeResourceTopology" in caplog.text, "the sentence")
+    assert all(each.method == "GET" for each in server.requests)
+
+
+def written_by_koordlet(at: datetime) -> dict[str, Any]:
+    entry = {"manager": "koordlet", "operation": "Update", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {"metadata": {"name": "n1", "managedFields": [entry]}, "topologyPolicies": ["None"], "zones": []}
+
+
+def test_while_koordlet_runs_on_the_node_its_object_is_left_alone(
+    store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = reporter()
+    koordlet = pod("koordlet-x", namespace="koordinator-system", **{"koord-app": "koordlet"})
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            one.note(Noted(NODE, (koordlet,)))
+            let_it_spin()
+        assert server.requests == []
+        assert caplog.text.count("pod koordinator-system/koordlet-x keeps the NodeResourceTopology") == 1
+        # A tenant's pod with the label changes nothing.
+        one.note(Noted(NODE, (pod("mine", **{"koord-app": "koordlet"}),)))
+        until(lambda: kept(store), "the object")
+    assert "koordlet no longer keeps" in caplog.text
+
+
+def test_one_that_koordlet_wrote_lately_is_left_alone_and_an_older_one_is_taken_over(
+    store: Store, server: Server, reporter: Open, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(TOPOLOGIES_PATH, written_by_koordlet(NOW - timedelta(minutes=14)))
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: "koordlet wrote the NodeResourceTopology of this node at 2026-01-02" in caplog.text, "the sentence")
+    let_it_spin()
+    assert writes(store) == 0
+    clock.now += timedelta(minutes=2)
+    one.note(Noted(NODE))
+    until(lambda: writes(store) == 1, "the write")
+
+
+def test_where_koordlet_writes_over_it_the_pauses_become_longer(store: Store, reporter: Open, clock: Clock) -> None:
+    one = reporter()
+    for pause_min in (15, 30, 60):
+        store.put(TOPOLOGIES_PATH, written_by_koordlet(clock.now))
+        clock.now += timedelta(minutes=pause_min, seconds=-1)
+        before = writes(store)
+        seen = msgspec.convert(kept(store), NodeResourceTopology)
+        one.note(Noted(NODE, (), seen))
+        let_it_spin()
+        assert writes(store) == before
+        clock.now += timedelta(seconds=2)
+        one.note(Noted(NODE, (), seen))
+        until(lambda before=before: writes(store) == before + 1, f"the write after {pause_min} min")
+        clock.now += timedelta(seconds=3)
+
+
+def test_kubelets_configuration_is_asked_and_its_last_answer_stays(
+    store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("koordebpf.agent.colocation.topology_report._CONFIG_AGAIN_S", 0.0)
+    server.on("/configz", gives(200, CONFIGZ))
+    one = reporter(asks_kubelet=True)
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    expected = {"policy": "static", "reservedCPUs": "0"}
+    assert json.loads(kept(store)["metadata"]["annotations"][MANAGER_POLICY_ANNOTATION]) == expected
+    server.on("/configz", gives(500, b"no"))
+    one.note(Noted(NODE, (pod("a", "0"),)))
+    until(lambda: writes(store) == 2, "the second write")
+    assert json.loads(kept(store)["metadata"]["annotations"][MANAGER_POLICY_ANNOTATION]) == expected
+    assert "the report rests on what it said last" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (gives(403, status(403, "Forbidden", "no")), "needs RBAC verb get on nodes/configz"),
+        (gives(200, b"{}"), "the answer is not kubelet's configuration"),
+        (gives(200, {"kubeletconfig": {"cpuManagerPolicy": 7}}), "the answer is not kubelet's configuration"),
+    ],
+)
+def test_without_kubelets_configuration_its_file_is_what_is_known(
+    reply: Any,
+    said: str,
+    store: Store,
+    server: Server,
+    reporter: Open,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = {"policyName": "static", "defaultCpuSet": "1", "entries": {"a": {"c": "0"}}}
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(state))
+    server.on("/configz", reply)
+    reporter(asks_kubelet=True).note(Noted(NODE, (pod("a"),)))
+    until(lambda: kept(store), "the object")
+    annotations = kept(store)["metadata"]["annotations"]
+    assert json.loads(annotations[MANAGER_POLICY_ANNOTATION]) == {"policy": "static"}
+    assert json.loads(annotations[POD_ALLOCATIONS_ANNOTATION])[0]["cpuset"] == "0"
+    assert said in caplog.text
+    assert "the report rests on its file cpu_manager_state alone" in caplog.text
