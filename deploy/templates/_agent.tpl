@@ -53,11 +53,6 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $container "securityContext" (dict "privileged" true "runAsUser" 0 "readOnlyRootFilesystem" true) -}}
 {{- end -}}
 
-{{- /* As components/instead-of-koordlet has it. */ -}}
-{{- if $values.agent.insteadOfKoordlet -}}
-  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeTopologyReport=true") -}}
-{{- end -}}
-
 {{- /* As components/katalyst has it. */ -}}
 {{- if $values.agent.katalyst -}}
   {{- $_ := set $container "args" (append $container.args "--feature-gates=KatalystEviction=true") -}}
@@ -68,6 +63,11 @@ The agents of one mode, observe or enforce, and their configuration.
     {{- $volume := dict "name" .name "hostPath" (dict "path" .mountPath "type" "DirectoryOrCreate") -}}
     {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
   {{- end -}}
+{{- end -}}
+
+{{- /* As components/instead-of-koordlet has it. */ -}}
+{{- if $values.agent.insteadOfKoordlet -}}
+  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeTopologyReport=true") -}}
 {{- end -}}
 
 {{- /* As components/cri and components/cri-o have it. */ -}}

@@ -194,7 +194,7 @@ MATRIX = (
         cpus=2,
         numa_nodes=2,
         tests=(
-            *_host("test_signals_scan", "test_no_psi"),
+            *_host("test_signals_scan", "test_no_psi", "test_node_info"),
             _KSWAPD,
             "tests/host/test_collector.py::test_files_report_what_the_scan_reports",
             "tests/host/test_shares.py::test_a_derived_share_is_the_union_of_the_recorded_stalls",
@@ -209,7 +209,7 @@ MATRIX = (
         memory_mib=sum(_KATALYST_MIB),
         numa_nodes=len(_KATALYST_MIB),
         numa_mib=_KATALYST_MIB,
-        tests=_host("test_katalyst_numa"),
+        tests=_host("test_katalyst_numa", "test_node_info"),
     ),
     # With swap the limits of most tests kill no process. Then Vagrant's scripts that give a machine swap, and of its
     # stories the one that needs it: with little memory its node is small. Last what locks the kernel down, which no
