@@ -1,0 +1,89 @@
+"""The definition of NodeResourceTopology on a cluster of the tests, as it comes with Koordinator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH
+from koordebpf.policy.topology.merge import API_VERSION
+from tests.cluster.api import Object, Refused
+from tests.cluster.control_plane import ControlPlane
+from tests.contract.apiserver import until
+
+_TEXT: Object = {"type": "string"}
+_QUANTITY: Object = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+
+
+def _list(required: tuple[str, ...], **properties: Object) -> Object:
+    return {"type": "array", "items": {"type": "object", "required": list(required), "properties": properties}}
+
+
+def definition() -> Object:
+    """Return v1alpha1 as its Go types have it."""
+    group, version = API_VERSION.split("/")
+    resources = _list(
+        ("allocatable", "available", "capacity", "name"),
+        name=_TEXT,
+        allocatable=_QUANTITY,
+        available=_QUANTITY,
+        capacity=_QUANTITY,
+    )
+    zones = _list(
+        ("name", "type"),
+        name=_TEXT,
+        type=_TEXT,
+        parent=_TEXT,
+        costs=_list(("name", "value"), name=_TEXT, value={"type": "integer", "format": "int64"}),
+        attributes=_list(("name", "value"), name=_TEXT, value=_TEXT),
+        resources=resources,
+    )
+    schema = {
+        "type": "object",
+        "required": ["topologyPolicies", "zones"],
+        "properties": {"topologyPolicies": {"type": "array", "items": _TEXT}, "zones": zones},
+    }
+    names = {"plural": "noderesourcetopologies", "singular": "noderesourcetopology", "kind": "NodeResourceTopology"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"noderesourcetopologies.{group}",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Cluster",
+            "names": names,
+            "versions": [
+                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
+            ],
+        },
+    }
+
+
+def topology_of(name: str) -> Object:
+    """Return what names the object of a node."""
+    return {"apiVersion": API_VERSION, "kind": "NodeResourceTopology", "metadata": {"name": name}}
+
+
+@contextlib.contextmanager
+def defined(cluster: ControlPlane) -> Iterator[None]:
+    """Define it for as long as the block lasts."""
+
+    def serves() -> bool:
+        try:
+            cluster.api.call("GET", TOPOLOGIES_PATH)
+        except Refused as error:
+            if error.status not in (404, 429, 503):
+                raise
+            return False
+        return True
+
+    made = cluster.api.create(definition())
+    try:
+        until(serves, "the definition is served")
+        yield
+    finally:
+        cluster.api.delete(made)
+        cluster.api.wait_gone(made)
