@@ -46,7 +46,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["katalyst"],
         {"enforce": {"enabled": True}, "agent": {"katalyst": True}},
     ),
-    "no koordlet": (
+    "in koordlet's place": (
         "enforce",
         ["instead-of-koordlet"],
         {"enforce": {"enabled": True}, "agent": {"insteadOfKoordlet": True}},
