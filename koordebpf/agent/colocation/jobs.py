@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from koordebpf.agent.colocation.counters import open_cpi
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
@@ -44,6 +45,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_usage_series,
     open_pressure_series,
     open_series_keeper,
+    open_cpi,
     open_prediction,
     open_topology_report,
 )

@@ -96,6 +96,13 @@ def find_controllers(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str
     return found
 
 
+def find_perf_event_mount(mountinfo: Path = Path("/proc/self/mountinfo")) -> Path | None:
+    """Return where cgroups are counted by perf events: v1's own hierarchy, else v2, which always can; None: nowhere."""
+    mounts = _cgroup_mounts(mountinfo)
+    v1 = (each.mount_point for each in mounts if each.fstype == "cgroup" and "perf_event" in each.options)
+    return next(v1, next((each.mount_point for each in mounts if each.fstype == "cgroup2"), None))
+
+
 def cgroup_id(path: Path | int) -> int:
     """Return the id of the cgroup at a path or behind a directory's fd.
 
