@@ -1,4 +1,4 @@
-"""Jobs that measure what few nodes have: cycles per instruction, GPUs, cold memory. Each has koordlet's feature gate."""
+"""Jobs that measure what few nodes have: cycles per instruction, GPUs, cold memory; gates are koordlet's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CPI_GATE = "CPICollector"
+GPU_GATE = "Accelerators"
 
 
 def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
@@ -30,3 +31,21 @@ def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     topology = stack.enter_context(CpuTopologyFiles())
     watch = parts.measuring.watch
     return CpiCollector(lambda: containers_of(watch), lambda: topology.read().cpus, mount)
+
+
+def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+    """Return what measures the usage of GPUs; None: its gate is off, or there are none."""
+    if not parts.config.feature_gates.get(GPU_GATE, False):
+        return None
+    from koordebpf.collect.cpi import containers_of
+    from koordebpf.collect.gpu import GpuCollector
+    from koordebpf.errors import SupportError
+    from koordebpf.kernel.gpu.nvml import Nvml
+
+    try:
+        nvml = Nvml()
+    except SupportError as error:
+        log.warning("usage of GPUs is not measured: %s", error)
+        return None
+    watch = parts.measuring.watch
+    return GpuCollector(nvml, lambda: containers_of(watch), watch.scope.hierarchy.mount_point)

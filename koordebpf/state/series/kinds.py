@@ -43,10 +43,17 @@ CONTAINER_PSI: Final = "container_psi"
 HOST_APPLICATION_CPU: Final = "host_application_cpu_usage"
 HOST_APPLICATION_MEMORY: Final = "host_application_memory_usage"
 HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE: Final = "host_application_memory_usage_with_page_cache"
+NODE_GPU_CORE: Final = "node_gpu_core_usage"  # percent of one GPU, as those below
+NODE_GPU_MEMORY: Final = "node_gpu_memory_usage"
+POD_GPU_CORE: Final = "pod_gpu_core_usage"
+POD_GPU_MEMORY: Final = "pod_gpu_memory_usage"
+CONTAINER_GPU_CORE: Final = "container_gpu_core_usage"
+CONTAINER_GPU_MEMORY: Final = "container_gpu_memory_usage"
 
 SeriesKey = tuple[str, ...]
 
 _POD, _CONTAINER, _NUMA = ("pod_uid",), ("container_id",), ("numa_node_id",)
+_GPU = ("gpu_minor", "gpu_device_uuid")
 _PSI = ("psi_resource", "psi_precision", "psi_degree")
 
 # Properties by kind.
@@ -64,4 +71,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     CONTAINER_PSI: (*_POD, *_CONTAINER, *_PSI),
     **dict.fromkeys((HOST_APPLICATION_CPU, HOST_APPLICATION_MEMORY), ("host_app_name",)),
     HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE: ("host_app_name",),
+    **dict.fromkeys((NODE_GPU_CORE, NODE_GPU_MEMORY), _GPU),
+    **dict.fromkeys((POD_GPU_CORE, POD_GPU_MEMORY), (*_POD, *_GPU)),
+    **dict.fromkeys((CONTAINER_GPU_CORE, CONTAINER_GPU_MEMORY), (*_CONTAINER, *_GPU)),
 }

@@ -1,0 +1,1 @@
+"""GPUs, by the libraries of their makers."""
