@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from koordebpf.collect.beside_loop import BesideLoop
 from koordebpf.collect.cpi import Counted
-from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.gpu.nvml import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import (
@@ -23,16 +19,12 @@ from koordebpf.state.series.kinds import (
     POD_GPU_MEMORY,
     SeriesKey,
 )
-from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
 
-log = logging.getLogger(__name__)
-
 _MOST_DIRECTORIES = 64  # of one container's subtree
-_MOST_SAMPLES = 16384
 
 
-class GpuCollector:
+class GpuCollector(BesideLoop[Sequence[Counted]]):
     """`Accelerators` of koordlet: node, pod and container usage of each GPU. Owns `nvml` and closes it.
 
     Needs:   the machine's pid namespace (component host-processes): the driver names processes by its pids.
@@ -51,45 +43,25 @@ class GpuCollector:
             containers: those of now, asked in the loop's thread.
             mount: of the hierarchy that their paths are in.
         """
+        super().__init__()
         self._nvml = nvml
         self._containers = containers
         self._mount = mount
-        self._found: deque[tuple[SeriesKey, int, float]] = deque(maxlen=_MOST_SAMPLES)
         self._owners: dict[int, Counted | None] = {}  # by pid; None: of no container
-        self._thread: threading.Thread | None = None
-        self._problem = ""
 
-    def collect(self, now_ns: int, into: NodeSeries) -> None:
-        """Append what was found since the last call, and look again. While a look waits for the driver, none begins."""
-        while self._found:
-            key, t_ns, value = self._found.popleft()
-            into.append(key, t_ns, value)
-        if self._thread is None or not self._thread.is_alive():
-            arguments = (self._containers(),)
-            self._thread = threading.Thread(target=self._look, args=arguments, name="gpu", daemon=True)
-            self._thread.start()
+    def prepare(self) -> Sequence[Counted]:
+        """As `BesideLoop.prepare`."""
+        return self._containers()
 
-    def close(self) -> None:
-        """Wait for the look that runs, a second at most; a driver that hangs is left alone."""
-        if self._thread is not None:
-            self._thread.join(1.0)
-            if self._thread.is_alive():
-                return
+    def look(self, prepared: Sequence[Counted]) -> Mapping[SeriesKey, float]:
+        """As `BesideLoop.look`."""
+        processes = self._nvml.processes()
+        self._learn({each.pid for each in processes}, prepared)
+        return usage(processes, self._owners, self._nvml.gpus)
+
+    def release(self) -> None:
+        """As `BesideLoop.release`."""
         self._nvml.close()
-
-    def _look(self, containers: Sequence[Counted]) -> None:
-        try:
-            processes = self._nvml.processes()
-            self._learn({each.pid for each in processes}, containers)
-        except (KoordebpfError, OSError) as error:
-            if str(error) != self._problem:
-                log.warning("usage of GPUs is not measured: %s", error)
-            self._problem = str(error)
-            return
-        self._problem = ""
-        t_ns = time.monotonic_ns()
-        for key, value in usage(processes, self._owners, self._nvml.gpus).items():
-            self._found.append((key, t_ns, value))
 
     # Processes stay in their container: only new ones are looked for.
     def _learn(self, seen: set[int], containers: Sequence[Counted]) -> None:

@@ -143,11 +143,11 @@ def test_a_driver_that_fails_is_said_once_and_measured_again_afterwards(
         collector.collect(time.monotonic_ns(), series)
         return latest(series, "node_gpu_core_usage", "0", "GPU-a") is not None
 
-    until(lambda: collect() or "usage of GPUs is not measured" in caplog.text, "the sentence")
+    until(lambda: collect() or "usage of GPUs: not measured" in caplog.text, "the sentence")
     for _ in range(3):
         collect()
         time.sleep(0.02)
-    assert caplog.text.count("usage of GPUs is not measured") == 1
+    assert caplog.text.count("usage of GPUs: not measured") == 1
     assert len(series) == 0
     said.write_text(TWO)
     until(collect, "a sample")

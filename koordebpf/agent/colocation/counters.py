@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 CPI_GATE = "CPICollector"
 GPU_GATE = "Accelerators"
+COLD_GATE = "ColdPageCollector"
 
 
 def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
@@ -49,3 +50,22 @@ def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
         return None
     watch = parts.measuring.watch
     return GpuCollector(nvml, lambda: containers_of(watch), watch.scope.hierarchy.mount_point)
+
+
+def open_cold_memory(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+    """Return what measures cold memory; None: its gate is off, or the kernel does not look for it."""
+    if not parts.config.feature_gates.get(COLD_GATE, False):
+        return None
+    from koordebpf.collect.cold_memory import ColdMemoryCollector, scanned_of
+    from koordebpf.errors import SupportError
+    from koordebpf.kernel.cgroup.idle_pages import require_kidled
+
+    watch = parts.measuring.watch
+    try:
+        require_kidled()
+        if watch.scope.hierarchy.version != 1:
+            raise SupportError("cold memory", "pods are on cgroup v2", "Boot with cgroup v1: kidled knows no other")
+    except SupportError as error:
+        log.warning("cold memory is not measured: %s", error)
+        return None
+    return ColdMemoryCollector(lambda: scanned_of(watch), watch.scope.hierarchy.mount_point)

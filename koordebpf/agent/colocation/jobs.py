@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from koordebpf.agent.colocation.counters import open_cpi, open_gpu
+from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
@@ -47,6 +47,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_series_keeper,
     open_cpi,
     open_gpu,
+    open_cold_memory,
     open_prediction,
     open_topology_report,
 )

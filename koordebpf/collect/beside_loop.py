@@ -1,0 +1,77 @@
+"""A collector whose looks take longer than the loop may wait: each has a thread of its own, one at a time."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from koordebpf.errors import KoordebpfError
+from koordebpf.state.series.kinds import SeriesKey
+from koordebpf.state.series.node import NodeSeries
+
+log = logging.getLogger(__name__)
+
+_MOST_SAMPLES = 16384  # Why: of two looks at a node of 1,000 containers
+_CLOSE_S = 1.0  # Why: a driver or kernel that hangs is left alone
+P = TypeVar("P")
+
+
+class BesideLoop(abc.ABC, Generic[P]):
+    """Takes what the last look found and begins the next one. While a look waits, none begins."""
+
+    name: str
+    period_ns: int
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[SeriesKey, int, float]] = deque(maxlen=_MOST_SAMPLES)
+        self._thread: threading.Thread | None = None
+        self._problem = ""
+
+    @abc.abstractmethod
+    def prepare(self) -> P:
+        """Return what a look needs of the agent, in the loop's thread."""
+
+    @abc.abstractmethod
+    def look(self, prepared: P) -> Mapping[SeriesKey, float]:
+        """Measure, in the look's own thread.
+
+        Raises:  KoordebpfError, OSError: it was not possible; said once.
+        """
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Close what the looks use; no look runs."""
+
+    def collect(self, now_ns: int, into: NodeSeries) -> None:
+        """Append what was found since the last call, and look again."""
+        while self._found:
+            key, t_ns, value = self._found.popleft()
+            into.append(key, t_ns, value)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, args=(self.prepare(),), name="look", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the look that runs, a second at most."""
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+            if self._thread.is_alive():
+                return
+        self.release()
+
+    def _run(self, prepared: P) -> None:
+        try:
+            found = self.look(prepared)
+        except (KoordebpfError, OSError) as error:
+            if str(error) != self._problem:
+                log.warning("%s: not measured: %s", self.name, error)
+            self._problem = str(error)
+            return
+        self._problem = ""
+        t_ns = time.monotonic_ns()
+        self._found.extend((key, t_ns, value) for key, value in found.items())
