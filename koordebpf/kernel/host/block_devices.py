@@ -1,0 +1,149 @@
+"""The node's disks with their partitions, LVM volumes and mounts, from sysfs and mountinfo: no lsblk, vgs or findmnt.
+
+Source:  Documentation/ABI/testing/sysfs-block, sysfs-block-dm; koordinator pkg/koordlet/util/storageinfo.go.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import SupportError
+
+_LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made
+_DISK_MAJORS = frozenset({7, 11})  # loop and CD: lsblk calls them loop and rom
+_RAM_MAJOR = 1
+
+
+class StorageInfo(msgspec.Struct, frozen=True):
+    """What is where; devices by path, as /dev/sda.
+
+    `disks`: to major:minor. `partitions`: to their disk. `volume_groups`: name to disk, of those with one physical
+    volume. `volumes`: /dev/mapper/VG-LV to the group. `mounts`: mount point to device; of several the topmost.
+    """
+
+    disks: dict[str, str]
+    partitions: dict[str, str]
+    volume_groups: dict[str, str]
+    volumes: dict[str, str]
+    mounts: dict[str, str]
+
+    def disk_of(self, device: str) -> str | None:
+        """Return the disk that a device lies on; None: on several, or it is not known."""
+        group = self.volumes.get(device)
+        if group is not None:
+            return self.volume_groups.get(group)
+        return device if device in self.disks else self.partitions.get(device)
+
+
+class _Device(msgspec.Struct, frozen=True):
+    path: str
+    number: str
+    disk: str | None  # of a partition
+    mapped: str | None  # LVM's name of it: group and volume
+    below: tuple[str, ...]  # kernel names of what it consists of
+
+
+def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = Path("/proc/self/mountinfo")) -> StorageInfo:
+    """Return what is there now. A device that vanishes meanwhile is left out.
+
+    Raises:  SupportError: no sysfs or procfs.
+    Cost:    60 µs a device, 2 µs a mount.
+    """
+    devices = _devices(sysfs / "class/block")
+    partitions = {each.path: devices[each.disk].path for each in devices.values() if each.disk in devices}
+    disks = {
+        each.path: each.number
+        for each in devices.values()
+        if each.disk is None and not each.below and _is_disk(each.number)
+    }
+    volumes: dict[str, str] = {}
+    physical: dict[str, set[str]] = {}
+    for each in devices.values():
+        if each.mapped is not None:
+            group, _ = split_mapped(each.mapped)
+            volumes[each.path] = group
+            physical.setdefault(group, set()).update(each.below)
+    groups = {}
+    for group, names in physical.items():
+        if len(names) == 1 and (volume := devices.get(next(iter(names)))) is not None:
+            groups[group] = partitions.get(volume.path, volume.path)
+    numbers = {each.number: each.path for each in devices.values()}
+    return StorageInfo(disks, partitions, groups, volumes, _mounts(mountinfo, numbers))
+
+
+def split_mapped(name: str) -> tuple[str, str]:
+    """Return group and volume of a device mapper's name; a dash within either of them is doubled.
+
+    >>> split_mapped("vg--data-home")
+    ('vg-data', 'home')
+    """
+    parts = re.split(r"(?<!-)-(?=(?:--)*[^-])", name, maxsplit=1)
+    group, volume = parts if len(parts) == 2 else (parts[0], "")
+    return group.replace("--", "-"), volume.replace("--", "-")
+
+
+def _devices(folder: Path) -> dict[str, _Device]:
+    try:
+        names = sorted(each.name for each in folder.iterdir())
+    except OSError as error:
+        raise SupportError("block devices", f"{folder}: {error.strerror}", "Mount sysfs at /sys") from None
+    return {name: device for name in names if (device := _device(folder / name)) is not None}
+
+
+def _device(path: Path) -> _Device | None:
+    number = _text(path / "dev")
+    if number is None:
+        return None
+    mapped, uuid = _text(path / "dm/name"), _text(path / "dm/uuid") or ""
+    # A partition's directory lies in its disk's.
+    disk = Path(os.path.realpath(path)).parent.name if (path / "partition").exists() else None
+    try:
+        below = tuple(sorted(each.name for each in (path / "slaves").iterdir()))
+    except OSError:
+        below = ()
+    name = f"mapper/{mapped}" if mapped else path.name.replace("!", "/")
+    return _Device(f"/dev/{name}", number, disk, mapped if uuid.startswith(_LVM) else None, below)
+
+
+def _is_disk(number: str) -> bool:
+    major = number.partition(":")[0]
+    return major.isdecimal() and int(major) not in _DISK_MAJORS | {_RAM_MAJOR}
+
+
+# Of btrfs and its kind the number is none of a device's: the source says which.
+def _mounts(mountinfo: Path, numbers: dict[str, str]) -> dict[str, str]:
+    try:
+        lines = mountinfo.read_bytes().decode(errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise SupportError("mounts", f"{mountinfo}: {error.strerror}", "Mount procfs at /proc") from None
+    found: dict[str, str] = {}
+    for line in lines:
+        head, dash, tail = line.partition(" - ")
+        before, after = head.split(" "), tail.split(" ")
+        if not dash or len(before) < 6 or len(after) < 2:
+            continue
+        place, source = _unescaped(before[4]), _unescaped(after[1])
+        device = numbers.get(before[2]) or (source if source.startswith("/dev/") else None)
+        if device is not None:
+            found[place] = device
+        else:
+            found.pop(place, None)  # something that is no device lies over it
+    return found
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode(errors="backslashreplace").strip()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EACCES):
+            return None
+        raise

@@ -1,0 +1,109 @@
+"""Disks, partitions, LVM and mounts by small trees; and this machine's, beside what lsblk(8) and findmnt(8) say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.errors import SupportError
+from koordebpf.kernel.host.block_devices import split_mapped, storage_info
+
+Make = Callable[[Any], Path]
+
+
+def machine(tree: Make, mounts: str = "") -> Path:
+    root = tree(
+        {
+            "devices": {
+                "sda": {"dev": "8:0\n", "sda1": {"dev": "8:1\n", "partition": "1\n"}},
+                "nvme0n1": {"dev": "259:0\n", "nvme0n1p2": {"dev": "259:2\n", "partition": "2\n"}},
+                "loop0/dev": "7:0\n",
+                "cciss!c0d0/dev": "104:0\n",
+                "dm-0": {"dev": "253:0\n", "dm/name": "vg--data-home\n", "dm/uuid": "LVM-abc\n"},
+                "dm-1": {"dev": "253:1\n", "dm/name": "wide-a\n", "dm/uuid": "LVM-def\n"},
+                "dm-2": {"dev": "253:2\n", "dm/name": "secret\n", "dm/uuid": "CRYPT-LUKS2-x\n"},
+                "gone": {},
+            },
+            "mountinfo": mounts,
+        }
+    )
+    slaves = {"dm-0": ("sda1",), "dm-1": ("sda1", "nvme0n1p2"), "dm-2": ("sda1",)}
+    for name, below in slaves.items():
+        for each in below:
+            (root / "devices" / name / "slaves" / each).mkdir(parents=True)
+    block = root / "class/block"
+    block.mkdir(parents=True)
+    for path in [*(root / "devices").iterdir(), root / "devices/sda/sda1", root / "devices/nvme0n1/nvme0n1p2"]:
+        (block / path.name).symlink_to(path)
+    return root
+
+
+def test_disks_partitions_and_volumes_of_one_disk(tree: Make) -> None:
+    root = machine(tree)
+    info = storage_info(root, root / "mountinfo")
+    assert info.disks == {"/dev/sda": "8:0", "/dev/nvme0n1": "259:0", "/dev/cciss/c0d0": "104:0"}
+    assert info.partitions == {"/dev/sda1": "/dev/sda", "/dev/nvme0n1p2": "/dev/nvme0n1"}
+    assert info.volumes == {"/dev/mapper/vg--data-home": "vg-data", "/dev/mapper/wide-a": "wide"}
+    assert info.volume_groups == {"vg-data": "/dev/sda"}
+    assert info.disk_of("/dev/mapper/vg--data-home") == info.disk_of("/dev/sda1") == info.disk_of("/dev/sda")
+    assert [info.disk_of(each) for each in ("/dev/mapper/wide-a", "/dev/mapper/secret", "/dev/none")] == [None] * 3
+
+
+def test_mounts_are_found_by_number_or_by_source_and_the_topmost_counts(tree: Make) -> None:
+    mounts = (
+        "1 0 253:0 / / rw - ext4 /dev/root rw\n"
+        "2 1 0:40 / /data\\040two rw shared:1 - btrfs /dev/sda1 rw\n"
+        "3 1 0:5 / /proc rw - proc proc rw\n"
+        "4 1 8:1 / /over rw - ext4 /dev/sda1 rw\n"
+        "5 4 0:50 / /over rw - tmpfs tmpfs rw\n"
+        "garbage\n"
+    )
+    root = machine(tree, mounts)
+    info = storage_info(root, root / "mountinfo")
+    assert info.mounts == {"/": "/dev/mapper/vg--data-home", "/data two": "/dev/sda1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("vg-lv", ("vg", "lv")),
+        ("v--g-l--v", ("v-g", "l-v")),
+        ("a----b-c", ("a--b", "c")),
+        ("vg-lv-real", ("vg", "lv-real")),
+        ("alone", ("alone", "")),
+    ],
+)
+def test_a_dash_within_a_name_is_doubled(name: str, parts: tuple[str, str]) -> None:
+    assert split_mapped(name) == parts
+
+
+def test_without_sysfs_or_procfs_it_says_so(tree: Make, tmp_path: Path) -> None:
+    with pytest.raises(SupportError, match="Mount sysfs"):
+        storage_info(tmp_path / "none", tmp_path / "none")
+    with pytest.raises(SupportError, match="Mount procfs"):
+        storage_info(machine(tree), tmp_path / "none")
+
+
+def printed(*command: str) -> list[list[str]]:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_this_machines_disks_are_those_of_lsblk() -> None:
+    rows = printed("lsblk", "-rn", "-o", "PATH,TYPE,MAJ:MIN")
+    assert storage_info().disks == {path: number for path, kind, number in rows if kind == "disk"}
+
+
+def test_this_machines_mounts_are_those_of_findmnt() -> None:
+    info = storage_info()
+    rows = printed("findmnt", "-rn", "-o", "TARGET,MAJ:MIN")
+    numbers = {**{number: path for path, number in info.disks.items()}}
+    said = {target: numbers[number] for target, number in rows if number in numbers}
+    assert {target: device for target, device in info.mounts.items() if device in info.disks} == said
