@@ -1,7 +1,7 @@
 """Keeps this node's NodeResourceTopology as it is to be, from one thread, however long the API server takes.
 
 The node is looked at when something is noted and once a minute; the object is read when what it is to say changes, when
-somebody else changed it, and every few minutes besides. It is written only where a managed field differs.
+another component changed it, and every few minutes besides. It is written only where a managed field differs.
 """
 
 from __future__ import annotations
