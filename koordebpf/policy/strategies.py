@@ -29,10 +29,12 @@ _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-
 # Of jobs beside the rounds (agent/colocation): koordlet has each of them, most without a gate. Off, since koordlet may
 # run on the node too.
 JOB_GATES: Mapping[str, bool] = dict.fromkeys(
-    ("UsageSeries", "PSICollector", "PeakPrediction", "NodeMetricReport", "NodeTopologyReport"), False
+    (
+        *("UsageSeries", "PSICollector", "CPICollector", "Accelerators", "ColdPageCollector"),
+        *("PeakPrediction", "NodeMetricReport", "NodeTopologyReport"),
+    ),
+    False,
 )
-    ("UsageSeries", "PeakPrediction", "NodeMetricReport", "NodeTopologyReport"), False
-) | dict.fromkeys(("CPICollector", "Accelerators", "ColdPageCollector"), False)
 
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}
