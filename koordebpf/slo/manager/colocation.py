@@ -1,7 +1,8 @@
-"""What Koordinator's webhook asks of `colocation-config`, by which its manager works out batch and mid resources.
+"""`colocation-config`: what Koordinator's webhook asks of it, and the strategy of a node that comes of it.
 
-Nothing here works them out: the values are only checked.
-Source: koordinator apis/configuration/slo_controller_config.go.
+By it batch and mid resources are computed (policy/batch), and NodeMetrics are asked for.
+
+Source: koordinator apis/configuration/slo_controller_config.go, pkg/util/sloconfig/colocation_config.go.
 """
 
 from __future__ import annotations

@@ -122,7 +122,9 @@ def strategies_of(config: Mapping[str, Any], key: str) -> tuple[Any, tuple[Entry
     """
     of = STRATEGY_KEYS[key]
     cluster = of.lay_over(of.default, member(config, "clusterStrategy", key) or {}, f"{key}.clusterStrategy")
-    return cluster, _entries(config, "nodeStrategies", key, lambda entry, path: of.lay_over(cluster, entry, path))
+    return cluster, strategy_entries(
+        config, "nodeStrategies", key, lambda entry, path: of.lay_over(cluster, entry, path)
+    )
 
 
 # The value of a key for a node with these labels, before it is put into an object's words.
@@ -130,7 +132,7 @@ def _made(data: Mapping[str, str], key: str, labels: Mapping[str, str]) -> Rende
     if key not in data:
         return Rendered(() if key == HOST_APPLICATION_KEY else STRATEGY_KEYS[key].default)
     config = decode_config(data[key], key)
-    return _chosen(*(_applications_of(config) if key == HOST_APPLICATION_KEY else strategies_of(config, key)), labels)
+    return chosen(*(_applications_of(config) if key == HOST_APPLICATION_KEY else strategies_of(config, key)), labels)
 
 
 def _applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]:
@@ -140,12 +142,16 @@ def _applications_of(config: Mapping[str, Any]) -> tuple[Any, tuple[Entry, ...]]
     def own(entry: Mapping[str, Any], path: str) -> Any:
         return host_applications(entry.get("applications") or [], f"{path}.applications")
 
-    return cluster, _entries(config, "nodeConfigs", key, own)
+    return cluster, strategy_entries(config, "nodeConfigs", key, own)
 
 
-def _entries(
+def strategy_entries(
     config: Mapping[str, Any], field: str, key: str, value_of: Callable[[Mapping[str, Any], str], Any]
 ) -> tuple[Entry, ...]:
+    """Return the entries for some nodes in the list `field` of a key, each with its value or what is wrong with it.
+
+    Raises: ConfigError: there is no list.
+    """
     found: list[Entry] = []
     for index, entry in enumerate(entries_of(config, field, key)):
         path, selector = f"{key}.{field}[{index}]", None
@@ -164,8 +170,8 @@ def _entries(
     return tuple(found)
 
 
-# The first entry that selects the node, else the cluster's.
-def _chosen(cluster: Any, entries: tuple[Entry, ...], labels: Mapping[str, str]) -> Rendered:
+def chosen(cluster: Any, entries: tuple[Entry, ...], labels: Mapping[str, str]) -> Rendered:
+    """Return the value of the first entry that selects a node with these labels, else the cluster's."""
     left_out = tuple(entry.error for entry in entries if entry.error is not None)
     is_own_left_out = False
     for entry in entries:

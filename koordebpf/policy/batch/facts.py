@@ -1,0 +1,96 @@
+"""What batch and mid resources of a node are computed from. Amounts are millicpu and bytes.
+
+One node has a hundred pods and a cluster a hundred thousand: their records are small, and unseen by the garbage
+collector, for they hold no cycles.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class CpuMemory(msgspec.Struct, frozen=True, gc=False):
+    """An amount of both."""
+
+    cpu_millicpu: int = 0
+    memory_bytes: int = 0
+
+
+NOTHING: Final = CpuMemory()
+# Bands of priority whose pods run on what others leave: they lower neither batch nor, with mid, mid resources.
+BATCH_BANDS: Final = frozenset({"koord-batch", "koord-free"})
+MID_BANDS: Final = frozenset({"koord-mid", *BATCH_BANDS})
+
+
+class PodRequest(msgspec.Struct, frozen=True, gc=False):
+    """A pod of the list that is Running or Pending: what it requests.
+
+    `key` is namespace/name. `band` is its class of priority, by default after its QoS class. `zones` are the NUMA nodes
+    that the scheduler allocated it, by their numbers; empty: none, all count.
+    """
+
+    key: str
+    band: str
+    is_lse: bool
+    cpu_millicpu: int
+    memory_bytes: int
+    zones: tuple[int, ...] = ()
+
+
+class PodUse(msgspec.Struct, frozen=True, gc=False):
+    """A pod of NodeMetric: what it uses. `band` as reported; "": none."""
+
+    key: str
+    band: str
+    cpu_millicpu: int
+    memory_bytes: int
+
+
+class HostApplicationUse(msgspec.Struct, frozen=True, gc=False):
+    """A host application of NodeMetric. `band` by default after its QoS class; "": it has neither."""
+
+    name: str
+    band: str
+    cpu_millicpu: int
+    memory_bytes: int
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """NodeMetric's status.
+
+    `updated_ns`: CLOCK_REALTIME of updateTime; None: it never was. `node` and `prod_reclaimable` None: not reported.
+    """
+
+    updated_ns: int | None = None
+    node: CpuMemory | None = None
+    system: CpuMemory = NOTHING
+    pods: tuple[PodUse, ...] = ()
+    host_applications: tuple[HostApplicationUse, ...] = ()
+    prod_reclaimable: CpuMemory | None = None
+
+
+class Zone(msgspec.Struct, frozen=True, gc=False):
+    """A NUMA node of NodeResourceTopology: what of it is allocatable."""
+
+    name: str
+    allocatable: CpuMemory
+
+
+class NodeFacts(msgspec.Struct, frozen=True, gc=False):
+    """A Node, and what others say of it.
+
+    `reserved` is of the annotation reservation, `third_party` what others allocated of its batch resources.
+    `normalization_ratio`: of the annotation cpu-normalization-ratio; 1 or less changes nothing.
+    `zones`: empty where the topology has none with CPU and memory. `problems` are annotations that cannot be read.
+    """
+
+    name: str
+    capacity: CpuMemory
+    allocatable: CpuMemory
+    reserved: CpuMemory = NOTHING
+    third_party: CpuMemory = NOTHING
+    normalization_ratio: float = 1.0
+    zones: tuple[Zone, ...] = ()
+    problems: tuple[str, ...] = ()

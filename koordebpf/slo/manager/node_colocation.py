@@ -1,0 +1,174 @@
+"""The colocation strategy of one node: defaults, cluster, the first of nodeConfigs, the node's annotation, its labels.
+
+What is illegal on a Node changes nothing and is named: others' objects never stop the controller.
+
+Source: koordinator pkg/util/sloconfig/{colocation_config,node_colocation}.go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.slo.convert import converted, laid_over
+from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
+from koordebpf.slo.manager.keys import COLOCATION_KEY
+from koordebpf.slo.manager.render import Entry, chosen, strategy_entries
+from koordebpf.slo.manager.shapes import decode_config
+from koordebpf.slo.overlay import decode_object
+
+STRATEGY_ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
+# Label of a Node with a fraction → the field that takes it as a percentage.
+RATIO_LABELS: Final[Mapping[str, str]] = {
+    "node.koordinator.sh/cpu-reclaim-ratio": "cpuReclaimThresholdPercent",
+    "node.koordinator.sh/memory-reclaim-ratio": "memoryReclaimThresholdPercent",
+    "node.koordinator.sh/mid-static-cpu-reserved-ratio": "midStaticCPUReservedPercent",
+    "node.koordinator.sh/mid-static-memory-reserved-ratio": "midStaticMemoryReservedPercent",
+}
+_MAX_RATIO: Final = 1e6  # above it is no share of a node
+CPU_POLICIES: Final = ("usage", "maxUsageRequest")
+MEMORY_POLICIES: Final = ("usage", "request", "maxUsageRequest")
+MemoryPolicy = Literal["usageWithHotPageCache", "usageWithoutPageCache", "usageWithPageCache"]
+
+
+class MetricAggregatePolicy(msgspec.Struct, frozen=True):
+    """`durations` are metav1.Duration, as written."""
+
+    durations: tuple[str, ...] = ("5m", "10m", "30m")
+
+
+class NodeColocation(msgspec.Struct, frozen=True):
+    """The strategy of one node, every field with its value. Names are those of `ColocationStrategy`.
+
+    Two have no default: an absent batch threshold is no limit, and an absent midReclaimMode is not `static`.
+    """
+
+    enable: bool = False
+    metricAggregateDurationSeconds: Positive = 300
+    metricReportIntervalSeconds: Positive = 60
+    metricAggregatePolicy: MetricAggregatePolicy = MetricAggregatePolicy()
+    metricMemoryCollectPolicy: MemoryPolicy = "usageWithoutPageCache"
+    cpuReclaimThresholdPercent: NotNegative = 60
+    cpuCalculatePolicy: str = "usage"
+    memoryReclaimThresholdPercent: NotNegative = 65
+    memoryCalculatePolicy: str = "usage"
+    degradeTimeMinutes: Positive = 15
+    updateTimeThresholdSeconds: Positive = 300
+    resourceDiffThreshold: float = 0.1
+    midCPUThresholdPercent: Percent = 100
+    midMemoryThresholdPercent: Percent = 100
+    midUnallocatedPercent: Percent = 0
+    midReclaimMode: str | None = None
+    midStaticCPUReservedPercent: NotNegative = 0
+    midStaticMemoryReservedPercent: NotNegative = 0
+    batchCPUThresholdPercent: NotNegative | None = None
+    batchMemoryThresholdPercent: NotNegative | None = None
+
+
+DEFAULT_COLOCATION: Final = NodeColocation()
+
+
+class ColocationConfig(msgspec.Struct, frozen=True):
+    """colocation-config, decoded once for all nodes: the cluster's strategy, and those for some nodes."""
+
+    cluster: NodeColocation = DEFAULT_COLOCATION
+    entries: tuple[Entry, ...] = ()
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The strategy of one node, and what was left out of it, in sentences.
+
+    `origins`: field → where its value comes from, of those that are no default.
+    """
+
+    strategy: NodeColocation
+    problems: tuple[str, ...] = ()
+    origins: Mapping[str, str] = {}
+
+
+def colocation_config(text: str | None) -> ColocationConfig:
+    """Return the decoded key; None, a key that is missing, leaves the defaults, by which colocation is off.
+
+    An entry for some nodes that is unusable is kept with its error: its nodes get the cluster's strategy.
+
+    Raises: ConfigError: not JSON, or a value of the cluster's strategy is not what it must be.
+    """
+    if text is None:
+        return ColocationConfig()
+    config = decode_config(text, COLOCATION_KEY)
+    cluster = _laid_over(DEFAULT_COLOCATION, config, COLOCATION_KEY)
+
+    def own(entry: Mapping[str, Any], path: str) -> tuple[NodeColocation, tuple[str, ...]]:
+        return _laid_over(cluster, entry, path), tuple(_written(entry))
+
+    return ColocationConfig(cluster, strategy_entries(config, "nodeConfigs", COLOCATION_KEY, own))
+
+
+def node_colocation(
+    config: ColocationConfig, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
+) -> Resolved:
+    """Return the strategy of a node with these labels and annotations."""
+    cluster = config.cluster
+    origins = {
+        name: f"{COLOCATION_KEY}.{name}"
+        for name in NodeColocation.__struct_fields__
+        if getattr(cluster, name) != getattr(DEFAULT_COLOCATION, name)
+    }
+    rendered = chosen(None, config.entries, labels)
+    problems = [str(error) for error in rendered.left_out] if rendered.is_own_left_out else []
+    strategy = cluster
+    if rendered.value is not None:
+        strategy, written = rendered.value
+        origins |= dict.fromkeys(written, f"{COLOCATION_KEY}.nodeConfigs")
+    if annotations and STRATEGY_ANNOTATION in annotations:
+        path = f"metadata.annotations[{STRATEGY_ANNOTATION}]"
+        try:
+            own = decode_object(annotations[STRATEGY_ANNOTATION], path)
+            strategy = _laid_over(strategy, own, path)
+            origins |= dict.fromkeys(_written(own), path)
+        except ConfigError as error:
+            problems.append(f"{error}; the annotation is left out")
+    for label, field in RATIO_LABELS.items():
+        if (value := labels.get(label)) is None:
+            continue
+        if (percent := _percent(value)) is None:
+            problems.append(f"metadata.labels[{label}]: {value!r}: must be a fraction, 0 or more; it is left out")
+            continue
+        strategy = msgspec.structs.replace(strategy, **{field: percent})
+        origins[field] = f"metadata.labels[{label}]"
+    problems += _policy_problems(strategy)
+    return Resolved(strategy, tuple(problems), origins)
+
+
+# As Koordinator, which has no other policy than these: any other word is the default.
+def _policy_problems(strategy: NodeColocation) -> list[str]:
+    known = {"cpuCalculatePolicy": CPU_POLICIES, "memoryCalculatePolicy": MEMORY_POLICIES}
+    return [
+        f"{field}: {getattr(strategy, field)!r}: must be one of {', '.join(words)}; usage counts"
+        for field, words in known.items()
+        if getattr(strategy, field) not in words
+    ]
+
+
+def _laid_over(base: NodeColocation, written: Mapping[str, Any], path: str) -> NodeColocation:
+    # First by the webhook's own ranges, so that an error says the same wherever a value stands.
+    converted(written, ColocationStrategy, path)
+    own = {name: written[name] for name in _written(written)}
+    return converted(laid_over(msgspec.to_builtins(base), own), NodeColocation, path)
+
+
+def _written(written: Mapping[str, Any]) -> list[str]:
+    return [name for name in NodeColocation.__struct_fields__ if written.get(name) is not None]
+
+
+# Cut, not rounded, as Koordinator: 0.29 is 28 %.
+def _percent(value: str) -> int | None:
+    try:
+        ratio = float(value)
+    except ValueError:
+        return None
+    return int(ratio * 100) if math.isfinite(ratio) and 0 <= ratio <= _MAX_RATIO else None

@@ -1,0 +1,105 @@
+"""The colocation strategy of a node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordebpf.errors import ConfigError
+from koordebpf.slo.manager.node_colocation import (
+    DEFAULT_COLOCATION,
+    STRATEGY_ANNOTATION,
+    Resolved,
+    colocation_config,
+    node_colocation,
+)
+
+
+def resolved(config: object = None, labels: dict | None = None, annotation: object = None) -> Resolved:
+    written = annotation if isinstance(annotation, str) else json.dumps(annotation)
+    annotations = {} if annotation is None else {STRATEGY_ANNOTATION: written}
+    text = None if config is None else json.dumps(config)
+    return node_colocation(colocation_config(text), labels or {}, annotations)
+
+
+def test_without_the_key_colocation_is_off() -> None:
+    assert resolved() == Resolved(DEFAULT_COLOCATION)
+    assert not resolved().strategy.enable
+
+
+def test_each_lies_over_the_one_before() -> None:
+    config = {
+        "enable": True,
+        "cpuReclaimThresholdPercent": 50,
+        "memoryReclaimThresholdPercent": 51,
+        "degradeTimeMinutes": 20,
+        "nodeConfigs": [
+            {"nodeSelector": {"matchLabels": {"pool": "b"}}, "memoryReclaimThresholdPercent": 1},
+            {"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryReclaimThresholdPercent": 70},
+            {"nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryReclaimThresholdPercent": 2},
+        ],
+    }
+    labels = {"pool": "a", "node.koordinator.sh/cpu-reclaim-ratio": "0.8"}
+    found = resolved(config, labels, {"degradeTimeMinutes": 7, "cpuReclaimThresholdPercent": 10})
+    strategy = found.strategy
+    assert (strategy.cpuReclaimThresholdPercent, strategy.memoryReclaimThresholdPercent) == (80, 70)
+    assert (strategy.degradeTimeMinutes, strategy.enable, strategy.midCPUThresholdPercent) == (7, True, 100)
+    assert found.problems == ()
+    assert found.origins == {
+        "enable": "colocation-config.enable",
+        "cpuReclaimThresholdPercent": "metadata.labels[node.koordinator.sh/cpu-reclaim-ratio]",
+        "memoryReclaimThresholdPercent": "colocation-config.nodeConfigs",
+        "degradeTimeMinutes": f"metadata.annotations[{STRATEGY_ANNOTATION}]",
+    }
+
+
+def test_names_are_matched_as_go_matches_them() -> None:
+    assert resolved({"Enable": True}).strategy.enable
+
+
+@pytest.mark.parametrize("value", ["x", "", "-0.1", "nan", "inf", "1e300"])
+def test_an_illegal_ratio_is_left_out_and_named(value: str) -> None:
+    found = resolved({"enable": True}, {"node.koordinator.sh/memory-reclaim-ratio": value})
+    assert found.strategy.memoryReclaimThresholdPercent == 65
+    assert len(found.problems) == 1
+    assert "memory-reclaim-ratio" in found.problems[0]
+
+
+def test_ratios_are_cut_to_whole_percents() -> None:
+    labels = {
+        "node.koordinator.sh/cpu-reclaim-ratio": "0.29",
+        "node.koordinator.sh/mid-static-cpu-reserved-ratio": "1.5",
+    }
+    strategy = resolved({"enable": True}, labels).strategy
+    assert (strategy.cpuReclaimThresholdPercent, strategy.midStaticCPUReservedPercent) == (28, 150)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["{", "[]", '"x"', {"cpuReclaimThresholdPercent": "10"}, {"degradeTimeMinutes": 0}, {"resourceDiffThreshold": 2}],
+)
+def test_an_unusable_annotation_is_left_out_whole_and_named(annotation: object) -> None:
+    given = annotation if isinstance(annotation, str) else {"enable": False, **annotation}
+    found = resolved({"enable": True}, {}, given)
+    assert found.strategy.enable
+    assert any(STRATEGY_ANNOTATION in problem for problem in found.problems)
+
+
+def test_an_unusable_entry_leaves_its_nodes_the_clusters_strategy() -> None:
+    entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "degradeTimeMinutes": -1}
+    config = {"enable": True, "nodeConfigs": [entry]}
+    found = resolved(config, {"pool": "a"})
+    assert found.strategy.degradeTimeMinutes == 15
+    assert "nodeConfigs[0].degradeTimeMinutes" in found.problems[0]
+    assert resolved(config, {"pool": "b"}).problems == ()
+
+
+def test_an_unusable_cluster_strategy_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"colocation-config\.midCPUThresholdPercent"):
+        colocation_config('{"midCPUThresholdPercent": 101}')
+
+
+def test_a_policy_that_is_none_counts_as_usage_and_is_named() -> None:
+    found = resolved({"enable": True, "cpuCalculatePolicy": "request"})
+    assert "cpuCalculatePolicy" in found.problems[0]
