@@ -32,6 +32,11 @@ import click
     help="For /healthz and /readyz alone; an empty text for none. Default: the host of --listen, its port + 2.",
 )
 @click.option("--adopt", is_flag=True, help="Take over NodeSLOs that another made, as a Koordinator manager.")
+@click.option(
+    "--batch-resources",
+    is_flag=True,
+    help="Give Nodes their batch and mid resources too, and make their NodeMetrics, by colocation-config.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing; takes no Lease.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def controller(log_format: str, **given: Any) -> None:
@@ -64,12 +69,22 @@ def controller(log_format: str, **given: Any) -> None:
     Of several controllers one leads, by a Lease that it renews every 2 s; when it dies another takes over within 17 s,
     when it is stopped within 2 s.
 
+    With --batch-resources it also computes what best-effort and mid pods may request of each Node, from its NodeMetric,
+    and writes kubernetes.io/batch-cpu, batch-memory, mid-cpu and mid-memory into the Node's status. It does not while a
+    Koordinator manager holds its Lease, nor on Nodes where one wrote them, without --adopt. docs/colocation/
+    batch-resources.md has the formulas; koordebpf explain node NODE batch-memory says how a number came to be.
+
     \b
     Needs (deploy/base/rbac.yaml):
       list, watch           nodes, nodeslos, configmap slo-controller-config
       create, update        nodeslos
       create                events
       create, get, update   lease koordebpf-controller
+    And with --batch-resources (deploy/components/batch-resources):
+      list, watch           pods, nodemetrics, noderesourcetopologies
+      create, update, delete  nodemetrics
+      patch                 nodes/status
+      get                   lease koordinator-manager
 
     \b
     Examples:

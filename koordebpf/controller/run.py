@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.controller import ControllerMetrics
 from koordebpf.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from koordebpf.controller.batch.start import BatchParts
 
 log = logging.getLogger("koordebpf")
 
@@ -46,6 +49,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     probe_listen: str | None = None  # None: the host of `listen`, its port + 2
     adopt: bool = False
     dry_run: bool = False
+    batch_resources: bool = False
 
 
 def run_controller(config: ControllerConfig) -> None:
@@ -57,7 +61,8 @@ def run_controller(config: ControllerConfig) -> None:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
-        source = ControllerSource(open_cluster(config.kubeconfig))
+        batch = _batch(config, stack) if config.batch_resources else None
+        source = ControllerSource(open_cluster(config.kubeconfig), decode_node=batch.decode_node if batch else None)
         stack.callback(source.close)
         metrics, health = ControllerMetrics(SelfUsageReader().read), Health(max_silence_ns=_MAX_SILENCE_NS)
         metrics.is_dry_run = config.dry_run
@@ -83,13 +88,25 @@ def run_controller(config: ControllerConfig) -> None:
             metrics,
             health,
         )
+        controller.batch = batch.resources if batch else None
         stack.callback(ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen).close)
         if election:
             stack.callback(election.close)
             election.start()
         source.start(loop.wake)
+        if batch:
+            batch.source.start()
         _loop(loop, controller, health)
     log.info("stopped")
+
+
+# Imported where it is asked for: without it the controller's memory is what it was.
+def _batch(config: ControllerConfig, stack: contextlib.ExitStack) -> BatchParts:
+    from koordebpf.controller.batch.start import open_batch
+
+    batch = open_batch(config.kubeconfig, adopts=config.adopt, is_dry_run=config.dry_run)
+    stack.callback(batch.close)
+    return batch
 
 
 def _loop(loop: Loop, controller: Controller, health: Health) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,9 @@ from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, N
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.controller import ControllerMetrics
 from koordebpf.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from koordebpf.controller.batch.part import BatchResources
 
 log = logging.getLogger("koordebpf")
 
@@ -30,7 +33,7 @@ class Leadership(msgspec.Struct, frozen=True):
 
 
 class Controller:
-    """The state between two looks. `writer` None: dry run."""
+    """The state between two looks. `writer` None: dry run. `batch`: batch and mid resources, if asked for."""
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Controller:
         self._config = SettingsInForce(writer)
         self._said: frozenset[str] = frozenset()
         self._written = (0, 0)
+        self.batch: BatchResources | None = None
 
     def tick(self) -> int:
         """Look once, write what differs; return when to look again (CLOCK_MONOTONIC) though nothing wakes."""
@@ -63,15 +67,16 @@ class Controller:
             elif self._leadership.may_write():
                 found = self._reconciler.round(state, settings, self._leadership.may_write)
                 self._config.record_events(began_ns)
-        self._say(state, found)
+        looked = self.batch.look(state, self._leadership.may_write) if self.batch else None
+        self._say(state, found, looked.problems if looked else ())
         self._count(state, found, (time.monotonic_ns() - began_ns) / NS_PER_S)
-        due_ns = began_ns + IDLE_NS
+        due_ns = began_ns + IDLE_NS if looked is None else min(began_ns + IDLE_NS, looked.due_ns)
         return due_ns if found.due_ns is None else min(due_ns, found.due_ns)
 
-    def _say(self, state: ControllerState, found: Round) -> None:
+    def _say(self, state: ControllerState, found: Round, of_batch: tuple[str, ...]) -> None:
         waits = () if state.is_synced else ("not everything was listed yet",)
         election = self._leadership.problem()
-        reasons = (*waits, *state.problems, *found.problems, *((election,) if election else ()))
+        reasons = (*waits, *state.problems, *found.problems, *of_batch, *((election,) if election else ()))
         for reason in reasons:
             if reason not in self._said and reason not in waits:
                 log.warning("%s", reason)
@@ -115,3 +120,5 @@ class Controller:
             reasons = [problem.reason for problem in settings.problems]
             metrics.configmap.problems = {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)}
             metrics.configmap.stale_keys = tuple(sorted(settings.stale))
+        if self.batch is not None:
+            self.batch.count(metrics.batch)

@@ -30,7 +30,7 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kube.cache.older_lists import OlderLists
-from koordebpf.kube.cache.store import CHANGES, Identity, ObjectList, Table, decode_list, is_older, version_of
+from koordebpf.kube.cache.store import CHANGES, Identity, ObjectList, Read, Table, decode_list, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import refusal
@@ -229,18 +229,18 @@ class Reflector(Generic[T]):
         return wait_s
 
     def _list(self) -> None:
-        items: list[msgspec.Raw] = []
+        items: list[Read[T]] = []
         # No resourceVersion: the newest there is. 0 would take whatever this server has cached, however old.
         query = {"fieldSelector": self._resource.field_selector, "limit": str(self._pace.page)}
         while True:
             page, _ = self._page(query, self._resource.path)
-            items += page.items or ()
+            items += map(self._table.read, page.items or ())
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
         version = page.metadata.resourceVersion
         self._refuse_older(version)
-        is_news = self._table.replace(items, version)
+        is_news = self._table.replace_read(items, version)
         self._must_list = False
         self._show(is_news=is_news, is_alive=True)
 

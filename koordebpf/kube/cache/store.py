@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -51,6 +51,23 @@ class Identity(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name or "an object without a name"
+
+
+class Read(Generic[T]):
+    """An object of a list, decoded, or what is wrong with it."""
+
+    __slots__ = ("_error", "_value", "who")
+
+    def __init__(self, who: Identity, value: T | None = None, error: Exception | None = None) -> None:
+        self.who = who
+        self._value = value
+        self._error = error
+
+    def outcome(self) -> T:
+        """Return the object. Raises what decoding it raised."""
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
 
 
 class _Identified(msgspec.Struct, frozen=True):
@@ -187,12 +204,24 @@ class Table(Generic[T]):
         """All objects, in the order in which they came."""
         return tuple(value for _, value in self._known.values())
 
+    def read(self, raw: msgspec.Raw) -> Read[T]:
+        """Decode an object of a list; a long list is read page by page, so that little of it is held undecoded."""
+        who = identify(raw)
+        try:
+            return Read(who, self._decode(raw))
+        except MALFORMED as error:
+            return Read(who, error=error)
+
     def replace(self, items: Sequence[msgspec.Raw], version: str) -> bool:
         """Take a whole new list; True if that changed anything."""
+        return self.replace_read([self.read(raw) for raw in items], version)
+
+    def replace_read(self, items: Sequence[Read[T]], version: str) -> bool:
+        """Take a whole new list that was read; True if that changed anything."""
         before, complained = self._known, self.problems
         self._known, self.problems = {}, {}
-        for raw in items:
-            self._put(identify(raw), functools.partial(self._decode, raw), before)
+        for item in items:
+            self._put(item.who, item.outcome, before)
         self._deleted.clear()
         self._listed = self.version = version
         # The order of two lists may differ without any news in it.

@@ -97,7 +97,13 @@ class ControllerSource:
     Needs:   RBAC list and watch on nodes and nodeslos.slo.koordinator.sh, and on the configmap slo-controller-config.
     """
 
-    def __init__(self, transport: Transport, pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        pace: Pace | None = None,
+        decode_node: Callable[[msgspec.Raw], NodeMeta] | None = None,
+    ) -> None:
+        """Take Nodes by `decode_node`, which may read more of them than a NodeSLO depends on."""
         self._transport = transport
         self._pace = pace or Pace()
         self._lock = threading.Lock()
@@ -106,7 +112,7 @@ class ControllerSource:
         self._wake: Callable[[], None] = lambda: None
         nodes = Resource("nodes", "/api/v1/nodes", "", is_proven=True)
         self._nodes: Reflector[NodeMeta] = Reflector(
-            self._transport, nodes, _decode_node, self._combine, self._pace, restored=self._go_back
+            self._transport, nodes, decode_node or _decode_node, self._combine, self._pace, restored=self._go_back
         )
         self._nodeslos = self._reflect(Resource("nodeslos", NODESLOS_PATH, "", may_be_absent=True), _NODESLO.decode)
         path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps"

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
+from koordebpf.report.prom.batch import BatchMetrics
 from koordebpf.store.line_sink import LineSink
 
 
@@ -48,6 +49,7 @@ class ControllerMetrics(Collector):
         self.requests: dict[str, int] = {}  # outcome → writes: created, updated, conflict, failed
         self.overwritten = 0
         self.configmap = ConfigMapMetrics()
+        self.batch = BatchMetrics()
         self.last_round_s = 0.0
         self.rounds = 0
         self.log_sink: LineSink | None = None
@@ -71,6 +73,7 @@ class ControllerMetrics(Collector):
         text = "Times that another changed a NodeSLO after it was written."
         yield CounterMetricFamily("koordebpf_controller_overwritten", text, self.overwritten)
         yield from self.configmap.families()
+        yield from self.batch.families()
         yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds)
         yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.last_round_s)
         if self.log_sink is not None:

@@ -1,0 +1,106 @@
+"""All pods, NodeMetrics and NodeResourceTopologies of a cluster by list and watch, asked for by Node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from koordebpf.kube.cache.grouped_table import GroupedTable
+from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.http.transport import Transport
+
+TOPOLOGIES_PATH: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
+# Of a pod without a Node, and of one that has ended, nothing is asked: the server leaves them out of list and watch.
+_POD_SELECTOR: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_CLOSE_S: Final = 0.9  # threads end within a second
+P = TypeVar("P")
+M = TypeVar("M")
+Z = TypeVar("Z")
+
+
+class Readers(Generic[P, M, Z]):
+    """How objects become what is kept of them, and what Node that is of; "": of none.
+
+    Each raises msgspec.DecodeError where an object cannot be read: it then stays as it was last good, with a sentence.
+    """
+
+    def __init__(
+        self,
+        pod: Callable[[msgspec.Raw], P],
+        node_metric: Callable[[msgspec.Raw], M],
+        topology: Callable[[msgspec.Raw], Z],
+        node_of: Callable[[Any], str],
+    ) -> None:
+        self.pod = pod
+        self.node_metric = node_metric
+        self.topology = topology
+        self.node_of = node_of
+
+
+class ColocationSource(Generic[P, M, Z]):
+    """Three tables, filled by a thread each. Owns `transport` and closes it.
+
+    Needs:   RBAC list and watch on pods, nodemetrics.slo.koordinator.sh, noderesourcetopologies.topology.node.k8s.io.
+    """
+
+    def __init__(self, transport: Transport, readers: Readers[P, M, Z], pace: Pace | None = None) -> None:
+        self._transport = transport
+        pace = pace or Pace()
+        self.pods = GroupedTable("pods", readers.pod, readers.node_of)
+        self.node_metrics = GroupedTable("nodemetrics", readers.node_metric, readers.node_of)
+        self.topologies = GroupedTable("noderesourcetopologies", readers.topology, readers.node_of)
+        pods = Resource("pods", "/api/v1/pods", _POD_SELECTOR)
+        metrics = Resource("nodemetrics", NODE_METRICS_PATH, "", may_be_absent=True)
+        zones = Resource("noderesourcetopologies", TOPOLOGIES_PATH, "", may_be_absent=True)
+        self._pods: Reflector[P] = Reflector(transport, pods, self.pods, self._changed, pace)
+        self._node_metrics: Reflector[M] = Reflector(transport, metrics, self.node_metrics, self._changed, pace)
+        self._topologies: Reflector[Z] = Reflector(transport, zones, self.topologies, self._changed, pace)
+
+    @property
+    def is_synced(self) -> bool:
+        """Tell whether each of the three was listed at least once, or is known not to be there."""
+        return all(reflector.view.synced_at_ns for reflector in self._reflectors())
+
+    @property
+    def serves_node_metrics(self) -> bool:
+        """Tell whether the CRD of NodeMetric is installed."""
+        return not self._node_metrics.view.is_absent
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences on what could not be read."""
+        return tuple(problem for reflector in self._reflectors() for problem in reflector.view.problems)
+
+    def changed(self) -> set[str]:
+        """Return the Nodes of which something has changed since the last call."""
+        return self.pods.take_changed() | self.node_metrics.take_changed() | self.topologies.take_changed()
+
+    def of(self, node: str) -> tuple[tuple[P, ...], M | None, Z | None]:
+        """Return the pods, the NodeMetric and the topology of one Node."""
+        metric, topology = self.node_metrics.group(node), self.topologies.group(node)
+        return self.pods.group(node), metric[0] if metric else None, topology[0] if topology else None
+
+    def start(self) -> None:
+        """Begin to list."""
+        for reflector in self._reflectors():
+            reflector.start()
+
+    def close(self) -> None:
+        """Cut the connections and end the threads."""
+        for reflector in self._reflectors():
+            reflector.stop()
+        self._transport.close()
+        deadline = time.monotonic() + _CLOSE_S
+        for reflector in self._reflectors():
+            reflector.join(max(0.0, deadline - time.monotonic()))
+
+    # Nothing is woken: a number that is a second old is as good, and a busy cluster has hundreds of events in one.
+    def _changed(self, is_news: bool) -> None:
+        pass
+
+    def _reflectors(self) -> tuple[Reflector[P], Reflector[M], Reflector[Z]]:
+        return self._pods, self._node_metrics, self._topologies

@@ -1,0 +1,82 @@
+"""What the controller writes for colocation: batch and mid resources of Nodes, and the spec of NodeMetrics.
+
+It sends once and never retries. Of a Node only the keys that are named change, what others wrote stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH, NodeMetricSpec
+from koordebpf.kube.clients.nodeslos import NodeSLOMeta
+from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.malformed import MALFORMED, malformed
+
+_ANSWER_S: Final = 5.0  # of one write, as of a NodeSLO
+
+
+class WrittenMetric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A NodeMetric as the controller writes it: without a status, which is the agent's."""
+
+    metadata: NodeSLOMeta
+    spec: NodeMetricSpec | None = None
+
+
+_METRIC = msgspec.json.Decoder(WrittenMetric)
+
+
+class ColocationWriter:
+    """The four requests.
+
+    Needs:   RBAC patch on nodes/status; create, update and delete on nodemetrics.slo.koordinator.sh.
+    Raises:  KubeError and its kin, each of the four. After a time-out or a broken connection the outcome is unknown.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def patch_node(self, name: str, amounts: Mapping[str, int | None], annotations: Mapping[str, str | None]) -> None:
+        """Set capacity and allocatable of these resources; None removes one. Annotations likewise.
+
+        One request for both: the status of a Node may be patched together with its metadata, as kubelet does.
+        KubeGone: there is no such Node any more.
+        """
+        values = {resource: None if amount is None else str(amount) for resource, amount in amounts.items()}
+        change: dict[str, Any] = {"status": {"capacity": values, "allocatable": values}}
+        if annotations:
+            change["metadata"] = {"annotations": dict(annotations)}
+        path = f"/api/v1/nodes/{quote(name, safe='')}/status"
+        self._transport.patch(path, msgspec.json.encode(change), resource="nodes/status", timeout_s=_ANSWER_S)
+
+    def create_metric(self, metric: WrittenMetric) -> WrittenMetric:
+        """Return the object as the server has it. KubeConflict: there is one already."""
+        body = self._transport.post(NODE_METRICS_PATH, _body(metric), resource="nodemetrics", timeout_s=_ANSWER_S)
+        return _answered(body, "create nodemetrics")
+
+    def update_metric(self, metric: WrittenMetric) -> WrittenMetric:
+        """Put it in place of the version it was made from. KubeConflict: that is not the newest any more."""
+        path = f"{NODE_METRICS_PATH}/{quote(metric.metadata.name, safe='')}"
+        body = self._transport.put(path, _body(metric), resource="nodemetrics", timeout_s=_ANSWER_S)
+        return _answered(body, "update nodemetrics")
+
+    def delete_metric(self, name: str, uid: str) -> None:
+        """Delete it, if it is still the one with this UID. KubeGone: it is not."""
+        path = f"{NODE_METRICS_PATH}/{quote(name, safe='')}"
+        body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}})
+        self._transport.delete(path, body, resource="nodemetrics", timeout_s=_ANSWER_S)
+
+
+def _body(metric: WrittenMetric) -> bytes:
+    whole: Mapping[str, Any] = msgspec.to_builtins(metric)
+    return msgspec.json.encode({"apiVersion": NODE_METRIC_VERSION, "kind": "NodeMetric", **whole})
+
+
+def _answered(body: bytes, what: str) -> WrittenMetric:
+    try:
+        return _METRIC.decode(body)
+    except MALFORMED as e:
+        raise malformed(what, "the answer is not a NodeMetric", e) from e
