@@ -16,6 +16,10 @@ NODES = "/api/v1/nodes"
 NODESLOS = "/apis/slo.koordinator.sh/v1alpha1/nodeslos"
 CONFIGMAPS = "/api/v1/namespaces/koordinator-system/configmaps"
 EVENTS = "/api/v1/namespaces/koordinator-system/events"
+PODS = "/api/v1/pods"
+NODEMETRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
+TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
+MANAGER_LEASES = "/apis/coordination.k8s.io/v1/namespaces/koordinator-system/leases"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/koordebpf-system/leases"
 
 Fault = Callable[[Request], Reply | None]
@@ -46,7 +50,11 @@ class Store:
         self.server = server
         self.version = 100
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            path: {} for path in (NODES, NODESLOS, CONFIGMAPS, EVENTS, LEASES)
+            path: {}
+            for path in (
+                *(NODES, NODESLOS, CONFIGMAPS, EVENTS, LEASES),
+                *(PODS, NODEMETRICS, TOPOLOGIES, MANAGER_LEASES),
+            )
         }
         self.faults: list[Fault] = []
         self.rules: Rules | None = None
@@ -113,11 +121,15 @@ class Store:
                     self._create(exchange, json.loads(request.body))
         elif path in self.objects and request.method in ("GET", "PUT"):
             self._one(exchange, path, name)
+        elif path in self.objects and request.method == "DELETE":
+            self._delete(exchange, path, name)
+        elif request.method == "PATCH" and name == "status" and path.rpartition("/")[0] == NODES:
+            self._patch_status(exchange, path.rpartition("/")[2])
         else:
             exchange.answer(404, status(404, "NotFound", "the server could not find the requested resource"))
 
     def _list(self, exchange: Exchange) -> None:
-        wanted = exchange.request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        wanted = _wanted(exchange.request)
         with self._change:
             kept = [obj for name, obj in self.objects[exchange.request.path].items() if wanted in ("", name)]
             body = json.dumps(listing(kept, self.version)).encode()
@@ -126,7 +138,7 @@ class Store:
     def _watch(self, exchange: Exchange) -> None:
         request = exchange.request
         seen = int(request.query["resourceVersion"])
-        wanted = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        wanted = _wanted(request)
         if seen < self._oldest:
             exchange.answer(410, status(410, "Expired", "too old resource version"))
             return
@@ -170,6 +182,29 @@ class Store:
                     answer = (200, self._keep(path, sent))
         exchange.answer(*answer)
 
+    def _delete(self, exchange: Exchange, path: str, name: str) -> None:
+        uid = json.loads(exchange.request.body)["preconditions"]["uid"]
+        kept = self.objects[path].get(name)
+        if kept is None:
+            exchange.answer(404, status(404, "NotFound", f"{name} not found"))
+        elif kept["metadata"]["uid"] != uid:
+            exchange.answer(409, status(409, "Conflict", "the UID in the precondition is another"))
+        else:
+            self.remove(path, name)
+            exchange.answer(200, {"kind": "Status", "status": "Success"})
+
+    # A strategic merge patch, of maps alone: null removes a key.
+    def _patch_status(self, exchange: Exchange, name: str) -> None:
+        with self._change:
+            kept = copy.deepcopy(self.objects[NODES].get(name))
+            if kept is not None:
+                _merge(kept, json.loads(exchange.request.body))
+                self._keep(NODES, kept)
+        if kept is None:
+            exchange.answer(404, status(404, "NotFound", f"{name} not found"))
+        else:
+            exchange.answer(200, kept)
+
     def _keep(self, path: str, obj: dict[str, Any]) -> dict[str, Any]:
         name = obj["metadata"]["name"]
         before = self.objects[path].get(name)
@@ -181,3 +216,19 @@ class Store:
         self._changes.append((self.version, path, "MODIFIED" if before else "ADDED", kept))
         self._change.notify_all()
         return kept
+
+
+# Of other selectors the server of the tests keeps all: who asks must bear what it did not ask for.
+def _wanted(request: Request) -> str:
+    selector = request.query.get("fieldSelector", "")
+    return selector.removeprefix("metadata.name=") if selector.startswith("metadata.name=") else ""
+
+
+def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
+    for name, value in change.items():
+        if value is None:
+            into.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value
