@@ -50,6 +50,7 @@ _BENCHES = {
     "cgroup_churn": "the index while a thousand cgroups are created and removed each second",
     "storm": "the agent while reclaim is at its worst",
     "controller": "the controller with 500 nodes: until all are written, and steady",
+    "batch": "batch and mid resources of 5,000 Nodes with 30 pods each: a pass, memory, all written",
     "steady": "what the agent costs when nothing happens",
     "steady_deployed": "the same as it is deployed: each source and executor, suppression on",
     "steady_held": "the same while best-effort pods are held",
