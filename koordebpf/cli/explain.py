@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +13,22 @@ from koordebpf.cli.inputs import ask_agent, read_input
 from koordebpf.errors import ConfigError
 
 
-@click.command()
+# `explain node` is a command of its own; a file of that name is ./node.
+class _OrNode(click.Command):
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["node"]:
+            from koordebpf.cli.explain_node import node
+
+            return node.make_context(f"{info_name} node", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command(cls=_OrNode)
 @click.argument("audit", required=False, metavar="[AUDIT.jsonl]")
 @click.option(
     "--url",
@@ -53,6 +69,8 @@ def explain(
 
     With --requests it says which pods an eviction plugin asked for and did not get, and those of its dry run, each once
     for as long as the plugin asks for it.
+
+    koordebpf explain node NODE [RESOURCE] says how many batch or mid resources a Node has, with every term of the sum.
 
     \b
     Examples:

@@ -1,0 +1,1 @@
+"""Pages on colocation: how a number came to be."""
