@@ -18,13 +18,13 @@ SUM = """\
 Node n1: 2 pods Running or Pending, NodeMetric AGE s old
 
 kubernetes.io/batch-memory (the Node has 100.00 GiB)
-  capacity                      400.00 GiB  node.status.capacity.memory
-  safety margin            −    140.00 GiB  35 %, memoryReclaimThresholdPercent 65
-  system used              −     20.00 GiB  NodeMetric systemUsage
-  pods used                −     30.00 GiB  NodeMetric, 1 pod, not batch or free
-  new pods requested       −      8.00 GiB  requests of 1 pod without a report yet
-  third party              −      2.00 GiB  annotation thirdPartyAllocations
-  result                   =    200.00 GiB
+  capacity                   400.00 GiB  node.status.capacity.memory
+  safety margin          −   140.00 GiB  35 %, memoryReclaimThresholdPercent 65
+  system used            −    20.00 GiB  NodeMetric systemUsage
+  pods used              −    30.00 GiB  NodeMetric, 1 pod, not batch or free
+  new pods requested     −     8.00 GiB  1 pod without a report yet
+  third party            −     2.00 GiB  annotation thirdPartyAllocations
+  result                 =   200.00 GiB
 """
 
 
@@ -71,7 +71,7 @@ def test_all_four_are_shown_where_none_is_named(store: Store, kubeconfig: Path) 
     output = run(kubeconfig, "n1").output
     for resource in ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory"):
         assert f"kubernetes.io/{resource} (the Node has" in output
-    assert "  result                   =        42.000" in output
+    assert "  result                 =       42.000" in output
 
 
 def test_json_has_the_same_in_bytes_and_millicpu(store: Store, kubeconfig: Path) -> None:

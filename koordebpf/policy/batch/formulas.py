@@ -135,7 +135,7 @@ def _batch(kind: Kind, resource: str, node: NodeFacts, sums: PodSums, usage: Usa
     limit = strategy.batchCPUThresholdPercent if kind == "cpu" else strategy.batchMemoryThresholdPercent
     if limit is not None:
         field = "batchCPUThresholdPercent" if kind == "cpu" else "batchMemoryThresholdPercent"
-        total.at_most(int(capacity * (limit / 100.0)), f"{limit} % of the capacity, {field}")
+        total.at_most(int(capacity * (limit / 100.0)), f"{field} {limit}")
     return total
 
 
@@ -147,18 +147,18 @@ def _add_system(total: Sum, kind: Kind, node: NodeFacts, usage: Usage, policy: s
         return
     system, applications = system_use(kind, usage, without=BATCH_BANDS)
     total.add("system used", -system, "NodeMetric systemUsage", keep=True)
-    total.add("host applications used", -applications, "NodeMetric hostApplicationMetric, not batch or free")
+    total.add("host applications used", -applications, "NodeMetric, not batch or free")
     total.add("reserved above that", -max(0, reserved - system - applications), source)
 
 
 def _add_pods(total: Sum, kind: Kind, taken: Taken, sums: PodSums, policy: str) -> None:
-    unreported = f"requests of {_pods(sums.unreported)} without a report yet"
-    gone = f"NodeMetric, {_pods(sums.gone)} no longer in the list"
+    unreported = f"{_pods(sums.unreported)} without a report yet"
+    gone = f"{_pods(sums.gone)}, reported, no longer listed"
     if policy == "request":
         total.add("pods requested", -taken.requested, f"{_pods(sums.listed)}, not batch or free", keep=True)
         return
     if policy == "maxUsageRequest":
-        source = f"higher of use and request of {_pods(sums.reported)}, not batch or free"
+        source = f"the higher of both, {_pods(sums.reported)}"
         total.add("pods used or requested", -taken.highest, source, keep=True)
     else:
         lse = sums.lse if kind == "cpu" else 0
@@ -175,11 +175,11 @@ def _mid(
     capacity = _of(node.capacity, kind)
     word = "CPU" if kind == "cpu" else "Memory"
     limit = getattr(strategy, f"mid{word}ThresholdPercent")
-    ceiling = int(capacity * (limit / 100.0)), f"{limit} % of the capacity, mid{word}ThresholdPercent"
+    ceiling = int(capacity * (limit / 100.0)), f"mid{word}ThresholdPercent {limit}"
     if strategy.midReclaimMode == "static":
         percent = getattr(strategy, f"midStatic{word}ReservedPercent")
         share = int(capacity * (percent / 100.0))
-        total.add("static share", share, f"{percent} % of the capacity, midStatic{word}ReservedPercent", keep=True)
+        total.add("static share", share, f"midStatic{word}ReservedPercent {percent}", keep=True)
         total.at_most(*ceiling)
         return total.calculation()
     reclaimable = usage.prod_reclaimable
@@ -193,7 +193,7 @@ def _mid(
     reserved, _ = _reserved(kind, node)
     free = max(0, capacity - max(system + applications, reserved) - taken.prod)
     share = int(free * (strategy.midUnallocatedPercent / 100.0))
-    source = f"{strategy.midUnallocatedPercent} % of what {_pods(sums.prod)} leave unrequested"
+    source = f"{strategy.midUnallocatedPercent} % of what prod pods do not request"
     total.add("unallocated share", share, source)
     total.at_most(*ceiling)
     return total.calculation()

@@ -13,8 +13,8 @@ from koordebpf.printable import page, printable
 from koordebpf.report.pages.columns import WIDTH, filled
 from koordebpf.units import GIB
 
-_AMOUNT = 14
-_NAME = 24
+_AMOUNT = 13
+_NAME = 22
 
 
 class ExplainedNode(msgspec.Struct, frozen=True, omit_defaults=True):
