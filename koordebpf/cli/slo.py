@@ -92,16 +92,18 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
 
 
 @slo.command()
-def crd() -> None:
+@click.option("--node-metric", is_flag=True, help="That of NodeMetric, for batch and mid resources.")
+def crd(node_metric: bool) -> None:
     """Print the CustomResourceDefinition of NodeSLO, for a cluster without Koordinator.
 
     \b
     Examples:
       koordebpf slo crd | kubectl apply --server-side -f -
     """
+    from koordebpf.kube.colocation.crd import node_metric_crd_json
     from koordebpf.slo.manager.crd import nodeslo_crd_json
 
-    echo_json(nodeslo_crd_json())
+    echo_json(node_metric_crd_json() if node_metric else nodeslo_crd_json())
 
 
 # What of the ConfigMap does not mean what it says, for this node.

@@ -114,8 +114,8 @@ class Controller:
             "failed": tally.failures,
         }
         metrics.overwritten = self._reconciler.overwritten
-        metrics.last_round_s = took_s
-        metrics.rounds += 1
+        metrics.rounds.last_s = took_s
+        metrics.rounds.count += 1
         if (settings := self._config.settings) is not None:
             reasons = [problem.reason for problem in settings.problems]
             metrics.configmap.problems = {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)}

@@ -341,9 +341,9 @@ class TestRefusals:
         assert written(store, rig) == USUAL
         assert not any("not now" in each for each in rig.look())
 
-    def test_a_node_that_goes_is_forgotten(self, store: Store, open_rig: Open) -> None:
+    def test_a_node_that_is_deleted_is_forgotten(self, store: Store, open_rig: Open) -> None:
         rig = open_rig()
         written(store, rig)
         store.remove(NODES, "n1")
-        rig.until(lambda: not rig.batch.calculations.computed, "the Node to go")
+        rig.until(lambda: not rig.batch.calculations.computed, "the deletion")
         assert not rig.publisher.pending

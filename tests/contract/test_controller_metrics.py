@@ -23,6 +23,9 @@ def families() -> list[Metric]:
     metrics.requests = {"created": 499, "failed": 2}
     metrics.configmap.problems = {"ConfigParamInvalid": 1}
     metrics.configmap.stale_keys = ("resource-threshold-config",)
+    metrics.batch.is_on = True
+    metrics.batch.nodes = {"computed": 498, "reset": 2}
+    metrics.batch.writes = {"node": 500}
     metrics.log_sink = LineSink(lambda _line: None, "log")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)

@@ -29,6 +29,7 @@ ASKING = {
 }
 ASKING_OTHERS = {
     "sources/kubelet.py",  # not the API server
+    "colocation/reads.py",  # koordebpf explain node: a person's own rights
     "clients/access.py",  # each authenticated client may ask what it may: system:basic-user
 }
 NODE_MARK = DEPLOY / "components/node-mark/rbac.yaml"
@@ -36,15 +37,22 @@ NAMESPACE_LABELS = DEPLOY / "components/namespace-labels/rbac.yaml"
 POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"
 KATALYST = DEPLOY / "components/katalyst/rbac.yaml"
 TOPOLOGY = DEPLOY / "components/instead-of-koordlet/rbac-topology.yaml"
+BATCH_RESOURCES = DEPLOY / "components/batch-resources/rbac.yaml"
 ASKING_WITH_A_COMPONENT = {
     NODE_MARK: ("clients/taints.py",),
     NAMESPACE_LABELS: ("sources/namespaces.py",),
     POD_DELETION: ("clients/deletions.py",),
     KATALYST: ("sources/cnr.py", "clients/cnr_taints.py", "clients/taints.py"),
     TOPOLOGY: ("clients/node_topologies.py", "clients/kubelet_config.py"),
+    BATCH_RESOURCES: ("colocation/source.py", "colocation/writes.py", "clients/lease.py"),
 }
+ACCOUNTS = {BATCH_RESOURCES: "koordebpf-controller"}  # whose component it is; the others are the agent's
 # Taints of conditions are written by what writes the agent's own mark, which has one request more: of a condition.
-NOT_GRANTED = {KATALYST: {("nodes/status", "patch")}}
+# Of Koordinator's Lease nothing is written.
+NOT_GRANTED = {
+    KATALYST: {("nodes/status", "patch")},
+    BATCH_RESOURCES: {("leases", "create"), ("leases", "update")},
+}
 ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT)
 _METHODS = {"post": "create", "put": "update", "patch": "patch", "apply": "patch", "delete": "delete"}
 
@@ -94,7 +102,7 @@ class TestRights:
     def test_a_component_gives_what_its_code_asks_for(self, path: Path) -> None:
         asked = {pair for name in ASKING_WITH_A_COMPONENT[path] for pair in requests_of(KUBE / name)}
         assert asked
-        assert Rules("koordebpf-agent", path=path).granted() == asked - NOT_GRANTED.get(path, set())
+        assert Rules(ACCOUNTS.get(path, "koordebpf-agent"), path=path).granted() == asked - NOT_GRANTED.get(path, set())
 
     def test_no_other_module_asks(self) -> None:
         with_rights = (*ASKING.values(), *ASKING_WITH_A_COMPONENT.values())
@@ -169,6 +177,12 @@ class TestNodeSLODefinition:
         command = [sys.executable, "-m", "koordebpf", "slo", "crd"]
         printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
         (kept,) = objects(DEPLOY / "base/nodeslo-crd.yaml")
+        assert kept == json.loads(printed)
+
+    def test_that_of_nodemetric_is_what_the_command_prints(self) -> None:
+        command = [sys.executable, "-m", "koordebpf", "slo", "crd", "--node-metric"]
+        printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+        (kept,) = objects(DEPLOY / "components/batch-resources/nodemetric-crd.yaml")
         assert kept == json.loads(printed)
 
     def test_it_is_structural(self) -> None:

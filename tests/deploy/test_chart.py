@@ -51,6 +51,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["instead-of-koordlet"],
         {"enforce": {"enabled": True}, "agent": {"insteadOfKoordlet": True}},
     ),
+    "batch resources": ("observe", ["batch-resources"], {"controller": {"batchResources": True}}),
     "exemptions by label": ("observe", ["namespace-labels"], {"agent": {"namespaceLabels": True}}),
     "agents that delete": (
         "enforce",
@@ -85,6 +86,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         "enforce",
         [
             "beside-koordinator",
+            "batch-resources",
             "node-mark",
             "katalyst",
             "instead-of-koordlet",
@@ -101,6 +103,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         {
             "enforce": {"enabled": True},
             "besideKoordinator": True,
+            "controller": {"batchResources": True},
             "agent": {
                 "nodeMark": True,
                 "katalyst": True,

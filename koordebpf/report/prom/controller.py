@@ -36,6 +36,14 @@ class ConfigMapMetrics:
         yield stale
 
 
+class RoundMetrics:
+    """Looks at all Nodes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_s = 0.0
+
+
 class ControllerMetrics(Collector):
     """Everything `/metrics` of the controller shows. The loop writes, the HTTP server's threads read."""
 
@@ -50,8 +58,7 @@ class ControllerMetrics(Collector):
         self.overwritten = 0
         self.configmap = ConfigMapMetrics()
         self.batch = BatchMetrics()
-        self.last_round_s = 0.0
-        self.rounds = 0
+        self.rounds = RoundMetrics()
         self.log_sink: LineSink | None = None
 
     def collect(self) -> Iterable[Metric]:
@@ -74,8 +81,8 @@ class ControllerMetrics(Collector):
         yield CounterMetricFamily("koordebpf_controller_overwritten", text, self.overwritten)
         yield from self.configmap.families()
         yield from self.batch.families()
-        yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds)
-        yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.last_round_s)
+        yield CounterMetricFamily("koordebpf_controller_rounds", "Looks at all Nodes.", self.rounds.count)
+        yield GaugeMetricFamily("koordebpf_controller_round_seconds", "Duration of the last one.", self.rounds.last_s)
         if self.log_sink is not None:
             yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
             yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
