@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,30 +89,52 @@ class _Tables:
 
 
 class _Cluster:
-    """Lists are made as they are asked for, a page at a time; watches say nothing."""
+    """Lists are made as they are asked for, a page at a time; watches say what was written."""
 
     def __init__(self, server: Server, nodes: int) -> None:
         self.patched: set[str] = set()
         self._nodes = nodes
         self._version = 1000
+        self._lock = threading.Lock()
+        self._watches: list[tuple[str, Exchange]] = []
         server.otherwise = self._reply
 
     def _reply(self, exchange: Exchange) -> None:
         request = exchange.request
         del exchange._server.requests[:]  # with half a million of them the server would be what is measured
         if request.is_watch:
-            exchange.stream()
+            with self._lock:
+                exchange.stream()
+                self._watches.append((request.path, exchange))
             exchange.hold()
         elif request.method == "GET":
             self._list(exchange)
         elif request.method == "PATCH":
-            self.patched.add(request.path.split("/")[-2])
+            name = request.path.split("/")[-2]
+            node = _node(int(name.removeprefix("node-")))
+            change = json.loads(request.body)
+            node["metadata"]["annotations"] |= change["metadata"]["annotations"]
+            for field, values in change["status"].items():
+                node["status"][field] |= values
+            self._say(NODES, "MODIFIED", node)
+            self.patched.add(name)
             exchange.answer(200, b"{}")
         else:
-            self._version += 1
             obj = json.loads(request.body)
-            obj["metadata"] |= {"uid": f"u{self._version}", "resourceVersion": str(self._version)}
+            path = request.path if request.method == "POST" else request.path.rpartition("/")[0]
+            obj["metadata"].setdefault("uid", f"u-{path}-{obj['metadata']['name']}")
+            self._say(path, "ADDED" if request.method == "POST" else "MODIFIED", obj)
             exchange.answer(201 if request.method == "POST" else 200, obj)
+
+    def _say(self, path: str, kind: str, obj: dict[str, Any]) -> None:
+        with self._lock:
+            self._version += 1
+            obj["metadata"]["resourceVersion"] = str(self._version)
+            if path == NODEMETRICS:
+                obj["status"] = _report(int(obj["metadata"]["name"].removeprefix("node-")))["status"]
+            for watched, exchange in self._watches:
+                if watched == path:
+                    exchange.event(kind, obj)
 
     def _list(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -144,12 +167,13 @@ def _with_identity(obj: dict[str, Any], uid: str) -> dict[str, Any]:
 
 def _node(number: int) -> dict[str, Any]:
     amounts = {"cpu": "64", "memory": "263Gi", "pods": "110"}
+    status = {"capacity": amounts, "allocatable": dict(amounts)}
     meta = {
         "name": f"node-{number}",
         "labels": {f"example.com/label-{n}": f"value-{n}" for n in range(15)},
         "annotations": {f"example.com/note-{n}": "x" * 60 for n in range(8)},
     }
-    return _with_identity({"metadata": meta, "status": {"capacity": amounts, "allocatable": amounts}}, f"n{number}")
+    return _with_identity({"metadata": meta, "status": status}, f"n{number}")
 
 
 def _pod(node: int, number: int) -> dict[str, Any]:
