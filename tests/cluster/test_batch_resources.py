@@ -1,0 +1,232 @@
+"""Batch resources on a real API server: from colocation-config and a report to what a kubelet admits, and back.
+
+The controller runs under its own ServiceAccount, with what deploy/base and components/batch-resources allow it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koordebpf.quantity import quantity_bytes
+from koordebpf.units import GIB, MIB
+from tests.cluster.api import Object, Refused
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.objects import BASE, NAMESPACE, node, pod, reasons
+from tests.cluster.story import Story
+from tests.contract.apiserver import until
+
+ACCOUNT = "koordebpf-controller"
+BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
+CONFIG: Object = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
+}
+MANAGER_LEASE: Object = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "koordinator-manager", "namespace": "koordinator-system"},
+}
+ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
+Run = Callable[..., "Running"]
+
+
+class Running:
+    """One controller and its log."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "koordebpf", "controller", "--kubeconfig", str(kubeconfig), "--listen", ""]
+        self._log = log
+        with log.open("w") as stderr:
+            batch = ("--batch-resources", "--lease-namespace", NAMESPACE)
+            self.popen = subprocess.Popen([*command, *batch, *options], stderr=stderr)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def close(self) -> None:
+        self.popen.terminate()
+        self.popen.wait(30)
+
+
+def node_metric(name: str) -> Object:
+    return {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {"name": name}}
+
+
+def colocation(**fields: Any) -> Object:
+    return {"data": {"colocation-config": json.dumps({"enable": True, **fields})}}
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(cluster: ControlPlane) -> Path:
+    folder = BASE.parent / "components/batch-resources"
+    for name in ("nodemetric-crd.yaml", "rbac.yaml"):
+        for one in yaml.safe_load_all((folder / name).read_text()):
+            if cluster.api.get(one) is None:
+                cluster.api.create(one)
+
+    def serves() -> bool:
+        try:
+            cluster.api.items("slo.koordinator.sh/v1alpha1", "NodeMetric")
+        except Refused:
+            return False
+        return True
+
+    until(serves, "NodeMetrics are served")
+    return cluster.service_account(NAMESPACE, ACCOUNT)
+
+
+@pytest.fixture
+def config(cluster: ControlPlane) -> Iterator[Object]:
+    if cluster.api.get({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}}) is None:
+        cluster.add_namespace("koordinator-system")
+    yield cluster.api.create({**CONFIG, **colocation()})
+    cluster.api.delete(CONFIG)
+
+
+@pytest.fixture
+def run(kubeconfig: Path, config: Object, tmp_path: Path) -> Iterator[Run]:
+    running: list[Running] = []
+
+    def _run(*options: str) -> Running:
+        running.append(Running(kubeconfig, tmp_path / f"controller-{len(running)}.log", *options))
+        return running[-1]
+
+    yield _run
+    for each in running:
+        each.close()
+        assert "403 Forbidden" not in each.log
+
+
+@pytest.fixture
+def name(cluster: ControlPlane) -> Iterator[str]:
+    """A Node that is only an object, of 2 CPUs and 3 GiB."""
+    made = cluster.api.create(node("batch-0", 3 * GIB))
+    yield "batch-0"
+    cluster.api.delete(made)
+    cluster.api.delete(node_metric("batch-0"))
+    cluster.api.delete({**node_metric("batch-0"), "kind": "NodeSLO"})
+
+
+def report(cluster: ControlPlane, name: str, cpu: str, memory: str, age: timedelta = timedelta()) -> None:
+    """Write the status of a Node's NodeMetric, as its agent would."""
+    until(lambda: cluster.api.get(node_metric(name)), "the NodeMetric")
+    at = (datetime.now(UTC) - age).strftime("%Y-%m-%dT%H:%M:%SZ")
+    used = {"resources": {"cpu": cpu, "memory": memory}}
+    status = {"updateTime": at, "nodeMetric": {"nodeUsage": used, "systemUsage": used}, "podsMetric": []}
+    cluster.api.patch(node_metric(name), {"status": status}, "status")
+
+
+def batch(cluster: ControlPlane, name: str) -> dict[str, str]:
+    """Return the extended resources of a Node, of which it has the same in its capacity."""
+    found = cluster.api.get(node(name))
+    assert found is not None
+    both = [
+        {key: value for key, value in found["status"][field].items() if "/" in key}
+        for field in ("capacity", "allocatable")
+    ]
+    assert both[0] == both[1]
+    return both[0]
+
+
+@pytest.mark.slow
+def test_a_node_gets_them_from_its_report_and_loses_them_with_it(cluster: ControlPlane, name: str, run: Run) -> None:
+    running = run()
+    # 2 − 0.8 − 0.5 CPUs; 3 GiB − 35 % − 1 GiB.
+    report(cluster, name, "500m", "1Gi")
+    margin = int(3 * GIB * 0.35)
+    wanted = {BATCH_CPU: 700, BATCH_MEMORY: 2 * GIB - margin, "kubernetes.io/mid-cpu": 0, "kubernetes.io/mid-memory": 0}
+    until(lambda: batch(cluster, name), "batch resources")
+    assert {key: quantity_bytes(value) for key, value in batch(cluster, name).items()} == wanted
+    annotations = cluster.api.get(node(name))["metadata"]["annotations"]
+    assert json.loads(annotations[ORIGIN])["resources"][BATCH_CPU] == "700"
+    spec = cluster.api.get(node_metric(name))["spec"]["metricCollectPolicy"]
+    assert (spec["reportIntervalSeconds"], spec["nodeAggregatePolicy"]["durations"]) == (60, ["5m", "10m", "30m"])
+
+    third = {"allocations": [{"name": "yarn", "priority": "koord-batch", "resources": {BATCH_CPU: "200"}}]}
+    change = {"node.koordinator.sh/thirdPartyAllocations": json.dumps(third)}
+    cluster.api.patch(node(name), {"metadata": {"annotations": change}})
+    until(lambda: batch(cluster, name)[BATCH_CPU] == "500", "what a third party has allocated")
+
+    report(cluster, name, "500m", "1Gi", timedelta(minutes=20))
+    until(lambda: batch(cluster, name) == {}, "the reset")
+    assert ORIGIN not in cluster.api.get(node(name))["metadata"]["annotations"]
+    report(cluster, name, "500m", "1Gi")
+    until(lambda: batch(cluster, name), "batch resources again")
+    cluster.api.patch(CONFIG, colocation(enable=False))
+    until(lambda: batch(cluster, name) == {} and cluster.api.get(node_metric(name)) is None, "colocation is off")
+    assert running.popen.poll() is None
+
+
+@pytest.mark.slow
+def test_they_are_left_to_a_koordinator_manager_that_runs(cluster: ControlPlane, name: str, run: Run) -> None:
+    spec = {"holderIdentity": "koord-manager-0", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    cluster.api.create({**MANAGER_LEASE, "spec": spec})
+    try:
+        cluster.api.create({**node_metric(name), "spec": {}})
+        running = run()
+        report(cluster, name, "500m", "1Gi")
+        until(lambda: "a Koordinator manager runs (koord-manager-0" in running.log, "the sentence")
+        assert batch(cluster, name) == {}
+        # It renews no more.
+        until(lambda: batch(cluster, name), "batch resources", timeout_s=60)
+    finally:
+        cluster.api.delete(MANAGER_LEASE)
+
+
+@pytest.mark.slow
+def test_what_it_writes_is_explained(cluster: ControlPlane, name: str, run: Run) -> None:
+    run()
+    report(cluster, name, "500m", "1Gi")
+    until(lambda: batch(cluster, name), "batch resources")
+    options = ["--kubeconfig", str(cluster.admin_kubeconfig), "--json"]
+    command = [sys.executable, "-m", "koordebpf", "explain", "node", name, "batch-cpu", *options]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    (calculation,) = said["calculations"]
+    assert calculation["result"] == 700 == said["has"][BATCH_CPU]
+    assert [term["value"] for term in calculation["terms"]] == [2000, -800, -500]
+
+
+@pytest.mark.slow
+def test_a_kubelet_admits_batch_pods_by_them_and_they_are_evicted_when_nothing_is_left(story: Story, run: Run) -> None:
+    cluster, name = story.cluster, story.node.name
+    asks = {BATCH_MEMORY: str(256 * MIB)}
+    run("--adopt")
+    early = story.api.create(pod("early", name, namespace=story.namespace, requests=asks, limits=asks))
+    story.until(lambda: story.api.get(early)["status"].get("phase") == "Failed", "the kubelet to refuse")
+    assert "batch-memory" in json.dumps(story.api.get(early)["status"])
+
+    report(cluster, name, "100m", "100Mi")
+    story.until(lambda: BATCH_MEMORY in batch(cluster, name), "batch resources")
+    enabled = {"koordinator.sh/eviction-enabled": "true"}
+    story.hold("batch", 50, labels=enabled, requests=asks, limits=asks)
+    story.hold("web", 50, qos="LS", priority="koord-prod", labels=enabled)
+    agent = story.agent("--feature-gates", "MemoryAllocatableEvict=true")
+    # The controller writes this node's NodeSLO: the threshold is the ConfigMap's.
+    strategy = {"memoryAllocatableEvictThresholdPercent": 110, "memoryAllocatableEvictLowerPercent": 100}
+    threshold = {"resource-threshold-config": json.dumps({"clusterStrategy": {"enable": True, **strategy}})}
+    story.api.patch(CONFIG, {"data": threshold})
+    time.sleep(2)
+    story.still_run("batch", "web")
+    report(cluster, name, "100m", "3Gi")
+    story.until(lambda: batch(cluster, name).get(BATCH_MEMORY) == "0", "batch memory to be used up")
+    line = story.evicted("batch")
+    story.is_gone("batch")
+    story.still_run("web")
+    (feature,) = [each for each in line["features"] if each["victims"]]
+    assert feature["verdict"]["feature"] == "MemoryAllocatableEvict"
+    assert reasons(story.events("batch")) == [("batch", "evictPodSuccess")]
+    assert agent.stop() == 0
+    story.api.patch(CONFIG, colocation(enable=False))
+    story.until(lambda: batch(cluster, name) == {}, "the reset")
