@@ -56,3 +56,7 @@ def test_normalization_multiplies_cpu() -> None:
 
 def test_a_node_without_zones_has_none() -> None:
     assert results(NODE) == []
+
+
+def test_bytes_are_divided_upwards() -> None:
+    assert results(report=usage(use("gone", 0, 7 / GIB)))[0][1] == (200 - 70 - 2) * GIB - 4
