@@ -39,4 +39,6 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         for name, written in zip(names, values, strict=True):
             value = getattr(DEFAULT_COLOCATION, name)
             if name != "metricAggregatePolicy":
-                assert written == {None: "none", False: "false"}.get(value, str(value)), name
+                assert written == ("none" if value is None else str(value).lower() if value is False else str(value)), (
+                    name
+                )
