@@ -268,6 +268,28 @@ class TestAnotherManager:
         rig.until(lambda: any("is not known, so no Node is written" in each for each in rig.look()), "the sentence")
         assert patches(store) == []
 
+    def test_until_the_lease_was_read_nothing_is_written_and_then_an_error_changes_nothing(
+        self, store: Store, open_rig: Open
+    ) -> None:
+        failing = [True]
+
+        def fail(request: Request) -> Reply | None:
+            if failing[0] and request.path.startswith(MANAGER_LEASES):
+                return lambda exchange: exchange.answer(500, status(500, "InternalError", "etcd"))
+            return None
+
+        store.faults.append(fail)
+        rig = open_rig()
+        rig.until(lambda: any("is not known yet" in each for each in rig.look()), "the sentence")
+        assert patches(store) == []
+        failing[0] = False
+        rig.clock_ns += 6 * 10**9
+        assert written(store, rig) == USUAL
+        failing[0] = True
+        store.put(PODS, pod("new", "n1", "20", "20Gi"))
+        rig.clock_ns += 6 * 10**9
+        rig.until(lambda: allocatable(store, "n1")[BATCH_CPU] == 23_000, "the new pod")
+
     def test_nodes_that_it_wrote_are_left_alone_until_they_are_adopted(self, store: Store, open_rig: Open) -> None:
         fields = {"f:status": {"f:allocatable": {"f:kubernetes.io/batch-cpu": {}}}}
         managed = [{"manager": "koord-manager", "operation": "Update", "subresource": "status", "fieldsV1": fields}]

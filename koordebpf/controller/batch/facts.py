@@ -10,6 +10,7 @@ apis/slo/v1alpha1/{nodemetric_types,pod}.go; spec of the annotations in docs/col
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final, TypeVar
@@ -137,7 +138,7 @@ def pod_record(pod: Pod) -> PodRecord:
     labels = pod.metadata.labels
     qos = koord_qos_or_default(labels, pod.status.qosClass or "Burstable")
     band = koord_priority(labels, pod.spec.priority, qos)
-    node = pod.spec.nodeName if pod.status.phase in _ACTIVE else ""
+    node = sys.intern(pod.spec.nodeName) if pod.status.phase in _ACTIVE else ""  # thirty have the same
     cpu, memory = _read(lambda: (cpu_requests(pod).native_millicpu, memory_requests(pod).native_bytes))
     return PodRecord(pod.key, band, qos == "LSE", cpu, memory, _zones_of(pod.metadata.annotations), node)
 
@@ -166,7 +167,7 @@ def usage_of(metric: NodeMetric) -> Usage | None:
         _use(node.nodeUsage) if node and node.nodeUsage and node.nodeUsage.resources else None,
         _use(node.systemUsage) if node else NOTHING,
         tuple(
-            PodUse(f"{each.namespace}/{each.name}", each.priority, *_amounts(each.podUsage))
+            PodUse(f"{each.namespace}/{each.name}", sys.intern(each.priority), *_amounts(each.podUsage))
             for each in status.podsMetric or ()
         ),
         tuple(

@@ -24,6 +24,7 @@ class KoordManager:
         self._changed_ns = 0
         self._looked_ns: int | None = None
         self._sentence = ""
+        self._is_new = True  # nothing was answered yet
 
     def sentence(self, now_ns: int) -> str:
         """Say why nothing may be written: one runs, or it is not known yet; "": none does."""
@@ -37,13 +38,14 @@ class KoordManager:
         try:
             lease = self._lease.read(timeout_s=_TIMEOUT_S)
         except KubeGone:
-            self._seen = None
+            self._seen, self._is_new = None, False
             return ""
         except KubeDenied as error:
             return f"whether a Koordinator manager runs is not known, so no Node is written: {error}"
         except KubeError as error:
-            # One that was not running a moment ago is not assumed to have started because the server is slow.
-            return self._sentence or ("" if self._seen is None and self._looked_ns else f"{place}: {error}")
+            # What was true a moment ago is not taken for changed because the server is slow.
+            return f"whether a Koordinator manager runs is not known yet: {error}" if self._is_new else self._sentence
+        self._is_new = False
         if self._seen is None or lease.metadata.resourceVersion != self._seen.metadata.resourceVersion:
             self._seen, self._changed_ns = lease, now_ns
         holder = lease.spec.holderIdentity or ""

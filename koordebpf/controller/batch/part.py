@@ -60,6 +60,7 @@ class BatchResources:
         self.calculations = Calculations()
         self.publisher = publisher
         self.looked = Looked(0)
+        self._counted: Looked | None = None
         self._source = source
         self._manager = manager
         self._text: str | None = None
@@ -76,7 +77,10 @@ class BatchResources:
         return self.looked
 
     def count(self, metrics: BatchMetrics) -> None:
-        """Set the metrics."""
+        """Set the metrics, once for each look."""
+        if self._counted is self.looked:
+            return
+        self._counted = self.looked
         computed = self.calculations.computed.values()
         resets = sum(bool(each.result.reset) for each in computed)
         metrics.is_on = True
