@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
+from koordebpf.agent.colocation.node_metric import open_node_metric
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
@@ -49,6 +50,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_gpu,
     open_cold_memory,
     open_prediction,
+    open_node_metric,
     open_topology_report,
 )
 

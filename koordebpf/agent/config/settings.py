@@ -17,6 +17,7 @@ from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.policy.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
@@ -133,6 +134,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     prediction: PredictionSettings = PredictionSettings()
     series: SeriesSettings = SeriesSettings()
     usage: UsageSettings = UsageSettings()
+    node_metric: NodeMetricSettings = NodeMetricSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None

@@ -41,6 +41,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  
 _JSON: Final = "application/json"
 _CONTENT_TYPES: Final = {"PATCH": "application/strategic-merge-patch+json"}
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+_JSON_PATCH: Final = "application/json-patch+json"
 
 
 class Transport:
@@ -95,6 +96,14 @@ class Transport:
         Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeConflict: the resourceVersion in it is an old one.
         """
         return self._exchange("PATCH", path, None, body, "patch", resource, timeout_s)
+
+    def json_patch(self, path: str, body: bytes, *, manager: str, resource: str, timeout_s: float) -> bytes:
+        """Return the body of a successful answer to a JSON Patch (RFC 6902), which every kind takes.
+
+        Raises:  KubeBusy, KubeDenied, KubeGone, KubeError. KubeConflict: the resourceVersion in it is an old one.
+        """
+        query = {"fieldManager": manager}
+        return self._exchange("PATCH", path, query, body, "patch", resource, timeout_s, content_type=_JSON_PATCH)
 
     def delete(self, path: str, body: bytes, *, resource: str, timeout_s: float) -> bytes:
         """Return the body of a successful answer to a deletion; `body` are its DeleteOptions.

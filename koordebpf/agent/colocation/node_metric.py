@@ -1,0 +1,58 @@
+"""Opens the report of what the node uses as Koordinator's NodeMetric, where its feature gate is on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+
+GATE: Final = "NodeMetricReport"
+
+
+def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> NodeMetricJob | None:
+    """Return the job where its feature gate is on; the stack ends its threads.
+
+    An agent whose pods come from files knows no API server. In a dry run the NodeMetric is read, and not written.
+    """
+    config = parts.config
+    if not config.feature_gates.get(GATE):
+        return None
+    from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+
+    known, settings = parts.measuring.known, config.node_metric
+    if config.source == "file" or config.node_name is None:
+        return NodeMetricJob(known, settings)
+    from koordebpf.act.report.node_metric import NodeMetricReporter
+    from koordebpf.kube.clients.node_metrics import MANAGER, NodeMetricStatus
+    from koordebpf.kube.http.transport import open_cluster
+    from koordebpf.kube.sources.node_metrics import NodeMetricReflector
+    from koordebpf.policy.node_metric.other_writer import OtherWriter
+    from koordebpf.policy.node_metric.sending import Sending
+
+    transport = open_cluster(config.kubeconfig)
+    stack.callback(transport.close)
+
+    # In the reflector's thread.
+    def publish(is_news: bool) -> None:
+        view = reflector.view
+        if not is_news or not view.synced_at_ns:
+            return
+        found = view.objects[0] if len(view.objects) == 1 else None
+        if found is not None:
+            job.take_spec(found.spec)
+        if reporter is not None:
+            reporter.found(found, job.policy.interval_ns)
+
+    reflector = NodeMetricReflector(transport, config.node_name, publish)
+    reporter = None
+    if parts.acts and config.enforce:
+        sending = Sending(settings, OtherWriter(MANAGER))
+        reporter = NodeMetricReporter(NodeMetricStatus(transport, config.node_name), sending, reflector.recall)
+        stack.callback(reporter.close)
+    job = NodeMetricJob(known, settings, reporter)
+    stack.callback(reflector.stop)
+    reflector.start()
+    return job

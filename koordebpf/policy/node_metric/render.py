@@ -1,0 +1,211 @@
+"""The status of a NodeMetric, field by field as koordlet reports it. Pure.
+
+Source: koordinator pkg/koordlet/statesinformer/impl/states_nodemetric.go; apis/slo/v1alpha1/nodemetric_types.go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from koordebpf.policy.node_metric.amounts import Resources, cpu_text, memory_text, resources
+from koordebpf.slo.go_duration import go_duration
+from koordebpf.slo.node_metric import CollectPolicy, MemoryPolicy
+from koordebpf.slo.pods.priority import koord_priority
+from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.slo.strategies.host_applications import HostApplication
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.prediction.values import Amounts, ProdPrediction
+from koordebpf.state.series import kinds
+from koordebpf.state.series.kinds import SeriesKey
+from koordebpf.state.series.ring import Aggregation
+
+Json = dict[str, Any]
+
+_AGGREGATIONS: Final[tuple[Aggregation, ...]] = ("avg", "p50", "p90", "p95", "p99")
+_MOST_NUMA_NODES: Final = 1024  # CONFIG_NODES_SHIFT is 10 at most
+_PODS_A_STEP: Final = 16  # Why: 0.3 ms, and the loop's thread is wanted each millisecond under pressure
+
+
+class Usage(Protocol):
+    """What was measured of the node, as `state.series` has it."""
+
+    def query(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
+        """Return what the samples within the window say; None: there are none."""
+
+    def aggregated(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
+        """Return the same; None also where the samples span less than half of the window."""
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What a report is made of besides the series.
+
+    `time` is that of the report, RFC 3339 in seconds.
+    """
+
+    now_ns: int
+    time: str
+    policy: CollectPolicy
+    pods: Sequence[PodFacts]
+    host_applications: Sequence[HostApplication] = ()
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    # Kinds of node, pods and host applications.
+    node: str
+    pod: str
+    host_application: str
+
+
+# Of host applications hot pages are not measured apart.
+_MEMORY: Final[dict[MemoryPolicy, _Memory]] = {
+    "usageWithoutPageCache": _Memory(kinds.NODE_MEMORY, kinds.POD_MEMORY, kinds.HOST_APPLICATION_MEMORY),
+    "usageWithPageCache": _Memory(
+        kinds.NODE_MEMORY_WITH_PAGE_CACHE,
+        kinds.POD_MEMORY_WITH_PAGE_CACHE,
+        kinds.HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE,
+    ),
+    "usageWithHotPageCache": _Memory(
+        kinds.NODE_MEMORY_WITH_HOT_PAGES, kinds.POD_MEMORY_WITH_HOT_PAGES, kinds.HOST_APPLICATION_MEMORY
+    ),
+}
+
+
+class Report:
+    """One report, made in steps that are short each: `steps()`, and then `status`.
+
+    `status` is None where the node's own usage was not measured: a report without it would say that all is free.
+    `unmeasured` are pods without samples, which are left out of it.
+    """
+
+    def __init__(self, usage: Usage, of: Reported) -> None:
+        self.status: Json | None = None
+        self.unmeasured: list[PodFacts] = []
+        self.measured: list[PodFacts] = []  # to be predicted, as koordlet does
+        self.now_ns = of.now_ns
+        self._usage = usage
+        self._of = of
+        self._memory = _MEMORY[self._memory_policy()]
+
+    def steps(self) -> Iterator[None]:
+        """Make it; all of it is of the same moment, however long the caller waits between two steps."""
+        of = self._of
+        node = self._average((kinds.NODE_CPU,), (self._memory.node,))
+        if node is None:
+            return
+        system = self._average((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,))
+        info: Json = {"nodeUsage": _usage(node)}
+        aggregated: list[Json] = []
+        of_system: list[Json] = []
+        for duration_ns in of.policy.durations_ns:
+            yield
+            aggregated.append(self._aggregated((kinds.NODE_CPU,), (self._memory.node,), duration_ns))
+            yield
+            of_system.append(self._aggregated((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,), duration_ns))
+        info["aggregatedNodeUsages"] = aggregated
+        info["systemUsage"] = _usage(system)
+        info["aggregatedSystemUsages"] = of_system
+        # Their numbers begin at 0 and have no gaps, as koordlet demands of a node.
+        numa = list(itertools.takewhile(lambda each: each is not None, map(self._numa, range(_MOST_NUMA_NODES))))
+        if numa:
+            info["numaUsages"] = numa
+        pods: list[Json] = []
+        in_order = sorted(of.pods, key=lambda pod: (pod.namespace, pod.name))
+        for index, pod in enumerate(in_order):
+            if index % _PODS_A_STEP == 0:
+                yield
+            if (rendered := self._pod(pod)) is None:
+                self.unmeasured.append(pod)
+            else:
+                self.measured.append(pod)
+                pods.append(rendered)
+        yield
+        status: Json = {"updateTime": of.time, "nodeMetric": info}
+        if pods:
+            status["podsMetric"] = pods
+        if applications := self._host_applications():
+            status["hostApplicationMetric"] = applications
+        self.status = status
+
+    # Where the kernel does not tell hot pages, as koordlet without kidled.
+    def _memory_policy(self) -> MemoryPolicy:
+        policy = self._of.policy.memory
+        if policy == "usageWithHotPageCache":
+            window_ns = self._of.policy.aggregate_ns
+            if self._usage.query((kinds.NODE_MEMORY_WITH_HOT_PAGES,), self._of.now_ns, window_ns, "avg") is None:
+                return "usageWithoutPageCache"
+        return policy
+
+    def _average(self, cpu: SeriesKey, memory: SeriesKey) -> Resources | None:
+        now_ns, window_ns = self._of.now_ns, self._of.policy.aggregate_ns
+        cores = self._usage.query(cpu, now_ns, window_ns, "avg")
+        used_bytes = self._usage.query(memory, now_ns, window_ns, "avg")
+        return None if cores is None or used_bytes is None else resources(cores, used_bytes)
+
+    # Koordlet judges the span by the samples of CPU alone.
+    def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Json:
+        usage: Json = {}
+        for each in _AGGREGATIONS:
+            cores = self._usage.aggregated(cpu, self._of.now_ns, duration_ns, each)
+            used_bytes = None if cores is None else self._usage.query(memory, self._of.now_ns, duration_ns, each)
+            known = None if cores is None or used_bytes is None else resources(cores, used_bytes)
+            usage[each] = _usage(known)
+        return {"usage": usage, "duration": go_duration(duration_ns)}
+
+    def _numa(self, number: int) -> Json | None:
+        at = str(number)
+        node = self._average((kinds.NODE_NUMA_CPU, at), (kinds.NODE_NUMA_MEMORY, at))
+        if node is None:
+            return None
+        system = self._average((kinds.SYSTEM_NUMA_CPU, at), (kinds.SYSTEM_NUMA_MEMORY, at))
+        return {"numaNodeID": number, "nodeUsage": _usage(node), "systemUsage": _usage(system)}
+
+    def _pod(self, pod: PodFacts) -> Json | None:
+        used = self._average((kinds.POD_CPU, pod.uid), (self._memory.pod, pod.uid))
+        if used is None:
+            return None
+        labels = pod.pod.metadata.labels
+        qos = koord_qos_or_default(labels, pod.kube_qos)
+        priority = koord_priority(labels, pod.priority, qos)
+        named = {"name": pod.name, "namespace": pod.namespace, "podUsage": _usage(used)}
+        return named | _written(priority=priority, qos=qos)
+
+    def _host_applications(self) -> list[Json]:
+        found = []
+        for each in sorted(self._of.host_applications, key=lambda application: application.name):
+            cpu, memory = (kinds.HOST_APPLICATION_CPU, each.name), (self._memory.host_application, each.name)
+            if (used := self._average(cpu, memory)) is not None:
+                named = {"name": each.name, "usage": _usage(used)}
+                found.append(named | _written(priority=each.priority, qos=each.qos))
+        return found
+
+
+def with_prediction(status: Json, prediction: ProdPrediction | None) -> Json:
+    """Return a status with what is predicted of koord-prod pods.
+
+    Where that is not known, koordlet's prodReclaimableMetric is empty and prodPeakMetric is left out.
+    """
+    reclaimable = prediction.reclaimable if prediction else None
+    peak = prediction.peak if prediction else None
+    said = {"prodReclaimableMetric": {"resource": _amounts(reclaimable)}}
+    if peak is not None:
+        said["prodPeakMetric"] = {"resource": _amounts(peak)}
+    return status | said
+
+
+def _amounts(amounts: Amounts | None) -> Json:
+    if amounts is None:
+        return {}
+    return {"resources": {"cpu": cpu_text(amounts.cpu_millicpu), "memory": memory_text(amounts.memory_bytes)}}
+
+
+# A ResourceMap: Go leaves out a list of resources that is empty.
+def _usage(known: Resources | None) -> Json:
+    return {} if known is None else {"resources": known}
+
+
+def _written(**fields: str | None) -> Json:
+    return {name: value for name, value in fields.items() if value}

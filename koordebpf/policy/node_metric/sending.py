@@ -1,0 +1,159 @@
+"""When a report of the node is sent, what of it, and what follows from the answer. Pure.
+
+A report is sent when something in it has moved, and often enough that the one that the server has never gets too old.
+It is a patch of the version that is known: one that arrives late is refused, and never replaces a newer one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, Literal
+
+import msgspec
+
+from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
+from koordebpf.kube.cache.store import is_older
+from koordebpf.policy.node_metric.other_writer import OtherWriter
+from koordebpf.policy.node_metric.patch import dropped_fields, status_patch, without
+from koordebpf.policy.node_metric.settings import NodeMetricSettings
+from koordebpf.policy.node_metric.settled import Limits, settled
+from koordebpf.units import NS_PER_S
+
+Json = dict[str, Any]
+
+_BURST: Final = 2  # writes …
+_BURST_NS: Final = 20 * NS_PER_S  # … within this. Why: koordlet's limiter, 0.1/s with a burst of 2
+_TRIED: Final = 16
+_FIRST_TIMEOUT_S: Final = 8.0
+_LONGEST_TIMEOUT_S: Final = 60.0
+_LATE: Final = 10  # a tenth of its period is no lateness: all that is due shares its wake-ups
+_SLOW_TIMES: Final = 3.0  # of what the last answer took
+
+Held = Literal["unread", "absent", "other", "quiet", "pace"]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One report as it was rendered: `status` of the moment `now_ns`.
+
+    `interval_ns`  between reports, as the policy has it.
+    `period_ns`    until the next one is rendered.
+    """
+
+    now_ns: int
+    status: Json
+    interval_ns: int
+    period_ns: int
+    within: Limits
+
+
+class Send(msgspec.Struct, frozen=True):
+    """A patch that is to be sent now, within `timeout_s`; `target` is the status that it makes."""
+
+    body: bytes
+    timeout_s: float
+    target: Json
+    of: Report
+    version: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Nothing is to be sent now. `again_ns`: look again then; None: once there is a new report or object."""
+
+    why: Held
+    again_ns: int | None = None
+
+
+class Sending:
+    """What is known of the server's object, and what was sent.
+
+    Args:
+        settings: of the report.
+        other: watches for another writer.
+    """
+
+    def __init__(self, settings: NodeMetricSettings, other: OtherWriter) -> None:
+        self.other = other
+        self.sent_ns: int | None = None  # moment of the report that the server has; None: it has none of this agent
+        self._settings = settings
+        self._found: OwnNodeMetric | None = None
+        self._is_read = False
+        self._dropped: frozenset[tuple[str, ...]] = frozenset()
+        self._writes_ns: deque[int] = deque(maxlen=_BURST)
+        self._timeout_s = _FIRST_TIMEOUT_S
+        self._refused = ""  # a version that another one replaced
+        self._tried: deque[tuple[str, int]] = deque(maxlen=_TRIED)  # updateTime and moment of reports that were sent
+
+    def found(self, metric: OwnNodeMetric | None, now_ns: int, wall_s: float, interval_ns: int) -> None:
+        """Take what the server has, None: no NodeMetric of this node. An older version changes nothing."""
+        self._is_read = True
+        known = self._found
+        if metric is None or known is None or known.metadata.uid != metric.metadata.uid:
+            self._found = metric
+            if metric is None or known is not None:
+                self.sent_ns = None
+        elif is_older(metric.metadata.resourceVersion, known.metadata.resourceVersion):
+            return
+        else:
+            self._found = metric
+        if metric is not None:
+            # One that was sent without an answer may be there all the same.
+            arrived = [moment_ns for time, moment_ns in self._tried if time == metric.update_time]
+            self.sent_ns = max(arrived, default=self.sent_ns)
+            self.other.look(metric, now_ns, wall_s, interval_ns)
+
+    def step(self, report: Report, now_ns: int) -> Send | Hold:
+        """Return what is to be done with the newest report."""
+        found = self._found
+        if not self._is_read:
+            return Hold("unread")
+        if found is None:
+            return Hold("absent")
+        if self.other.is_active(now_ns, report.interval_ns):
+            self.sent_ns = None
+            return Hold("other", self.other.until_ns(report.interval_ns))
+        if found.metadata.resourceVersion == self._refused:
+            return Hold("unread")
+        target = without(settled(found.status or {}, report.status, report.within), self._dropped)
+        if not self._is_worth_it(report, found.status, target):
+            return Hold("quiet")
+        if len(self._writes_ns) == _BURST and now_ns < (again_ns := self._writes_ns[0] + _BURST_NS):
+            return Hold("pace", again_ns)
+        version = found.metadata.resourceVersion
+        return Send(status_patch(version, found.status, target), self._timeout_s, target, report, version)
+
+    def starts(self, send: Send, now_ns: int) -> None:
+        """Note that it is being sent."""
+        self._writes_ns.append(now_ns)
+        self._tried.append((send.target["updateTime"], send.of.now_ns))
+        self.other.sent(send.target["updateTime"])
+
+    def answered(self, send: Send, got: OwnNodeMetric, took_ns: int) -> None:
+        """Take the object as it is after the patch."""
+        known = self._found
+        if known is None or not is_older(got.metadata.resourceVersion, known.metadata.resourceVersion):
+            self._found = got
+        self.sent_ns = send.of.now_ns
+        self._dropped |= dropped_fields(send.target, got.status)
+        self._timeout_s = min(max(_FIRST_TIMEOUT_S, took_ns / NS_PER_S * _SLOW_TIMES), _LONGEST_TIMEOUT_S)
+
+    def conflicted(self, send: Send) -> None:
+        """Wait for a version that is newer than the one the patch was of."""
+        self._refused = send.version
+
+    def failed(self, send: Send, took_ns: int) -> None:
+        """Give the next try more time where this one was cut off: a slow server answers none that is cut too early."""
+        if took_ns >= send.timeout_s * NS_PER_S / 2:
+            self._timeout_s = min(send.timeout_s * 2, _LONGEST_TIMEOUT_S)
+
+    # The next report comes after a period: what would be too old by then is sent now. A server that takes long to
+    # answer is given that time.
+    def _is_worth_it(self, report: Report, base: Any, target: Json) -> bool:
+        if self.sent_ns is None or not isinstance(base, dict):
+            return True
+        if report.now_ns <= self.sent_ns:
+            return False
+        if {**base, "updateTime": ""} != {**target, "updateTime": ""}:
+            return True
+        slow_ns = int((self._timeout_s - _FIRST_TIMEOUT_S) / _SLOW_TIMES * NS_PER_S)
+        next_age_ns = report.now_ns - self.sent_ns + report.period_ns
+        return next_age_ns > self._settings.quiet_ns + report.period_ns // _LATE - slow_ns
