@@ -63,11 +63,9 @@ The agents of one mode, observe or enforce, and their configuration.
     {{- $volume := dict "name" .name "hostPath" (dict "path" .mountPath "type" "DirectoryOrCreate") -}}
     {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
   {{- end -}}
-{{- end -}}
-
 {{- /* As components/instead-of-koordlet has it. */ -}}
 {{- if $values.agent.insteadOfKoordlet -}}
-  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeTopologyReport=true") -}}
+  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeMetricReport=true,NodeTopologyReport=true") -}}
 {{- end -}}
 
 {{- /* As components/cri and components/cri-o have it. */ -}}

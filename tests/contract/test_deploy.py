@@ -38,6 +38,7 @@ POD_DELETION = DEPLOY / "components/pod-deletion/rbac.yaml"
 KATALYST = DEPLOY / "components/katalyst/rbac.yaml"
 TOPOLOGY = DEPLOY / "components/instead-of-koordlet/rbac-topology.yaml"
 BATCH_RESOURCES = DEPLOY / "components/batch-resources/rbac.yaml"
+NODE_METRIC = DEPLOY / "components/instead-of-koordlet/rbac-node-metric.yaml"
 ASKING_WITH_A_COMPONENT = {
     NODE_MARK: ("clients/taints.py",),
     NAMESPACE_LABELS: ("sources/namespaces.py",),
@@ -45,6 +46,7 @@ ASKING_WITH_A_COMPONENT = {
     KATALYST: ("sources/cnr.py", "clients/cnr_taints.py", "clients/taints.py"),
     TOPOLOGY: ("clients/node_topologies.py", "clients/kubelet_config.py"),
     BATCH_RESOURCES: ("colocation/source.py", "colocation/writes.py", "clients/lease.py"),
+    NODE_METRIC: ("sources/node_metrics.py", "clients/node_metrics.py"),
 }
 ACCOUNTS = {BATCH_RESOURCES: "koordebpf-controller"}  # whose component it is; the others are the agent's
 # Taints of conditions are written by what writes the agent's own mark, which has one request more: of a condition.
@@ -54,7 +56,14 @@ NOT_GRANTED = {
     BATCH_RESOURCES: {("leases", "create"), ("leases", "update")},
 }
 ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT)
-_METHODS = {"post": "create", "put": "update", "patch": "patch", "apply": "patch", "delete": "delete"}
+_METHODS = {
+    "post": "create",
+    "put": "update",
+    "patch": "patch",
+    "apply": "patch",
+    "json_patch": "patch",
+    "delete": "delete",
+}
 
 
 def requests_of(path: Path) -> Iterator[tuple[str, str]]:
