@@ -63,6 +63,8 @@ The agents of one mode, observe or enforce, and their configuration.
     {{- $volume := dict "name" .name "hostPath" (dict "path" .mountPath "type" "DirectoryOrCreate") -}}
     {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
   {{- end -}}
+{{- end -}}
+
 {{- /* As components/instead-of-koordlet has it. */ -}}
 {{- if $values.agent.insteadOfKoordlet -}}
   {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeMetricReport=true,NodeTopologyReport=true") -}}

@@ -113,7 +113,7 @@ class NodeMetricReporter:
                 denied.reset()
             elif isinstance(problem, KubeBusy) and problem.retry_after_s:
                 wait_s = problem.retry_after_s
-            elif not isinstance(problem, KubeConflict):
+            elif not isinstance(problem, KubeConflict | KubeGone):
                 is_lasting = isinstance(problem, KubeDenied)
                 wait_s = (denied if is_lasting else backoff).next_s()
             with self._changed:
@@ -143,23 +143,17 @@ class NodeMetricReporter:
         began_ns = self._clock.now_ns()
         try:
             got = self._status.patch(send.body, timeout_s=send.timeout_s)
-        except KubeConflict as error:  # another wrote first, which is no news
+        except (KubeConflict, KubeGone) as error:  # another wrote first, or deleted it: the watch says which
             self.counts.conflicts += 1
             with self._changed:
                 self._sending.conflicted(send)
-            self._read_again()
-            return error
-        except KubeGone as error:
-            with self._changed:
-                self._sending.conflicted(send)
-            self._fail(error, "there is no NodeMetric of this node")
             self._read_again()
             return error
         except KubeError as error:
             with self._changed:
                 self._sending.failed(send, self._clock.now_ns() - began_ns)
             self._status.forget_connections()
-            self._fail(error, "the NodeMetric of this node is not written")
+            self._fail(error)
             return error
         except Exception as error:  # without the thread the report would grow old unnoticed
             _log.exception("the NodeMetric of this node is not written")
@@ -174,9 +168,9 @@ class NodeMetricReporter:
         self.problem = None
         return None
 
-    def _fail(self, error: KubeError, what: str) -> None:
+    def _fail(self, error: KubeError) -> None:
         self.counts.failures += 1
-        said = f"{what}: {error}"
+        said = f"the NodeMetric of this node is not written: {error}"
         if said != self.problem and not self._is_closing:
             _log.warning("%s", said)
         self.problem = said
