@@ -6,7 +6,7 @@ Source: koordinator pkg/koordlet/statesinformer/impl/states_nodemetric.go; apis/
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -101,10 +101,10 @@ class Report:
         aggregated: list[Json] = []
         of_system: list[Json] = []
         for duration_ns in of.policy.durations_ns:
-            yield
-            aggregated.append(self._aggregated((kinds.NODE_CPU,), (self._memory.node,), duration_ns))
-            yield
-            of_system.append(self._aggregated((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,), duration_ns))
+            entry = yield from self._aggregated((kinds.NODE_CPU,), (self._memory.node,), duration_ns)
+            aggregated.append(entry)
+            entry = yield from self._aggregated((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,), duration_ns)
+            of_system.append(entry)
         info["aggregatedNodeUsages"] = aggregated
         info["systemUsage"] = _usage(system)
         info["aggregatedSystemUsages"] = of_system
@@ -146,9 +146,10 @@ class Report:
         return None if cores is None or used_bytes is None else resources(cores, used_bytes)
 
     # Koordlet judges the span by the samples of CPU alone.
-    def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Json:
+    def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Generator[None, None, Json]:
         usage: Json = {}
         for each in _AGGREGATIONS:
+            yield
             cores = self._usage.aggregated(cpu, self._of.now_ns, duration_ns, each)
             used_bytes = None if cores is None else self._usage.query(memory, self._of.now_ns, duration_ns, each)
             known = None if cores is None or used_bytes is None else resources(cores, used_bytes)

@@ -102,6 +102,11 @@ def _kept(name: str, before: Any, now: str, within: Limits, ratio: float) -> str
 def _number(name: str, written: Any) -> int | None:
     if not isinstance(written, str):
         return None
+    # As most are written; the way through decimals takes ten times as long.
+    if name == "cpu" and written.endswith("m") and written[:-1].isdecimal():
+        return int(written[:-1])
+    if name != "cpu" and written.isdecimal():
+        return int(written)
     try:
         return quantity_millicpu(written) if name == "cpu" else quantity_bytes(written)
     except ConfigError:
