@@ -145,15 +145,15 @@ class Report:
         used_bytes = self._usage.query(memory, now_ns, window_ns, "avg")
         return None if cores is None or used_bytes is None else resources(cores, used_bytes)
 
-    # Koordlet judges the span by the samples of CPU alone.
+    # Both are empty where their samples span less than half of the time. Koordlet judges by those of CPU alone.
     def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Generator[None, None, Json]:
-        usage: Json = {}
-        for each in _AGGREGATIONS:
-            yield
-            cores = self._usage.aggregated(cpu, self._of.now_ns, duration_ns, each)
-            used_bytes = None if cores is None else self._usage.query(memory, self._of.now_ns, duration_ns, each)
-            known = None if cores is None or used_bytes is None else resources(cores, used_bytes)
-            usage[each] = _usage(known)
+        yield
+        cores = self._usage.aggregated(cpu, self._of.now_ns, duration_ns)
+        yield
+        used = self._usage.aggregated(memory, self._of.now_ns, duration_ns) if cores else None
+        usage: Json = {each: {} for each in _AGGREGATIONS}
+        if cores and used:
+            usage = {each: _usage(resources(getattr(cores, each), getattr(used, each))) for each in usage}
         return {"usage": usage, "duration": go_duration(duration_ns)}
 
     def _numa(self, number: int) -> Json | None:
