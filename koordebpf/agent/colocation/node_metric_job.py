@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,6 @@ from koordebpf.units import NS_PER_S
 if TYPE_CHECKING:
     from koordebpf.act.report.node_metric import NodeMetricReporter
     from koordebpf.collect.cluster_view import Known
-    from koordebpf.state.pods.facts import PodFacts
     from koordebpf.state.prediction.values import ProdPrediction
     from koordebpf.state.series.kinds import SeriesKey
     from koordebpf.state.series.ring import Aggregation
@@ -37,7 +36,7 @@ _log = logging.getLogger(__name__)
 _STEP_NS: Final = 700_000  # Why: a job may take a millisecond of the loop's thread
 _FIRST_NS: Final = 20 * NS_PER_S  # Why: the report of the agent before this one is up to 120 s old already
 
-Predict = Callable[[Sequence["PodFacts"]], "ProdPrediction | None"]
+Predict = Callable[[int], "ProdPrediction | None"]
 
 
 class SeriesUsage:
@@ -61,7 +60,7 @@ class NodeMetricJob:
         known: pods, Node and NodeSLO.
         settings: of the report.
         reporter: sends; None: this agent does not write.
-        predict: of the pods that are reported.
+        predict: what is predicted, as of a moment.
         clock: the node's.
     """
 
@@ -141,7 +140,7 @@ class NodeMetricJob:
         self._say(None if rendering.status else "the node's own usage is not measured: nothing is reported")
         if rendering.status is None:
             return
-        prediction = self._predict(rendering.measured) if self._predict else None
+        prediction = self._predict(rendering.now_ns) if self._predict else None
         self.newest = with_prediction(rendering.status, prediction)
         if self._reporter is None:
             return
