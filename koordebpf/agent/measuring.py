@@ -12,6 +12,7 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.kube.sources.base import Source
+from koordebpf.report.beside import Beside
 from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.node import NodeSeries, node_series
@@ -30,6 +31,7 @@ class Measuring:
         history: stalls, the ledger of who caused them, forecasts.
         series: what collectors measured over time.
         prediction: what was predicted of it last.
+        beside: what jobs beside the ticks show.
     """
 
     watch: NodeWatch
@@ -38,6 +40,7 @@ class Measuring:
     history: NodeHistory
     series: NodeSeries
     prediction: LatestPrediction = field(default_factory=LatestPrediction)
+    beside: Beside = field(default_factory=Beside)
 
     @classmethod
     def of(cls, config: AgentConfig, watch: NodeWatch, collector: MemoryCollector) -> Measuring:

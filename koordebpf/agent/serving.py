@@ -10,6 +10,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.measuring import Measuring
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -36,7 +37,10 @@ def serve_reports(
     # A thread that was put off the processor with the interpreter in its hands keeps the loop waiting: with busy
     # neighbours and a flood of connections the loop woke 33 ms late (p99), with threads of its own priority 10 ms.
     begin = raise_thread_priority if config.lock_memory else None
-    server = ReportServer(config.listen, metrics, health, probe_listen=config.probe_listen, begin=begin)
+    beside = health.beside = measuring.beside
+    server = ReportServer(
+        config.listen, WithJobs(metrics, beside), health, probe_listen=config.probe_listen, begin=begin
+    )
     stack.callback(server.close)
     folder = folder_of(config.run_dir, measuring.watch.scope)
     try:
@@ -44,8 +48,8 @@ def serve_reports(
     except OSError as error:
         log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, error.strerror or error)
         return
-    pages = {"/series": functools.partial(_series_page, measuring.series)}
-    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, pages).close)
+    beside.pages["/series"] = functools.partial(_series_page, measuring.series)
+    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, beside.pages).close)
 
 
 # Loaded when it is asked for: most agents never are.

@@ -32,7 +32,7 @@ class Load:
 
 
 class RecordedHour:
-    """Goes second by second: `samples(second)` has each key's value, `pods` are those of that second."""
+    """Plays second by second: `samples(second)` has each key's value, `pods` are those of that second."""
 
     def __init__(self, seed: int = 7, pods: int = PODS) -> None:
         self._random = random.Random(seed)

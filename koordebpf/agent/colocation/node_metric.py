@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from koordebpf.clock import SystemClock
+
 if TYPE_CHECKING:
     from koordebpf.agent.colocation.jobs import ColocationParts
     from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
@@ -21,10 +23,18 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
     if not config.feature_gates.get(GATE):
         return None
     from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+    from koordebpf.agent.colocation.node_metric_shown import NodeMetricShown
 
-    known, settings = parts.measuring.known, config.node_metric
+    known, settings, latest = parts.measuring.known, config.node_metric, parts.measuring.prediction
+
+    def predicted(now_ns: int) -> ProdPrediction | None:
+        return latest.newer_than(now_ns - _PREDICTED_NS)
+
+    beside, koordlet_node = parts.measuring.beside, config.node_name if config.koordinator_metrics else None
     if config.source == "file" or config.node_name is None:
-        return NodeMetricJob(known, settings)
+        job = NodeMetricJob(known, settings, predict=predicted)
+        NodeMetricShown(job, None, settings.latest_ns, tuple, SystemClock()).show(beside, koordlet_node)
+        return job
     from koordebpf.act.report.node_metric import NodeMetricReporter
     from koordebpf.kube.clients.node_metrics import MANAGER, NodeMetricStatus
     from koordebpf.kube.http.transport import open_cluster
@@ -52,7 +62,9 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
         sending = Sending(settings, OtherWriter(MANAGER))
         reporter = NodeMetricReporter(NodeMetricStatus(transport, config.node_name), sending, reflector.recall)
         stack.callback(reporter.close)
-    job = NodeMetricJob(known, settings, reporter)
+    job = NodeMetricJob(known, settings, reporter, predicted)
+    shown = NodeMetricShown(job, reporter, settings.latest_ns, lambda: reflector.view.problems, SystemClock())
+    shown.show(beside, koordlet_node)
     stack.callback(reflector.stop)
     reflector.start()
     return job

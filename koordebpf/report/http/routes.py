@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, printable
+from koordebpf.report.beside import Beside
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
@@ -41,6 +42,7 @@ class Health:
         self._reasons: tuple[str, ...] = ("no tick yet",)
         self._lost: tuple[str, ...] = ()
         self.signals: SignalQuality | None = None
+        self.beside = Beside()
         self.parts: Callable[[], Sequence[HealthCheck]] = tuple  # shown beside; readiness does not depend on them
 
     def publish(self, event: Event) -> None:
@@ -196,7 +198,7 @@ def _probe(request: Request, health: Health) -> Reply:
         return _text(_status(is_live), sentence)
     if request.path == "/readyz":
         is_ready, reasons = health.ready(now_ns)
-        parts = {each.name: each.failure(now_ns) for each in health.parts()}
+        parts = {each.name: each.failure(now_ns) for each in (*health.parts(), *health.beside.all_checks())}
         if request.query == "verbose":
             return Reply(_status(is_ready), "text/plain", _ready_text(reasons, health.signals, parts))
         answer: dict[str, Any] = {"ready": is_ready, "reasons": reasons}
