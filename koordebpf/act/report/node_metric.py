@@ -46,6 +46,10 @@ class Counts(msgspec.Struct):
     failures: int = 0
 
 
+class _CutOff(Exception):
+    """It took too long; the next try may begin at once."""
+
+
 class NodeMetricReporter:
     """Sends the newest report when `Sending` says so. What is public may be read by any thread.
 
@@ -106,16 +110,19 @@ class NodeMetricReporter:
     def _work(self) -> None:
         backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
         while (send := self._next()) is not None:
-            problem = self._sent(send)
             wait_s = 0.0
-            if problem is None:
-                backoff.reset()
-                denied.reset()
-            elif isinstance(problem, KubeBusy) and problem.retry_after_s:
-                wait_s = problem.retry_after_s
-            elif not isinstance(problem, KubeConflict | KubeGone):
-                is_lasting = isinstance(problem, KubeDenied)
-                wait_s = (denied if is_lasting else backoff).next_s()
+            match self._sent(send):
+                case None:
+                    backoff.reset()
+                    denied.reset()
+                case KubeConflict() | KubeGone() | _CutOff():
+                    pass
+                case KubeBusy(retry_after_s=float(asked_s)) if asked_s:
+                    wait_s = asked_s
+                case KubeDenied():
+                    wait_s = denied.next_s()
+                case _:
+                    wait_s = backoff.next_s()
             with self._changed:
                 self._not_before_ns = self._clock.now_ns() + int(wait_s * NS_PER_S)
 
@@ -151,10 +158,10 @@ class NodeMetricReporter:
             return error
         except KubeError as error:
             with self._changed:
-                self._sending.failed(send, self._clock.now_ns() - began_ns)
+                is_cut = self._sending.failed(send, self._clock.now_ns() - began_ns)
             self._status.forget_connections()
             self._fail(error)
-            return error
+            return _CutOff() if is_cut else error
         except Exception as error:  # without the thread the report would grow old unnoticed
             _log.exception("the NodeMetric of this node is not written")
             self.counts.failures += 1

@@ -24,8 +24,9 @@ Json = dict[str, Any]
 _BURST: Final = 2  # writes …
 _BURST_NS: Final = 20 * NS_PER_S  # … within this. Why: koordlet's limiter, 0.1/s with a burst of 2
 _TRIED: Final = 16
-_FIRST_TIMEOUT_S: Final = 8.0
+_FIRST_TIMEOUT_S: Final = 15.0  # Why: of the minute that is left when nothing moved, for three tries
 _LONGEST_TIMEOUT_S: Final = 60.0
+_CUT: Final = 0.9  # of its time, after which a failure is one of time
 _LATE: Final = 10  # a tenth of its period is no lateness: all that is due shares its wake-ups
 _SLOW_TIMES: Final = 3.0  # of what the last answer took
 
@@ -122,8 +123,9 @@ class Sending:
         return Send(status_patch(version, found.status, target), self._timeout_s, target, report, version)
 
     def starts(self, send: Send, now_ns: int) -> None:
-        """Note that it is being sent."""
-        self._writes_ns.append(now_ns)
+        """Note that it is being sent. One that is tried again has a pace of its own."""
+        if not self._tried or self._tried[-1][1] != send.of.now_ns:
+            self._writes_ns.append(now_ns)
         self._tried.append((send.target["updateTime"], send.of.now_ns))
         self.other.sent(send.target["updateTime"])
 
@@ -134,16 +136,20 @@ class Sending:
             self._found = got
         self.sent_ns = send.of.now_ns
         self._dropped |= dropped_fields(send.target, got.status)
-        self._timeout_s = min(max(_FIRST_TIMEOUT_S, took_ns / NS_PER_S * _SLOW_TIMES), _LONGEST_TIMEOUT_S)
+        # A quick answer between slow ones proves little.
+        wanted_s = max(_FIRST_TIMEOUT_S, took_ns / NS_PER_S * _SLOW_TIMES, self._timeout_s / 2)
+        self._timeout_s = min(wanted_s, _LONGEST_TIMEOUT_S)
 
     def conflicted(self, send: Send) -> None:
         """Wait for a version that is newer than the one the patch was of."""
         self._refused = send.version
 
-    def failed(self, send: Send, took_ns: int) -> None:
-        """Give the next try more time where this one was cut off: a slow server answers none that is cut too early."""
-        if took_ns >= send.timeout_s * NS_PER_S / 2:
+    def failed(self, send: Send, took_ns: int) -> bool:
+        """Return whether it was cut off. The next try has more time then: a slow server answers none that is cut."""
+        is_cut = took_ns >= send.timeout_s * NS_PER_S * _CUT
+        if is_cut:
             self._timeout_s = min(send.timeout_s * 2, _LONGEST_TIMEOUT_S)
+        return is_cut
 
     # The next report comes after a period: what would be too old by then is sent now. A server that takes long to
     # answer is given that time.
