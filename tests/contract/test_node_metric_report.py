@@ -140,7 +140,7 @@ def test_after_an_error_it_is_sent_again(rig: Rig, code: int, caplog: pytest.Log
     assert "the NodeMetric of this node is written again" in caplog.messages
 
 
-def test_without_the_right_it_says_which_and_goes_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_right_it_says_which_and_continues(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.metrics.answers.append(gives(403, status(403, "Forbidden", "no")))
     rig.report(100)
     until(lambda: rig.reporter.problem, "the problem")

@@ -201,19 +201,24 @@ def test_the_memory_policy_chooses_the_kind() -> None:
     samples.fill((kinds.POD_MEMORY_WITH_PAGE_CACHE, "uid-a"), 3 * MIB, seconds=60)
     samples.fill((kinds.SYSTEM_CPU,), 0.5, seconds=60).fill((kinds.SYSTEM_MEMORY,), 7 * MIB, seconds=60)
 
-    def memory(policy: Any) -> tuple[str, str, str]:
-        made = status(samples, pod("a"), policy=CollectPolicy(memory=policy))
-        node, system = made["nodeMetric"]["nodeUsage"], made["nodeMetric"]["systemUsage"]
-        used = made["podsMetric"][0]["podUsage"]
-        return tuple(each["resources"]["memory"] for each in (node, used, system))  # type: ignore[return-value]
+    samples.fill((kinds.HOST_APPLICATION_CPU, "nginx"), 0.5, seconds=60)
+    samples.fill((kinds.HOST_APPLICATION_MEMORY, "nginx"), 5 * MIB, seconds=60)
+    samples.fill((kinds.HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE, "nginx"), 9 * MIB, seconds=60)
 
-    assert memory("usageWithoutPageCache") == ("1Gi", "1Mi", "7Mi")
-    assert memory("usageWithPageCache") == ("3Gi", "3Mi", "7Mi")
+    def memory(policy: Any) -> tuple[str, ...]:
+        applications = (HostApplication(name="nginx"),)
+        made = status(samples, pod("a"), policy=CollectPolicy(memory=policy), host_applications=applications)
+        node, system = made["nodeMetric"]["nodeUsage"], made["nodeMetric"]["systemUsage"]
+        used, host = made["podsMetric"][0]["podUsage"], made["hostApplicationMetric"][0]["usage"]
+        return tuple(each["resources"]["memory"] for each in (node, used, system, host))
+
+    assert memory("usageWithoutPageCache") == ("1Gi", "1Mi", "7Mi", "5Mi")
+    assert memory("usageWithPageCache") == ("3Gi", "3Mi", "7Mi", "9Mi")
     # The kernel does not tell hot pages: as without.
-    assert memory("usageWithHotPageCache") == ("1Gi", "1Mi", "7Mi")
+    assert memory("usageWithHotPageCache") == ("1Gi", "1Mi", "7Mi", "5Mi")
     samples.fill((kinds.NODE_MEMORY_WITH_HOT_PAGES,), 2 * GIB, seconds=60)
     samples.fill((kinds.POD_MEMORY_WITH_HOT_PAGES, "uid-a"), 2 * MIB, seconds=60)
-    assert memory("usageWithHotPageCache") == ("2Gi", "2Mi", "7Mi")
+    assert memory("usageWithHotPageCache") == ("2Gi", "2Mi", "7Mi", "5Mi")
 
 
 def test_numa_nodes_are_reported_where_they_are_measured() -> None:
