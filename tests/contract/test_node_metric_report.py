@@ -140,6 +140,15 @@ def test_after_an_error_it_is_sent_again(rig: Rig, code: int, caplog: pytest.Log
     assert "the NodeMetric of this node is written again" in caplog.messages
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"metadata": 5}', b"[" * 100_000])
+def test_an_answer_that_is_no_node_metric_is_a_failure_and_no_end(rig: Rig, body: bytes) -> None:
+    rig.metrics.answers.append(gives(200, body))
+    made = rig.report(100)
+    until(lambda: rig.metrics.status == made, "the report")
+    until(lambda: rig.reporter.problem is None, "that all is well")
+    assert rig.reporter.counts.failures == 1
+
+
 def test_without_the_right_it_says_which_and_continues(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.metrics.answers.append(gives(403, status(403, "Forbidden", "no")))
     rig.report(100)

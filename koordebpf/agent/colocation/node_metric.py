@@ -6,12 +6,16 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from koordebpf.clock import SystemClock
+from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.agent.colocation.jobs import ColocationParts
     from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+    from koordebpf.state.prediction.values import ProdPrediction
 
 GATE: Final = "NodeMetricReport"
+_CLOSE_S: Final = 0.9  # threads end within a second
+_PREDICTED_NS: Final = 300 * NS_PER_S  # Why: a prediction is made each minute; one that is older says nothing of now
 
 
 def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> NodeMetricJob | None:
@@ -43,6 +47,7 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
     from koordebpf.policy.node_metric.sending import Sending
 
     transport = open_cluster(config.kubeconfig)
+    stack.callback(lambda: reflector.join(_CLOSE_S))
     stack.callback(transport.close)
 
     # In the reflector's thread.

@@ -130,6 +130,24 @@ class TestPace:
         assert max(ages) < 150
         assert min(ages) > 60 or interval_s > 60
 
+    @pytest.mark.parametrize("suspended_s", [300, 86_400])
+    def test_after_the_machine_was_suspended_its_report_is_old(self, rig: Rig, suspended_s: int) -> None:
+        made = status(pod("a", 100))
+        rig.try_send(made, 0)
+        later = {"updateTime": time_at(60 + suspended_s), **made}
+        step = rig.sending.step(Report(START_NS + 60 * S, later, 60 * S, 60 * S, WITHIN), START_NS + 60 * S)
+        assert isinstance(step, Send)
+
+    @pytest.mark.parametrize("written", ["-", "", "yesterday", "2026-01-02"])
+    def test_a_time_that_cannot_be_read_is_no_reason(self, rig: Rig, written: str) -> None:
+        made = status(pod("a", 100))
+        rig.try_send(made, 0)
+        rig.server["status"]["updateTime"] = written
+        rig.version += 1
+        rig.watch(1)
+        assert rig.try_send(made, 60) == "quiet"
+        assert rig.try_send(made, 120) == "sent"
+
     def test_what_moved_is_sent_at_once_and_nothing_else(self, rig: Rig) -> None:
         rig.try_send(status(pod("a", 100), pod("b", 1000), pod("c", 100, priority="koord-batch")), 0)
         assert rig.try_send(status(pod("a", 100), pod("b", 1000), pod("c", 110, priority="koord-batch")), 60) == "sent"
