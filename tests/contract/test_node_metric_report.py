@@ -184,6 +184,22 @@ def test_an_object_that_is_deleted_under_a_patch_is_no_end(rig: Rig) -> None:
     until(lambda: rig.metrics.status == made, "the report")
 
 
+def test_an_error_of_its_own_does_not_end_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.reporter._sending, "step", fails)
+        rig.report(100)
+        until(lambda: "ZeroDivisionError" in caplog.text, "what it says")
+    assert rig.reporter._thread.is_alive()
+    rig.reporter._not_before_ns = 0
+    made = rig.report(200)
+    until(lambda: rig.metrics.status == made, "the report")
+
+
 class TestTwoWriters:
     def test_koordlets_object_is_left_alone_until_it_falls_silent_and_again_when_it_returns(
         self, kubeconfig: Path, server: Server, caplog: pytest.LogCaptureFixture

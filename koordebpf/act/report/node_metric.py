@@ -109,7 +109,16 @@ class NodeMetricReporter:
 
     def _work(self) -> None:
         backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
-        while (send := self._next()) is not None:
+        while not self._is_closing:
+            try:
+                send = self._next()
+            except Exception:  # without the thread the report would grow old unnoticed
+                _log.exception("the NodeMetric of this node is not written")
+                with self._changed:
+                    self._not_before_ns = self._clock.now_ns() + int(denied.next_s() * NS_PER_S)
+                continue
+            if send is None:
+                return
             wait_s = 0.0
             match self._sent(send):
                 case None:

@@ -79,6 +79,7 @@ class Sending:
         self._settings = settings
         self._found: OwnNodeMetric | None = None
         self._is_read = False
+        self._watched = ""  # the version that the watch had last
         self._dropped: frozenset[tuple[str, ...]] = frozenset()
         self._writes_ns: deque[int] = deque(maxlen=_BURST)
         self._timeout_s = _FIRST_TIMEOUT_S
@@ -86,17 +87,22 @@ class Sending:
         self._tried: deque[tuple[str, int]] = deque(maxlen=_TRIED)  # updateTime and moment of reports that were sent
 
     def found(self, metric: OwnNodeMetric | None, now_ns: int, wall_s: float, interval_ns: int) -> None:
-        """Take what the server has, None: no NodeMetric of this node. An older version changes nothing."""
+        """Take what the watch says that the server has, None: no NodeMetric of this node.
+
+        A version that is older than an answer is one that the watch has not caught up with. Where the watch itself has
+        gone back, the server has: etcd was restored.
+        """
         self._is_read = True
-        known = self._found
+        known, watched = self._found, self._watched
+        self._watched = metric.metadata.resourceVersion if metric is not None else ""
         if metric is None or known is None or known.metadata.uid != metric.metadata.uid:
             self._found = metric
             if metric is None or known is not None:
                 self.sent_ns = None
-        elif is_older(metric.metadata.resourceVersion, known.metadata.resourceVersion):
-            return
-        else:
+        elif is_older(self._watched, watched) or not is_older(self._watched, known.metadata.resourceVersion):
             self._found = metric
+        else:
+            return
         if metric is not None:
             # One that was sent without an answer may be there all the same.
             arrived = [moment_ns for time, moment_ns in self._tried if time == metric.update_time]
@@ -136,7 +142,7 @@ class Sending:
         if known is None or not is_older(got.metadata.resourceVersion, known.metadata.resourceVersion):
             self._found = got
         self.sent_ns = send.of.now_ns
-        self._dropped |= dropped_fields(send.target, got.status)
+        self._dropped |= dropped_fields(send.target, got.status) - {("updateTime",)}
         # A quick answer between slow ones proves little.
         wanted_s = max(_FIRST_TIMEOUT_S, took_ns / NS_PER_S * _SLOW_TIMES, self._timeout_s / 2)
         self._timeout_s = min(wanted_s, _LONGEST_TIMEOUT_S)

@@ -218,13 +218,25 @@ class TestVersions:
         assert rig.sending.sent_ns == START_NS
         assert rig.try_send(status(pod("a", 1)), 0, now_s=9) == "quiet"
 
-    def test_an_event_that_comes_late_changes_nothing(self, rig: Rig) -> None:
+    def test_an_event_that_is_older_than_the_answer_changes_nothing(self, rig: Rig) -> None:
         before = rig.object()
-        rig.try_send(status(pod("a", 100)), 0)
+        step = rig.step(status(pod("a", 100)), 0)
+        assert isinstance(step, Send)
+        rig.sending.starts(step, START_NS)
+        rig.take(step, 0)
+        rig.sending.answered(step, rig.object(), S)
         rig.sending.found(before, START_NS + S, START_S + 1, 60 * S)
         assert rig.try_send(status(pod("a", 100)), 60) == "quiet"
         rig.try_send(status(pod("a", 200)), 61)
         assert rig.server["status"]["podsMetric"] == [pod("a", 200)]
+
+    def test_where_etcd_was_restored_the_older_version_is_the_true_one(self, rig: Rig) -> None:
+        for at_s in range(0, 600, 60):
+            rig.try_send(status(pod("a", 100 + at_s)), at_s)
+        rig.version, rig.server["status"] = 3, {"updateTime": time_at(60), **status(pod("a", 160))}
+        rig.watch(600)
+        assert rig.try_send(status(pod("a", 640)), 601) == "sent"
+        assert rig.server["status"]["podsMetric"] == [pod("a", 640)]
 
     def test_an_object_that_was_made_again_gets_a_whole_report(self, rig: Rig) -> None:
         rig.try_send(status(pod("a", 100)), 0)
