@@ -7,7 +7,6 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from koordebpf.agent.colocation.node_metric_job import SeriesUsage
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.policy.node_metric.other_writer import OtherWriter
@@ -21,7 +20,6 @@ from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.prediction.values import Amounts, ProdPrediction
-from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import GIB, NS_PER_S
 from tests.bench.figure import Figure, figure
@@ -53,18 +51,17 @@ class Hour:
     def run(self, seconds: int, *, fills: int = _FILLED_S) -> None:
         """Fill half an hour, then report each minute."""
         recorded = RecordedHour()
-        store: SeriesStore[SeriesKey] = SeriesStore(1801, 1800 * NS_PER_S)
+        store = SeriesStore()
         for second in range(1, fills + seconds + 1):
-            for key, value in recorded.samples(second):
-                store.append(key, second * NS_PER_S, value)
+            store.append_round(second * NS_PER_S, dict(recorded.samples(second)))
             if second > fills and second % _INTERVAL_S == 0:
                 self._report(store, recorded, second)
 
-    def _report(self, store: SeriesStore[SeriesKey], recorded: RecordedHour, second: int) -> None:
+    def _report(self, store: SeriesStore, recorded: RecordedHour, second: int) -> None:
         now_ns, wall_s = second * NS_PER_S, 1_767_323_045 + second
         time_text = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         pods = [self._facts.setdefault(each.name, _facts_of(each)) for each in recorded.pods]
-        made = Rendering(SeriesUsage(store), Reported(now_ns=now_ns, time=time_text, policy=CollectPolicy(), pods=pods))
+        made = Rendering(store, Reported(now_ns=now_ns, time=time_text, policy=CollectPolicy(), pods=pods))
         began_ns = time.thread_time_ns()
         last_ns = began_ns
         for _ in made.steps():

@@ -22,35 +22,19 @@ from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.node_metric.settled import limits
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.node_metric import CollectPolicy, collect_policy
-from koordebpf.state.series.node import EVERY_NS, NodeSeries
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.act.report.node_metric import NodeMetricReporter
     from koordebpf.collect.cluster_view import Known
     from koordebpf.state.prediction.values import ProdPrediction
-    from koordebpf.state.series.kinds import SeriesKey
-    from koordebpf.state.series.ring import Aggregation
+    from koordebpf.state.series.node import NodeSeries
 
 _log = logging.getLogger(__name__)
-_STEP_NS: Final = 700_000  # Why: a job may take a millisecond of the loop's thread
+_STEP_NS: Final = 300_000  # Why: a job may take a millisecond of the loop's thread, and a step takes up to 0.7
 _FIRST_NS: Final = 20 * NS_PER_S  # Why: the report of the agent before this one is up to 120 s old already
 
 Predict = Callable[[int], "ProdPrediction | None"]
-
-
-class SeriesUsage:
-    """The node's series, with koordlet's rule of windows that are not full yet."""
-
-    def __init__(self, series: NodeSeries) -> None:
-        self.query = series.query
-
-    def aggregated(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
-        """Return None where the samples span less than half of the window."""
-        count = self.query(key, now_ns, window_ns, "count") or 0
-        if (count - 1) * EVERY_NS < window_ns // 2:
-            return None
-        return self.query(key, now_ns, window_ns, aggregation)
 
 
 class NodeMetricJob:
@@ -133,7 +117,7 @@ class NodeMetricJob:
             pods=self._known.facts,
             host_applications=spec.hostApplications if spec else (),
         )
-        rendering = Rendering(SeriesUsage(usage), reported)
+        rendering = Rendering(usage, reported)
         self._in_work = rendering, rendering.steps()
 
     def _end(self, rendering: Rendering) -> None:

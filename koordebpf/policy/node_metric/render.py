@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -20,24 +20,15 @@ from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.prediction.values import Amounts, ProdPrediction
 from koordebpf.state.series import kinds
+from koordebpf.state.series.aggregate import aggregated
 from koordebpf.state.series.kinds import SeriesKey
-from koordebpf.state.series.ring import Aggregation
+from koordebpf.state.series.store import SeriesStore
 
 Json = dict[str, Any]
 
-_AGGREGATIONS: Final[tuple[Aggregation, ...]] = ("avg", "p50", "p90", "p95", "p99")
+_AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 _MOST_NUMA_NODES: Final = 1024  # CONFIG_NODES_SHIFT is 10 at most
-_PODS_A_STEP: Final = 16  # Why: 0.3 ms, and the loop's thread is wanted each millisecond under pressure
-
-
-class Usage(Protocol):
-    """What was measured of the node, as `state.series` has it."""
-
-    def query(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
-        """Return what the samples within the window say; None: there are none."""
-
-    def aggregated(self, key: SeriesKey, now_ns: int, window_ns: int, aggregation: Aggregation) -> float | None:
-        """Return the same; None also where the samples span less than half of the window."""
+_PODS_A_STEP: Final = 8  # Why: 0.3 ms, and the loop's thread is wanted each millisecond under pressure
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -81,7 +72,7 @@ class Report:
     `unmeasured` are pods without samples, which are left out of it.
     """
 
-    def __init__(self, usage: Usage, of: Reported) -> None:
+    def __init__(self, usage: SeriesStore, of: Reported) -> None:
         self.status: Json | None = None
         self.unmeasured: list[PodFacts] = []
         self.measured: list[PodFacts] = []  # to be predicted, as koordlet does
@@ -98,14 +89,14 @@ class Report:
             return
         system = self._average((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,))
         info: Json = {"nodeUsage": _usage(node)}
-        aggregated: list[Json] = []
+        of_node: list[Json] = []
         of_system: list[Json] = []
         for duration_ns in of.policy.durations_ns:
             entry = yield from self._aggregated((kinds.NODE_CPU,), (self._memory.node,), duration_ns)
-            aggregated.append(entry)
+            of_node.append(entry)
             entry = yield from self._aggregated((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,), duration_ns)
             of_system.append(entry)
-        info["aggregatedNodeUsages"] = aggregated
+        info["aggregatedNodeUsages"] = of_node
         info["systemUsage"] = _usage(system)
         info["aggregatedSystemUsages"] = of_system
         # Their numbers begin at 0 and have no gaps, as koordlet demands of a node.
@@ -145,15 +136,20 @@ class Report:
         used_bytes = self._usage.query(memory, now_ns, window_ns, "avg")
         return None if cores is None or used_bytes is None else resources(cores, used_bytes)
 
-    # Both are empty where their samples span less than half of the time. Koordlet judges by those of CPU alone.
+    # Empty where the samples of CPU span less than half of the time, as in koordlet.
     def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Generator[None, None, Json]:
-        yield
-        cores = self._usage.aggregated(cpu, self._of.now_ns, duration_ns)
-        yield
-        used = self._usage.aggregated(memory, self._of.now_ns, duration_ns) if cores else None
         usage: Json = {each: {} for each in _AGGREGATIONS}
-        if cores and used:
-            usage = {each: _usage(resources(getattr(cores, each), getattr(used, each))) for each in usage}
+        yield
+        window = self._usage.window(cpu, self._of.now_ns, duration_ns)
+        if window.values and 2 * (window.last_ns - window.first_ns) >= duration_ns:
+            yield
+            cores = aggregated(window.values, 0)
+            yield
+            window = self._usage.window(memory, self._of.now_ns, duration_ns)
+            if window.values:
+                yield
+                used = aggregated(window.values, 0)
+                usage = {each: _usage(resources(getattr(cores, each), getattr(used, each))) for each in usage}
         return {"usage": usage, "duration": go_duration(duration_ns)}
 
     def _numa(self, number: int) -> Json | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation.node_metric_job import SeriesUsage
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.policy.node_metric.amounts import cpu_text, memory_text
 from koordebpf.policy.node_metric.render import Report, Reported, with_prediction
@@ -32,16 +32,24 @@ def pod(
 
 
 class Samples:
-    """A store of half an hour, filled a second a sample, the last one now."""
+    """What was measured in half an hour, a sample a second, the last one now."""
 
     def __init__(self) -> None:
-        self.store: SeriesStore[SeriesKey] = SeriesStore(1801, 1800 * NS_PER_S)
+        self._rounds: dict[int, dict[SeriesKey, float]] = defaultdict(dict)
+
+    @property
+    def store(self) -> SeriesStore:
+        store = SeriesStore()
+        for second in sorted(self._rounds):
+            values = self._rounds[second]
+            assert store.append_round(NOW_NS + second * NS_PER_S, values) == len(values)
+        return store
 
     def fill(self, key: SeriesKey, *values: float, seconds: int | None = None) -> Samples:
         """`values` end now; of a single one there are `seconds` samples."""
         filled = values if seconds is None else values * seconds
-        for index, value in enumerate(filled):
-            assert self.store.append(key, NOW_NS - (len(filled) - 1 - index) * NS_PER_S, value)
+        for back, value in enumerate(reversed(filled)):
+            self._rounds[-back][key] = value
         return self
 
     def node(self, cores: float = 2.0, used_bytes: float = GIB, seconds: int = 1800) -> Samples:
@@ -55,7 +63,7 @@ class Samples:
 
 def status(samples: Samples, *pods: PodFacts, policy: CollectPolicy | None = None, **of: Any) -> Any:
     report = Report(
-        SeriesUsage(samples.store),
+        samples.store,
         Reported(now_ns=NOW_NS, time=TIME, policy=policy or CollectPolicy(), pods=pods, **of),
     )
     for _ in report.steps():
@@ -243,7 +251,7 @@ def test_a_report_is_made_in_steps_of_few_pods() -> None:
     pods = [pod(f"p{number}") for number in range(100)]
     for each in pods:
         samples.pod(each.name)
-    report = Report(SeriesUsage(samples.store), Reported(now_ns=NOW_NS, time=TIME, policy=CollectPolicy(), pods=pods))
+    report = Report(samples.store, Reported(now_ns=NOW_NS, time=TIME, policy=CollectPolicy(), pods=pods))
     assert sum(1 for _ in report.steps()) >= 6 + 100 / 16
     assert report.status is not None
     assert len(report.status["podsMetric"]) == len(report.measured) == 100
