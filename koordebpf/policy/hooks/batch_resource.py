@@ -1,0 +1,123 @@
+"""BatchResource: weight, quota and memory limit of pods that ask for batch resources.
+
+To kubelet they are BestEffort: two shares, no limit.
+
+Source: koordinator pkg/koordlet/runtimehooks/hooks/batchresource.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from koordebpf.policy.hooks.values import (
+    BATCH_RESOURCE,
+    MIN_QUOTA_US,
+    PERIOD_US,
+    UNLIMITED,
+    Adjustment,
+    HookRules,
+    Setting,
+)
+from koordebpf.slo.pods.extended_resources import BATCH_CPU, BATCH_MEMORY, MAX_BYTES
+from koordebpf.state.hooks.pods import HookContainer, HookPod
+
+MIN_SHARES, MAX_SHARES = 2, 1 << 18  # kernel/sched/sched.h
+
+
+def is_batch(pod: HookPod) -> bool:
+    """Tell whether the hook is for this pod: its label says BE, and a container asks for extended resources."""
+    return pod.koord_qos == "BE" and any(each.batch is not None for each in pod.containers)
+
+
+def batch_pod(pod: HookPod, rules: HookRules) -> Adjustment:
+    """Return what the pod's own level gets: what its containers may have together, at the most at any moment."""
+    requests, limits = _of(pod, _cpu_request), _of(pod, _cpu_limit)
+    memory = _of(pod, _memory_limit)
+    return Adjustment(
+        cpu_shares=_setting(shares_of(requests), f"{BATCH_CPU} requests"),
+        cfs_quota_us=_quota(limits, rules),
+        memory_limit_bytes=_memory(memory),
+    )
+
+
+def batch_container(container: HookContainer, rules: HookRules) -> Adjustment:
+    """Return what a container's level gets; nothing where it asks for no extended resource."""
+    batch = container.batch
+    if batch is None:
+        return Adjustment()
+    path = f"containers[{container.name}]"
+    return Adjustment(
+        cpu_shares=_setting(shares_of(batch.cpu_request_millicpu), f"{path} requests {BATCH_CPU}"),
+        cfs_quota_us=_quota(batch.cpu_limit_millicpu, rules, path),
+        memory_limit_bytes=_memory(batch.memory_limit_bytes, path),
+    )
+
+
+def shares_of(millicpu: int) -> int:
+    """Return the shares for a request.
+
+    >>> shares_of(500), shares_of(0)
+    (512, 2)
+    """
+    return min(max(millicpu * 1024 // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def quota_of(millicpu: int, ratio: float | None = None) -> int:
+    """Return the quota for a limit on CPUs that are `ratio` times as fast as those it is written for.
+
+    >>> quota_of(1500), quota_of(1500, 1.2), quota_of(1), quota_of(0)
+    (150000, 125000, 1000, -1)
+    """
+    if millicpu <= 0:
+        return UNLIMITED
+    quota_us = max(millicpu * PERIOD_US // 1000, MIN_QUOTA_US)
+    return quota_us if ratio is None else max(math.ceil(quota_us / ratio), MIN_QUOTA_US)
+
+
+def _setting(value: int, source: str) -> Setting[int]:
+    return Setting(value, BATCH_RESOURCE, source)
+
+
+def _quota(millicpu: int, rules: HookRules, path: str = "") -> Setting[int]:
+    source = f"{path} limits {BATCH_CPU}".strip()
+    if rules.is_quota_off:
+        return _setting(UNLIMITED, "NodeSLO cpuSuppressPolicy cfsQuota")
+    if millicpu <= 0:
+        return _setting(UNLIMITED, f"{source}: none")
+    ratio = rules.normalization_ratio
+    return _setting(quota_of(millicpu, ratio), source if ratio is None else f"{source} / cpu-normalization-ratio")
+
+
+def _memory(limit_bytes: int, path: str = "") -> Setting[int]:
+    source = f"{path} limits {BATCH_MEMORY}".strip()
+    return _setting(limit_bytes, source) if limit_bytes > 0 else _setting(UNLIMITED, f"{source}: none")
+
+
+# What the containers may have at any moment: main containers and sidecars together, or an init container beside the
+# sidecars if that is more. 0: one of them has no limit, so that the pod has none.
+def _of(pod: HookPod, amount: Callable[[HookContainer], int]) -> int:
+    is_limit = amount is not _cpu_request
+    steady = [amount(each) for each in pod.containers if each.kind != "init"]
+    beside = sum(amount(each) for each in pod.containers if each.kind == "sidecar")
+    init = [amount(each) for each in pod.containers if each.kind == "init"]
+    if is_limit and not _are_limited(steady, init):
+        return 0
+    return min(max(sum(steady), *(beside + each for each in init), 0), MAX_BYTES)
+
+
+def _are_limited(steady: Sequence[int], init: Sequence[int]) -> bool:
+    return all(each > 0 for each in (*steady, *init))
+
+
+# A container that asks for no extended resource counts by its native ones: a side container that was injected.
+def _cpu_request(container: HookContainer) -> int:
+    return container.batch.cpu_request_millicpu if container.batch else container.cpu_request_millicpu
+
+
+def _cpu_limit(container: HookContainer) -> int:
+    return container.batch.cpu_limit_millicpu if container.batch else container.cpu_limit_millicpu
+
+
+def _memory_limit(container: HookContainer) -> int:
+    return container.batch.memory_limit_bytes if container.batch else container.memory_limit_bytes

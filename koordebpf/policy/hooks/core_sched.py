@@ -1,0 +1,54 @@
+"""CoreSched: which containers may run beside each other on the two threads of a core.
+
+Source: koordinator pkg/koordlet/runtimehooks/hooks/coresched; apis/slo/v1alpha1/pod.go.
+"""
+
+from __future__ import annotations
+
+from koordebpf.policy.hooks.values import CORE_SCHED, HookRules, Setting
+from koordebpf.slo.strategies.resource_qos import CPUQOS, ResourceQOSStrategy
+from koordebpf.state.hooks.pods import HookPod
+
+GROUP_LABEL = "koordinator.sh/core-sched-group-id"
+POLICY_LABEL = "koordinator.sh/core-sched-policy"
+_EXPELLER = "-expeller"  # what koordlet appends where a class expels others from its cores
+_CLASSES = {"LSE": "lsrClass", "LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
+_KUBE_CLASSES = {"Burstable": "lsClass", "BestEffort": "beClass"}
+
+
+def core_sched_group(pod: HookPod, rules: HookRules) -> Setting[str] | None:
+    """Return the group that a pod's containers share a cookie with; "" is no cookie. None: it is left alone.
+
+    The label core-sched-group-id, or with policy exclusive the pod's UID; with none no cookie. Pods that name no group
+    share one.
+    """
+    qos = rules.qos
+    if qos is None or qos.policies is None or qos.policies.cpuPolicy != "coreSched" or pod.koord_qos == "SYSTEM":
+        return None
+    name = _CLASSES.get(pod.koord_qos) or _of_kube_qos(pod.kube_qos, qos)
+    cpu = _cpu_qos(qos, name)
+    if cpu is None or not cpu.enable:
+        return None
+    policy = pod.labels.get(POLICY_LABEL, "")
+    if policy == "none":
+        return Setting("", CORE_SCHED, f"label {POLICY_LABEL} none")
+    group, source = (
+        (pod.uid, f"label {POLICY_LABEL} exclusive")
+        if policy == "exclusive"
+        else (pod.labels.get(GROUP_LABEL, ""), f"label {GROUP_LABEL}")
+    )
+    # Groups are a namespace's own: a tenant must not run beside another one's tasks by naming its group.
+    group = group if policy == "exclusive" or not group else f"{pod.namespace}/{group}"
+    return Setting(f"{group}{_EXPELLER if cpu.coreExpeller else ''}" or "-", CORE_SCHED, source)
+
+
+def _of_kube_qos(kube_qos: str, qos: ResourceQOSStrategy) -> str:
+    if kube_qos == "Guaranteed":
+        lsr = _cpu_qos(qos, "lsrClass")
+        return "lsrClass" if lsr is not None and lsr.enable else "lsClass"
+    return _KUBE_CLASSES.get(kube_qos, "lsClass")
+
+
+def _cpu_qos(qos: ResourceQOSStrategy, name: str) -> CPUQOS | None:
+    of_class = getattr(qos, name)
+    return of_class.cpuQOS if of_class is not None else None

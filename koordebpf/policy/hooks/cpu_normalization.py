@@ -1,0 +1,61 @@
+"""CPUNormalization: smaller quotas on CPUs that are faster than those that limits are written for.
+
+Source: koordinator pkg/koordlet/runtimehooks/hooks/cpunormalization; apis/extension/cpu_normalization.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koordebpf.policy.hooks.batch_resource import quota_of
+from koordebpf.policy.hooks.values import CPU_NORMALIZATION, HookRules, Setting
+from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION
+from koordebpf.slo.pods.resource_status import ResourceStatus
+from koordebpf.state.hooks.pods import HookContainer, HookPod
+
+RATIO_ANNOTATION = "node.koordinator.sh/cpu-normalization-ratio"  # of the Node
+_MAX_RATIO = 100.0  # Why: koord-manager writes 1 to 5; what is absurd would stop every pod
+_SOURCE = f"limits cpu / {RATIO_ANNOTATION}"
+
+
+def normalization_ratio(annotations: Mapping[str, str] | None, problems: list[str]) -> float | None:
+    """Return the node's ratio; None: there is none, it is at most 1, or it cannot be read."""
+    text = (annotations or {}).get(RATIO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = float("nan")
+    if ratio == -1 or 0 < ratio <= 1:
+        return None
+    if not 1 < ratio <= _MAX_RATIO:
+        problems.append(f"annotation {RATIO_ANNOTATION}: {text[:40]!r}: must be -1, or a number up to {_MAX_RATIO:g}")
+        return None
+    return ratio
+
+
+def is_normalized(pod: HookPod, status: ResourceStatus | None) -> bool:
+    """Tell whether the hook is for this pod: LS or no label, and no CPUs of its own."""
+    if RESOURCE_STATUS_ANNOTATION in pod.annotations and (status is None or status.cpus):
+        return False
+    return pod.koord_qos in ("LS", "")
+
+
+def normalized_pod(pod: HookPod, rules: HookRules) -> Setting[int] | None:
+    """Return the quota of the pod's own level; None: one of its containers has no limit, or there is no ratio."""
+    main = [each.cpu_limit_millicpu for each in pod.containers if each.kind != "init"]
+    beside = sum(each.cpu_limit_millicpu for each in pod.containers if each.kind == "sidecar")
+    init = [each.cpu_limit_millicpu for each in pod.containers if each.kind == "init"]
+    if rules.normalization_ratio is None or not all(each > 0 for each in (*main, *init)) or not main:
+        return None
+    most = max(sum(main), *(beside + each for each in init), 0)
+    return Setting(quota_of(most, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)
+
+
+def normalized_container(container: HookContainer, rules: HookRules) -> Setting[int] | None:
+    """Return the quota of a container; None: it has no limit, or there is no ratio."""
+    if rules.normalization_ratio is None or container.cpu_limit_millicpu <= 0:
+        return None
+    quota_us = quota_of(container.cpu_limit_millicpu, rules.normalization_ratio)
+    return Setting(quota_us, CPU_NORMALIZATION, f"containers[{container.name}] {_SOURCE}")

@@ -1,0 +1,44 @@
+"""OOMScoreAdj: in which order the kernel kills the processes of containers.
+
+Source: koordinator pkg/koordlet/runtimehooks/hooks/oomscoreadj; apis/extension/oom_score_adj.go.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from koordebpf.policy.hooks.values import OOM_SCORE_ADJ, Setting
+from koordebpf.state.hooks.pods import HookPod
+
+OOM_SCORE_ADJ_ANNOTATION = "koordinator.sh/oom-score-adj"
+OOM_SCORE_ADJ_SPEC_ANNOTATION = "koordinator.sh/oom-score-adj-spec"
+_MIN, _MAX = -1000, 1000  # include/uapi/linux/oom.h
+_NUMBER = re.compile(r"[+-]?[0-9]{1,6}")
+
+
+def container_score(pod: HookPod, container: str, problems: list[str]) -> Setting[int] | None:
+    """Return oom_score_adj of a container's processes; None: the annotations do not name it, or cannot be read."""
+    if spec := pod.annotations.get(OOM_SCORE_ADJ_SPEC_ANNOTATION):
+        try:
+            by_name = msgspec.json.decode(spec, type=dict[str, int])
+        except (msgspec.DecodeError, RecursionError) as error:
+            problems.append(f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}: {spec[:80]!r}: {error}")
+            return None
+        if container in by_name:
+            return _checked(by_name[container], f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}[{container}]", problems)
+    written = pod.annotations.get(OOM_SCORE_ADJ_ANNOTATION)
+    if not written:
+        return None
+    if not _NUMBER.fullmatch(written):
+        problems.append(f"annotation {OOM_SCORE_ADJ_ANNOTATION}: {written[:40]!r}: must be {_MIN} to {_MAX}")
+        return None
+    return _checked(int(written), f"annotation {OOM_SCORE_ADJ_ANNOTATION}", problems)
+
+
+def _checked(value: int, source: str, problems: list[str]) -> Setting[int] | None:
+    if not _MIN <= value <= _MAX:
+        problems.append(f"{source}: {value}: must be {_MIN} to {_MAX}")
+        return None
+    return Setting(value, OOM_SCORE_ADJ, source)

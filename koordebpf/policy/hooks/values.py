@@ -1,0 +1,86 @@
+"""What hooks set: values with the field each one comes from, and what they are decided by."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from koordebpf.slo.pods.resource_status import SharePool
+from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
+
+BATCH_RESOURCE, CPUSET_ALLOCATOR, GROUP_IDENTITY = "BatchResource", "CPUSetAllocator", "GroupIdentity"
+CPU_NORMALIZATION, CORE_SCHED, OOM_SCORE_ADJ = "CPUNormalization", "CoreSched", "OOMScoreAdj"
+HOOKS = (BATCH_RESOURCE, CPUSET_ALLOCATOR, GROUP_IDENTITY, CPU_NORMALIZATION, CORE_SCHED, OOM_SCORE_ADJ)
+
+UNLIMITED: Final = -1  # no limit, as v1 files and container runtimes write it
+PERIOD_US: Final = 100_000  # kubelet's --cpu-cfs-quota-period, and koordlet's base period
+MIN_QUOTA_US: Final = 1000  # kernel/sched/core.c, min_cfs_quota_period
+
+V = TypeVar("V")
+
+
+class Setting(msgspec.Struct, Generic[V], frozen=True, gc=False):
+    """One value, the hook that sets it, and in words the field that it comes from."""
+
+    value: V
+    hook: str
+    source: str
+
+
+class Adjustment(msgspec.Struct, frozen=True, gc=False):
+    """What a pod's or a container's cgroup is to have. None: the hooks leave it alone.
+
+    Units:   shares as on v1; microseconds a period of 100 ms; bytes. `UNLIMITED`: no limit. `cpuset_cpus` empty: no
+             CPUs of its own, all that the directory above has; it is for a runtime, a file is left alone.
+             `core_sched_group`: containers with the same name share a cookie, "" has none.
+    `problems`: sentences on what cannot be read or is not there; it changes nothing.
+    """
+
+    cpu_shares: Setting[int] | None = None
+    cfs_quota_us: Setting[int] | None = None
+    memory_limit_bytes: Setting[int] | None = None
+    cpuset_cpus: Setting[frozenset[int]] | None = None
+    bvt_warp_ns: Setting[int] | None = None
+    cpu_idle: Setting[int] | None = None
+    oom_score_adj: Setting[int] | None = None
+    core_sched_group: Setting[str] | None = None
+    problems: tuple[str, ...] = ()
+
+
+NOTHING = Adjustment()
+
+
+class HookRules(msgspec.Struct, frozen=True):
+    """What is decided by, beside the pod.
+
+    `hooks`               those whose feature gate is on.
+    `is_quota_off`        NodeSLO suppresses best-effort pods by cfsQuota: their own quotas are lifted.
+    `normalization_ratio` by how much faster the node's CPUs are than those that requests are written for; None: not
+                          known, or not more than 1.
+    `shared_pools`        CPUs that pods share, by NUMA node; None: nothing is known of them.
+    `be_pools`            the same of best-effort pods.
+    `system_cpus`         of the system QoS class.
+    `kubelet_policy`      of its CPU manager: none, static, "" where it is not known.
+    `online`              CPUs that are online; None: not known, all count as online.
+    `qos`                 resourceQOSStrategy of the NodeSLO in force; None: there is no NodeSLO.
+    `places_best_effort`  gate BECPUManager: best-effort pods are placed on share pools.
+    `unsets_quota`        pods with CPUs of their own have no quota.
+    `idles_best_effort`   best-effort pods run when no other pod wants to (cpu.idle).
+    `has_bvt`, `has_idle` this kernel has cpu.bvt_warp_ns, and cpu.idle.
+    """
+
+    hooks: frozenset[str] = frozenset()
+    is_quota_off: bool = False
+    normalization_ratio: float | None = None
+    shared_pools: tuple[SharePool, ...] | None = None
+    be_pools: tuple[SharePool, ...] | None = None
+    system_cpus: frozenset[int] = frozenset()
+    kubelet_policy: str = ""
+    online: frozenset[int] | None = None
+    qos: ResourceQOSStrategy | None = None
+    places_best_effort: bool = False
+    unsets_quota: bool = True
+    idles_best_effort: bool = False
+    has_bvt: bool = True
+    has_idle: bool = True

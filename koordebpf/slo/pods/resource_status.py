@@ -1,0 +1,144 @@
+"""Annotation resource-status of a pod and the share pools of its node: which CPUs the scheduler means.
+
+Source: koordinator apis/extension/numa_aware.go, ResourceStatus, CPUSharedPool; resource.go, SystemQOSResource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordebpf.errors import ConfigError, KernelFileError
+from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.slo.pods.cpu_placement import (
+    MANAGER_POLICY_ANNOTATION,
+    RESOURCE_STATUS_ANNOTATION,
+    SYSTEM_QOS_ANNOTATION,
+)
+from koordebpf.slo.pods.extended_resources import BATCH_CPU
+
+SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"  # of NodeResourceTopology
+BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
+_CPU = frozenset({"cpu", BATCH_CPU})
+
+Annotations = Mapping[str, str] | None
+
+
+class ResourceStatus(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+    """What the scheduler bound a pod to: CPUs, or the share pools of NUMA nodes on which it has CPU."""
+
+    cpus: tuple[int, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
+
+
+class SharePool(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """CPUs of one NUMA node that pods share."""
+
+    numa_node: int
+    cpus: tuple[int, ...]
+
+
+class NodePools(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What NodeResourceTopology says of the node's CPUs.
+
+    `shared` and `best_effort` None: it says nothing of pools, as on a node without the report. `system`: CPUs of the
+    system QoS class, whether it has them for itself or not.
+    """
+
+    shared: tuple[SharePool, ...] | None = None
+    best_effort: tuple[SharePool, ...] | None = None
+    system: tuple[int, ...] = ()
+    kubelet_policy: str = ""
+    problems: tuple[str, ...] = ()
+
+
+class _NumaResources(msgspec.Struct):
+    node: int = 0
+    resources: dict[str, Any] | None = None
+
+
+class _Status(msgspec.Struct):
+    cpuset: str = ""
+    numaNodeResources: list[_NumaResources] | None = None
+
+
+class _Pool(msgspec.Struct):
+    node: int = 0
+    cpuset: str = ""
+
+
+class _System(msgspec.Struct):
+    cpuset: str = ""
+
+
+class _Policy(msgspec.Struct):
+    policy: str = ""
+
+
+def resource_status(annotations: Annotations) -> ResourceStatus | None:
+    """Return what the scheduler bound a pod to; None: to nothing.
+
+    Raises:  ConfigError: the annotation is not of its form.
+    """
+    written = _read(annotations, RESOURCE_STATUS_ANNOTATION, _Status)
+    if written is None:
+        return None
+    cpus = _cpus(written.cpuset, RESOURCE_STATUS_ANNOTATION)
+    # A NUMA node with memory alone places no CPU.
+    nodes = (each.node for each in written.numaNodeResources or () if _CPU & (each.resources or {}).keys())
+    return ResourceStatus(cpus, tuple(dict.fromkeys(nodes)))
+
+
+def node_pools(annotations: Annotations) -> NodePools:
+    """Return what the annotations of NodeResourceTopology say; one that cannot be read says nothing."""
+    problems: list[str] = []
+
+    def read(name: str, kind: Any) -> Any:
+        try:
+            return _read(annotations, name, kind)
+        except ConfigError as error:
+            problems.append(str(error))
+            return None
+
+    def pools(name: str) -> tuple[SharePool, ...] | None:
+        written = read(name, list[_Pool])
+        if written is None:
+            return None
+        try:
+            return tuple(SharePool(each.node, _cpus(each.cpuset, name)) for each in written)
+        except ConfigError as error:
+            problems.append(str(error))
+            return None
+
+    system, policy = read(SYSTEM_QOS_ANNOTATION, _System), read(MANAGER_POLICY_ANNOTATION, _Policy)
+    try:
+        system_cpus = _cpus(system.cpuset, SYSTEM_QOS_ANNOTATION) if system else ()
+    except ConfigError as error:
+        problems.append(str(error))
+        system_cpus = ()
+    return NodePools(
+        pools(SHARED_POOLS_ANNOTATION),
+        pools(BE_SHARED_POOLS_ANNOTATION),
+        system_cpus,
+        policy.policy if policy else "",
+        tuple(problems),
+    )
+
+
+def _read(annotations: Annotations, name: str, kind: Any) -> Any:
+    text = (annotations or {}).get(name)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"annotation {name}", text[:80], str(error)) from None
+
+
+def _cpus(text: str, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted(parse_cpu_list(text, name)))
+    except KernelFileError:
+        raise ConfigError(f"annotation {name} cpuset", text[:80], "must be a list of CPUs such as 0-3,8") from None

@@ -1,0 +1,161 @@
+"""A pod as runtime hooks see it: who it is, what its annotations ask for, and what its containers ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.objects import Container, Pod
+from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.slo.pods.extended_resources import (
+    EXTENDED_RESOURCE_ANNOTATION,
+    MAX_BYTES,
+    MAX_MILLICPU,
+    BatchAmounts,
+    annotated_amounts,
+    batch_amounts,
+)
+from koordebpf.slo.pods.qos import koord_qos
+
+ContainerKind = Literal["main", "sidecar", "init"]
+
+
+class HookContainer(msgspec.Struct, frozen=True, gc=False):
+    """One container of a pod. `id` None: the runtime has not made it yet. Amounts of native resources: 0 is no limit.
+
+    `batch` None: it asks for no extended resource.
+    """
+
+    name: str
+    id: str | None = None
+    kind: ContainerKind = "main"
+    batch: BatchAmounts | None = None
+    cpu_request_millicpu: int = 0
+    cpu_limit_millicpu: int = 0
+    memory_limit_bytes: int = 0
+
+
+class HookPod(msgspec.Struct, frozen=True, gc=False):
+    """One pod. `cgroup_parent` is the directory of its own level below the mount, the same in every hierarchy.
+
+    `problems`: sentences on what it asks for and cannot be read; it gets nothing of that.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    kube_qos: str = ""
+    cgroup_parent: str = ""
+    containers: tuple[HookContainer, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def koord_qos(self) -> str:
+        """The class that its label names, "" for none."""
+        return koord_qos(self.labels)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
+    """Return a Pod object as hooks see it.
+
+    Extended resources come from the spec, and where no container of it names any from the annotation.
+
+    Cost:    20 µs with three containers.
+    """
+    annotations, problems = pod.metadata.annotations or {}, list[str]()
+    spec: list[tuple[Container, ContainerKind]] = [
+        *((each, "main") for each in pod.spec.containers),
+        *((each, "sidecar" if each.restartPolicy == "Always" else "init") for each in pod.spec.initContainers or ()),
+    ]
+    ids = _container_ids(pod)
+    try:
+        batch = _spec_amounts(each for each, _ in spec) or _known_names(
+            annotated_amounts(annotations), {each.name for each, _ in spec}, problems
+        )
+    except ConfigError as error:
+        problems.append(f"{error}; extended resources of the pod are left alone")
+        batch = {}
+    containers: list[HookContainer] = []
+    for each, kind in spec:
+        try:
+            native = _native(each)
+        except ConfigError as error:
+            problems.append(f"{error}; it counts as no limit")
+            native = (0, 0, 0)
+        containers.append(HookContainer(each.name, ids.get(each.name), kind, batch.get(each.name), *native))
+    return HookPod(
+        uid=pod.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        labels=pod.metadata.labels or {},
+        annotations=annotations,
+        kube_qos=kube_qos,
+        cgroup_parent=cgroup_parent,
+        containers=tuple(containers),
+        problems=tuple(problems),
+    )
+
+
+def annotated_pod(pod: HookPod) -> HookPod:
+    """Return a pod as a container runtime knows it with the extended resources of its annotation.
+
+    Containers that the annotation names and the pod has not are added: a runtime learns of them one by one.
+    """
+    try:
+        amounts = annotated_amounts(pod.annotations)
+    except ConfigError as error:
+        sentence = f"{error}; extended resources of the pod are left alone"
+        return msgspec.structs.replace(pod, problems=(*pod.problems, sentence))
+    named = tuple(msgspec.structs.replace(each, batch=amounts.pop(each.name, None)) for each in pod.containers)
+    added = tuple(HookContainer(name, batch=batch) for name, batch in amounts.items())
+    return msgspec.structs.replace(pod, containers=named + added)
+
+
+def _spec_amounts(containers: Iterable[Container]) -> dict[str, BatchAmounts]:
+    found: dict[str, BatchAmounts] = {}
+    for each in containers:
+        if (resources := each.resources) is None:
+            continue
+        amounts = batch_amounts(resources.requests, resources.limits, f"containers[{each.name}].resources")
+        if amounts is not None:
+            found[each.name] = amounts
+    return found
+
+
+def _known_names(
+    amounts: Mapping[str, BatchAmounts], names: frozenset[str] | set[str], problems: list[str]
+) -> dict[str, BatchAmounts]:
+    if unknown := sorted(amounts.keys() - names):
+        shown = ", ".join(name[:63] for name in unknown[:3])
+        problems.append(f"annotation {EXTENDED_RESOURCE_ANNOTATION} names containers that the pod has not: {shown}")
+    return {name: each for name, each in amounts.items() if name in names}
+
+
+def _native(container: Container) -> tuple[int, int, int]:
+    requests = (container.resources.requests if container.resources else None) or {}
+    limits = (container.resources.limits if container.resources else None) or {}
+    path = f"containers[{container.name}].resources"
+    return (
+        min(quantity_millicpu(requests.get("cpu", limits.get("cpu", 0)), f"{path}.requests.cpu"), MAX_MILLICPU),
+        min(quantity_millicpu(limits.get("cpu", 0), f"{path}.limits.cpu"), MAX_MILLICPU),
+        min(quantity_bytes(limits.get("memory", 0), f"{path}.limits.memory"), MAX_BYTES),
+    )
+
+
+def _container_ids(pod: Pod) -> dict[str, str]:
+    status = pod.status
+    return {
+        each.name: each.containerID.rpartition("//")[2]
+        for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))
+        if each.containerID
+    }
