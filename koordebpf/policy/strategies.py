@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.hooks.settings import HookSettings
+from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
@@ -22,6 +25,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     *FEATURES,
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
+    *RUNTIME_HOOKS,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then
@@ -36,19 +40,33 @@ JOB_GATES: Mapping[str, bool] = dict.fromkeys(
     False,
 )
 
+# Of koordlet's flag --runtime-hooks. Off, as those of jobs.
+HOOK_GATES = frozenset(each.gate for each in RUNTIME_HOOKS)
+
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}
 
 # Sections of the configuration file that several strategies share.
-_SHARED: Mapping[type[msgspec.Struct], str] = {EvictSettings: "eviction", SuppressSettings: "suppress"}
-OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in _SHARED)
+_SHARED: Mapping[type[msgspec.Struct], str] = {
+    EvictSettings: "eviction",
+    SuppressSettings: "suppress",
+    HookSettings: "strategies.hooks",
+}
+OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in (EvictSettings, SuppressSettings))
 
 if TYPE_CHECKING:
     StrategySettings = msgspec.Struct
 else:
     StrategySettings = msgspec.defstruct(
         "StrategySettings",
-        [(each.name, each.settings, each.settings()) for each in OWN_STRATEGIES if each.settings is not Empty],
+        [
+            *(
+                (each.name, each.settings, each.settings())
+                for each in OWN_STRATEGIES
+                if each.settings not in (Empty, HookSettings)
+            ),
+            ("hooks", HookSettings, HookSettings()),
+        ],
         frozen=True,
         forbid_unknown_fields=True,
         namespace={"__doc__": "A section for each strategy that has settings of its own."},
@@ -67,7 +85,7 @@ def settings_of(strategy: Strategy[Any, Any], sections: Any) -> Any:
     if strategy.settings is Empty:
         return Empty()
     section = _SHARED.get(strategy.settings)
-    return getattr(sections, section) if section else getattr(sections.strategies, strategy.name)
+    return attrgetter(section or f"strategies.{strategy.name}")(sections)
 
 
 def decide_strategies(

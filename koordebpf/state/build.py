@@ -12,6 +12,7 @@ from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.decision_memory import DecisionMemory
+from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -91,6 +92,7 @@ def build_view(
         namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
+        hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
     )
 
 

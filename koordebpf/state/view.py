@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuMeasured, CpuView
+from koordebpf.state.hooks.measured import HooksMeasured, HookView
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.stalls.sample import StallSample
@@ -239,6 +240,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: CpuMeasured | None = None  # None: not needed
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
+    hooks: HooksMeasured | None = None  # None: no runtime hook is due
 
 
 Problem = Literal["failed", "gone", "no_process", "memory_stays"]
@@ -381,6 +383,7 @@ class NodeView(msgspec.Struct, frozen=True):
     woken_by: str | None = None  # in words, where a burst has started this round before its time
     killed: frozenset[str] = frozenset()  # as Frame has it
     katalyst: KatalystMeasured | None = None  # as Measured has it
+    hooks: HookView | None = None  # None: no runtime hook is due
 
     @property
     def known_used_bytes(self) -> int:

@@ -19,7 +19,7 @@ from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, StrategySettings
+from koordebpf.policy.strategies import FEATURE_GATES, HOOK_GATES, JOB_GATES, OWN_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
@@ -202,7 +202,8 @@ def _check(config: AgentConfig) -> None:
     ):
         if is_on and eviction.strict_compat:
             raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
-    on = [name for name in OWN_GATES if name not in JOB_GATES and config.feature_gates.get(name)]
+    of_koordlet = {*JOB_GATES, *HOOK_GATES}
+    on = [name for name in OWN_GATES if name not in of_koordlet and config.feature_gates.get(name)]
     if eviction.strict_compat and on:
         rule = "must be false with compat: strict: Koordinator has no such feature"
         raise ConfigError(f"featureGates.{on[0]}", True, rule)

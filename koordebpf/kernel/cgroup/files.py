@@ -41,6 +41,7 @@ class CgroupFile(enum.StrEnum):
     CPU_BURST = "cpu.cfs_burst_us"
     CPU_SHARES = "cpu.shares"
     CPU_IDLE = "cpu.idle"
+    CPU_BVT = "cpu.bvt_warp_ns"  # of Anolis and Alibaba kernels: lower runs first
     MEMORY_LIMIT = "memory.limit_in_bytes"
     MEMORY_MIN = "memory.min"
     MEMORY_LOW = "memory.low"
@@ -96,6 +97,7 @@ _FORMS = {
     CgroupFile.CPU_BURST: _Form("cpu.cfs_burst_us", "cpu.max.burst", 0, _MAX_QUOTA_US),
     CgroupFile.CPU_SHARES: _Form("cpu.shares", "cpu.weight", 2, 1 << 18),
     CgroupFile.CPU_IDLE: _Form("cpu.idle", "cpu.idle", 0, 1),
+    CgroupFile.CPU_BVT: _Form("cpu.bvt_warp_ns", "cpu.bvt_warp_ns", -1, 2),
     CgroupFile.MEMORY_LIMIT: _Form("memory.limit_in_bytes", "memory.max", 0, _MAX_BYTES, Merge.LARGER, True, True),
     CgroupFile.MEMORY_MIN: _Form(None, "memory.min", 0, _MAX_BYTES, Merge.LARGER, True, True),
     CgroupFile.MEMORY_LOW: _Form(None, "memory.low", 0, _MAX_BYTES, Merge.LARGER, True, True),

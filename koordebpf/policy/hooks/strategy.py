@@ -1,0 +1,65 @@
+"""The hooks as strategies, one for each of koordlet's gates."""
+
+from __future__ import annotations
+
+from koordebpf.policy.hooks.settings import HookSettings
+from koordebpf.policy.hooks.values import (
+    BATCH_RESOURCE,
+    CORE_SCHED,
+    CPU_NORMALIZATION,
+    CPUSET_ALLOCATOR,
+    GROUP_IDENTITY,
+    OOM_SCORE_ADJ,
+)
+from koordebpf.policy.hooks.writes import TaskSetting, WantedOfNode, paths_of
+from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.state.view import NodeView
+
+_WANTED = WantedOfNode()  # all of them decide from one answer
+
+
+class HookDecision(Decision[Empty], frozen=True, kw_only=True):
+    """The decision with what processes are to have, and what could not be read of all hooks' input."""
+
+    tasks: tuple[TaskSetting, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class RuntimeHook(Strategy[Empty, HookSettings]):
+    """One of koordlet's runtime hooks: asked each 10 s, and at once when a pod, the NodeSLO or a cgroup changes."""
+
+    settings = HookSettings
+    state = Empty
+
+    def __init__(self, name: str, gate: str, summary: str) -> None:
+        self.name = name
+        self.gate = gate
+        self.summary = summary
+
+    def decide(self, view: NodeView, state: Empty, settings: HookSettings) -> HookDecision:
+        """Return what this hook wants of pods, containers and directories.
+
+        Skips:   not_due: what was written before stays.
+        """
+        if view.hooks is None:
+            return HookDecision(state=state, reason="the hooks are not due", skipped="not_due")
+        wanted = _WANTED.of(view, settings)
+        writes, tasks = wanted.writes.get(self.gate, ()), wanted.tasks.get(self.gate, ())
+        cgroups = paths_of(writes) if writes else len(tasks)
+        return HookDecision(
+            state=state,
+            reason=f"runtime hook {self.gate}: {cgroups} cgroups of pods",
+            writes=writes,
+            tasks=tasks,
+            problems=wanted.problems,
+        )
+
+
+RUNTIME_HOOKS = (
+    RuntimeHook("batchResource", BATCH_RESOURCE, "limit pods with batch resources to these"),
+    RuntimeHook("cpuSetAllocator", CPUSET_ALLOCATOR, "bind containers to the CPUs that the scheduler chose"),
+    RuntimeHook("groupIdentity", GROUP_IDENTITY, "let latency-sensitive pods run before best-effort ones"),
+    RuntimeHook("cpuNormalization", CPU_NORMALIZATION, "smaller CPU quotas on faster CPUs"),
+    RuntimeHook("coreSched", CORE_SCHED, "keep pods that distrust each other off one core"),
+    RuntimeHook("oomScoreAdj", OOM_SCORE_ADJ, "set oom_score_adj as a pod's annotation says"),
+)
