@@ -10,6 +10,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.measuring import Measuring
+from koordebpf.agent.strategies.hooks import RuntimeHooks
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
 from koordebpf.agent.strategies.suppression import Suppression
@@ -39,6 +40,7 @@ class AgentParts:
         wake: wakes it before its time.
         ladder: milder rungs before an eviction.
         own: strategies beside those.
+        hooks: measures for runtime hooks, whose files `own` writes.
         marking: taints the node.
         katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
@@ -58,6 +60,7 @@ class AgentParts:
     wake: SuppressionWake | None = None
     ladder: Ladder | None = None
     own: OwnStrategies | None = None
+    hooks: RuntimeHooks | None = None
     marking: NodeMarking | None = None
     katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None

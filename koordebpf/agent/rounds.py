@@ -94,6 +94,8 @@ class Rounds:
             parts.suppression.carry_out(suppress, view)
             publish(SuppressionHeld(suppress, parts.suppression.counts, parts.clock.now_ns()))
             self.suppressed_view = view
+        if parts.hooks:
+            parts.hooks.carry_out(decision.strategies, view.now_ns)
         if parts.own:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))

@@ -30,6 +30,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
@@ -194,6 +195,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, stack),
+        hooks=open_runtime_hooks(config, measuring, stack),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

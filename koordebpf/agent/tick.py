@@ -142,6 +142,8 @@ class Agent:
             measured = replace(measured, cpu=cpu)
         if self._parts.katalyst:
             measured = replace(measured, katalyst=self._parts.katalyst.measure(measured))
+        if self._parts.hooks and sampled is None:
+            measured = replace(measured, hooks=self._parts.hooks.measure(measured.now_ns))
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
         self._parts.sinks.publish(StallsCharged(self._parts.measuring.history.news, self._known.facts))
         if self._known.look_at_capacity(measured.node):

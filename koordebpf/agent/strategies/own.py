@@ -22,6 +22,8 @@ class OwnStrategies:
         self.states: dict[str, Any] = {}  # by name
         self._wakes: dict[str, int] = {}  # by name: when the next round is due
         self._writer = writer
+        self._wanted: dict[str, Any] = {}  # by name: what was written last
+        self._idle: set[str] = set()  # those whose gate is off and of which nothing is written
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -64,9 +66,15 @@ class OwnStrategies:
             self._wakes.pop(each.name, None)
             if made.wake_at_ns is not None:
                 self._wakes[each.name] = made.wake_at_ns
+            if made.skipped == GATE_OFF and each.name in self._idle:
+                continue
             if made.skipped in (None, GATE_OFF):
-                self._writer.apply(DesiredState(made.reason, made.writes, made.sysctls), now_ns, each.name)
-                self._writer.restore(now_ns, owner=each.name, unwanted=True)
+                wanted = made.writes, made.sysctls
+                self._writer.apply(DesiredState(made.reason, *wanted), now_ns, each.name)
+                if self._wanted.get(each.name) != wanted or made.skipped == GATE_OFF:
+                    self._writer.restore(now_ns, owner=each.name, unwanted=True)
+                    self._wanted[each.name] = wanted
+                (self._idle.add if made.skipped else self._idle.discard)(each.name)
 
     def close(self) -> None:
         """Restore everything."""
