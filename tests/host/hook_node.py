@@ -1,0 +1,70 @@
+"""A node whose pods runtime hooks are for, with the CPU files of every level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from koordebpf.act.writer.places import Places
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.units import MIB
+from tests.host.held_node import CpuFiles
+from tests.support.nodes import NodeCgroup
+
+BATCH = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 64 * MIB}
+SHARES, QUOTA, LIMIT = CgroupFile.CPU_SHARES, CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT
+CPUS = CgroupFile.CPUSET_CPUS
+
+
+class HookNode:
+    """A best-effort pod `be` of two containers that ask for batch resources, and a pod `lsr` bound to CPU 0."""
+
+    def __init__(self, node: NodeCgroup) -> None:
+        self.node = node
+        self.places = Places(find_controllers())
+        self.be = node.add_pod("be", containers=2)
+        for each in node.pods[0]["spec"]["containers"]:
+            each["resources"] = {"requests": BATCH, "limits": BATCH}
+        status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "0"})}
+        self.lsr = node.add_pod("lsr", be=False, annotations=status)
+        node.pods[1]["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
+        self.files = CpuFiles(node)
+        if self.places.versions["cpu"] == 2:
+            for directory in (*(node.path / "kubepods").glob("*"), *node.pod_paths.values()):
+                if directory.is_dir():
+                    (directory / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
+
+    def file(self, directory: Path, file: CgroupFile) -> Path:
+        found = self.places.locate((str(self.files.relative(directory)), file))
+        assert found is not None
+        return found
+
+    def value(self, directory: Path, file: CgroupFile) -> Value:
+        return self.places.parse((str(self.files.relative(directory)), file), self.file(directory, file).read_text())
+
+    def texts(self, files: Iterable[tuple[Path, CgroupFile]]) -> list[str]:
+        return [self.file(directory, file).read_text() for directory, file in files]
+
+    def pod(self, name: str) -> Path:
+        return self.node.pod_paths[name]
+
+    def arguments(self, folder: Path, gates: str, **fields: Any) -> tuple[object, ...]:
+        manifest = self.write(folder, **fields)
+        return "--pods", manifest, "--node-cgroup", self.node.path, "--feature-gates", gates
+
+    def write(self, folder: Path, **fields: Any) -> Path:
+        """Write the pods as they are now, and a NodeSLO with these fields of resourceUsedThresholdWithBE."""
+        manifest = folder / "pods.json"
+        part = folder / "more.json"
+        self.node.write_manifest(part)
+        written = json.loads(part.read_text())
+        written["items"][-1]["spec"]["resourceUsedThresholdWithBE"] |= fields
+        part.write_text(json.dumps(written))
+        part.rename(manifest)
+        return manifest
+
+    def close(self) -> None:
+        self.files.close()

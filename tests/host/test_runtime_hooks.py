@@ -1,0 +1,150 @@
+"""Runtime hooks in a running agent: what pods get in their cgroups, and that all of it is restored."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.cgroup.files import settled
+from koordebpf.units import MIB
+from tests.contract.apiserver import until
+from tests.host.held_node import or_skipped
+from tests.host.hook_node import CPUS, LIMIT, QUOTA, SHARES, HookNode
+from tests.host.live_agent import LiveAgent
+from tests.support.nodes import NodeCgroup
+
+pytestmark = pytest.mark.slow
+BATCH = "BECPUSuppress=false,BatchResource=true"
+
+
+@pytest.fixture
+def hooks(node: NodeCgroup) -> Iterator[HookNode]:
+    made = or_skipped(lambda: HookNode(node))
+    yield made
+    made.close()
+
+
+def is_limited(hooks: HookNode) -> bool:
+    pod, version = hooks.pod("be"), hooks.places.versions["cpu"]
+    values = [hooks.value(pod, file) for file in (SHARES, QUOTA, LIMIT)]
+    return values == [settled(SHARES, version, 1024), 100_000, 128 * MIB] and all(
+        [hooks.value(each, file) for file in (SHARES, QUOTA, LIMIT)]
+        == [settled(SHARES, version, 512), 50_000, 64 * MIB]
+        for each in hooks.be
+    )
+
+
+def batch_files(hooks: HookNode) -> list[tuple[Path, object]]:
+    return [(each, file) for each in (hooks.pod("be"), *hooks.be) for file in (SHARES, QUOTA, LIMIT)]
+
+
+def test_a_batch_pod_is_limited_to_what_it_asks_for_until_the_agent_stops(hooks: HookNode, tmp_path: Path) -> None:
+    before = hooks.texts(batch_files(hooks))
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: is_limited(hooks), lambda: f"the limits, but: {hooks.texts(batch_files(hooks))}\n{agent.log}")
+        changes = until(lambda: [line["change"] for line in agent.lines() if "change" in line], "lines of the audit")
+        assert {each["owner"] for each in changes} == {"batchResource"}
+        assert agent.stop() == 0
+    assert hooks.texts(batch_files(hooks)) == before
+
+
+def test_a_dry_run_writes_nothing(hooks: HookNode, tmp_path: Path) -> None:
+    before = hooks.texts(batch_files(hooks))
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH)) as agent:
+        agent.said("(dry run)")
+        assert hooks.texts(batch_files(hooks)) == before
+        assert agent.stop() == 0
+
+
+def test_what_another_process_writes_is_set_right(hooks: HookNode, tmp_path: Path) -> None:
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: is_limited(hooks), "the limits")
+        hooks.file(hooks.be[0], LIMIT).write_text(str(32 * MIB))
+        until(lambda: is_limited(hooks), "the limits again", 60)
+        assert agent.stop() == 0
+
+
+def test_a_killed_agent_leaves_limits_that_the_next_one_restores(hooks: HookNode, tmp_path: Path) -> None:
+    before = hooks.texts(batch_files(hooks))
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: is_limited(hooks), "the limits")
+        agent.stop(signal.SIGKILL)
+    assert is_limited(hooks)
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, "BECPUSuppress=false"), "--enforce") as agent:
+        until(lambda: hooks.texts(batch_files(hooks)) == before, "what it was before")
+        assert agent.stop() == 0
+
+
+def test_a_directory_that_suppression_holds_by_quota_has_no_quotas_below(hooks: HookNode, tmp_path: Path) -> None:
+    gates = "BECPUSuppress=true,BatchResource=true"
+    arguments = hooks.arguments(tmp_path, gates, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")
+    with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
+        until(lambda: hooks.value(hooks.pod("be"), LIMIT) == 128 * MIB, lambda: f"the limit, but: {agent.log}")
+        until(lambda: hooks.files.quota_file.read_text() not in ("-1\n", "max 100000\n"), "the directory's quota")
+        assert [hooks.value(each, QUOTA) for each in (hooks.pod("be"), *hooks.be)] == [None] * 3
+        # WHEN the directory is held by cpuset, and pods by their own quotas
+        hooks.write(tmp_path, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cpuset")
+        until(lambda: is_limited(hooks), lambda: f"the quotas, but: {hooks.texts(batch_files(hooks))}\n{agent.log}", 60)
+        assert agent.stop() == 0
+
+
+def test_a_pod_with_cpus_of_its_own_has_them_and_no_quota(hooks: HookNode, tmp_path: Path) -> None:
+    (container,) = hooks.lsr
+    v1 = hooks.places.versions["cpu"] == 1
+    for each in (hooks.pod("lsr"), container):
+        hooks.file(each, QUOTA).write_text("200000" if v1 else "200000 100000")
+    files = [(hooks.pod("lsr"), QUOTA), (container, QUOTA), (container, CPUS)]
+    before = hooks.texts(files)
+    arguments = hooks.arguments(tmp_path, "BECPUSuppress=false,CPUSetAllocator=true")
+    with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
+        until(
+            lambda: [hooks.value(*each) for each in files] == [None, None, frozenset({0})],
+            lambda: f"CPU 0 and no quota, but: {hooks.texts(files)}\n{agent.log}",
+        )
+        assert agent.stop() == 0
+    assert hooks.texts(files) == before
+
+
+def test_cpus_that_are_not_there_are_named_and_bind_no_pod(hooks: HookNode, tmp_path: Path) -> None:
+    absent = os.sysconf("SC_NPROCESSORS_CONF") + 7
+    annotations = hooks.node.pods[1]["metadata"]["annotations"]
+    annotations["scheduling.koordinator.sh/resource-status"] = f'{{"cpuset": "{absent}"}}'
+    before = hooks.texts([(hooks.lsr[0], CPUS)])
+    gates = "BECPUSuppress=false,CPUSetAllocator=true,BatchResource=true"
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, gates), "--enforce") as agent:
+        agent.said(f"CPU {absent} is not online")
+        until(lambda: is_limited(hooks), "the other pod's limits")
+        assert hooks.texts([(hooks.lsr[0], CPUS)]) == before
+        assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("grown", [24 * MIB])
+def test_a_memory_limit_below_what_is_used_is_tried_again(hooks: HookNode, tmp_path: Path, grown: int) -> None:
+    container = hooks.be[0]
+    limit = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 4 * MIB}
+    hooks.node.pods[0]["spec"]["containers"][0]["resources"] = {"limits": limit, "requests": limit}
+    if hooks.places.versions["memory"] == 2:
+        pytest.skip("on cgroup v2 the kernel takes any limit, and reclaims or kills")
+    child = os.fork()
+    if not child:
+        (container / "cgroup.procs").write_text("0")
+        held = bytearray(b"x" * grown)
+        signal.pause()
+        os._exit(len(held) & 1)
+    try:
+        until(lambda: int((container / "memory.usage_in_bytes").read_text()) > grown, "memory in use")
+        with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+            agent.said("EBUSY")
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            child = 0
+            until(lambda: hooks.value(container, LIMIT) == 4 * MIB, lambda: f"the limit, but: {agent.log}", 60)
+            assert agent.stop() == 0
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
