@@ -48,6 +48,7 @@ def serve_reports(
     except OSError as error:
         log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, error.strerror or error)
         return
+    beside.pages["/pods"] = lambda _: list(recent.pods())
     beside.pages["/series"] = functools.partial(_series_page, measuring.series)
     stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, beside.pages).close)
 

@@ -22,6 +22,7 @@ _COMMANDS = {
     "plan": "Print the decision for one recorded frame.",
     "backtest": "Say how often recorded usage exceeded its predicted peak.",
     "explain": "Say why the last decisions were what they were.",
+    "pod": "Say which cgroup values a pod has, who set them, and why.",
     "config": "Check and show the agent's configuration file.",
     "plugin": "Offer this node's detectors to a Katalyst agent.",
     "controller": "Give every Node its NodeSLO, in a cluster without Koordinator.",

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from koordebpf.policy.hooks.strategy import HookDecision
+from koordebpf.policy.hooks.values import HookRules
+from koordebpf.state.hooks.measured import HookView
+from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, TickEnded
+from koordebpf.store.pod_settings import PodSettings, pod_settings
+from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, RoundEnded, TickEnded
 from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
@@ -22,7 +27,7 @@ class Recent:
     """
 
     name = "recent"
-    takes = (FileChanged, KatalystActed, TickEnded, DecisionsInterrupted)
+    takes = (FileChanged, KatalystActed, RoundEnded, TickEnded, DecisionsInterrupted)
 
     def __init__(self, plans: OpenPlans) -> None:
         self._plans = plans
@@ -33,6 +38,8 @@ class Recent:
         self._has_written = False
         self._writes: tuple[AuditedWrite, ...] = ()
         self._requests: tuple[AuditedRequest, ...] = ()
+        self._pods: tuple[PodView, ...] = ()
+        self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -43,6 +50,11 @@ class Recent:
             case KatalystActed(_, news, _, wall_s) if news:
                 made = (audited_request(each, self._plans.node, wall_s) for each in news)
                 self._requests = (*self._requests, *made)[-_REQUESTS:]
+            case RoundEnded(_, view, decision):
+                self._pods = view.pods
+                hooked = (each for each in decision.strategies.values() if isinstance(each, HookDecision))
+                if rules := next((each.rules for each in hooked if each.skipped is None), None):
+                    self._hooks = view.hooks, rules
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -61,6 +73,10 @@ class Recent:
     def requests(self) -> tuple[AuditedRequest, ...]:
         """Return the last requests of eviction plugins that were not carried out; from any thread."""
         return self._requests
+
+    def pods(self) -> list[PodSettings]:
+        """Return all pods with what runtime hooks want of them; from any thread."""
+        return pod_settings(self._pods, *self._hooks)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

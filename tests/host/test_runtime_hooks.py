@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,3 +151,39 @@ def test_a_memory_limit_below_what_is_used_is_tried_again(hooks: HookNode, tmp_p
         if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+class TestPodExplain:
+    def explain(self, agent: LiveAgent, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "koordebpf", "pod", "explain", "--run-dir", str(agent.run_dir), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_it_says_who_set_each_value_and_from_which_field(self, hooks: HookNode, tmp_path: Path) -> None:
+        with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+            until(lambda: is_limited(hooks), "the limits")
+            page = self.explain(agent, "default/be").stdout
+            assert max(map(len, page.splitlines())) <= 80
+            assert "pod default/be, uid " in page
+            name = hooks.file(hooks.be[0], LIMIT).name
+            assert f"  {name.ljust(22)} {str(64 * MIB).rjust(14)}  BatchResource, before: no limit" in page
+            assert "containers[c0] limits kubernetes.io/batch-memory" in " ".join(page.split())
+            explained = json.loads(self.explain(agent, "--json", "be").stdout)
+            assert [each.get("container") for each in explained["cgroups"]] == [
+                None,
+                *sorted(directory.name for directory in hooks.be),
+            ]
+            limits = [value for each in explained["cgroups"] for value in each["values"] if value["file"] == name]
+            assert [value["held"] for value in limits] == [str(amount * MIB) for amount in (128, 64, 64)]
+            other = json.loads(self.explain(agent, "--json", "default/lsr").stdout)
+            assert not any(value.get("owners") for each in other["cgroups"] for value in each["values"])
+            refused = self.explain(agent, "nobody")
+            assert refused.returncode == 2
+            assert "must be a pod of this node" in refused.stderr
+            assert agent.stop() == 0
+
+    def test_in_a_dry_run_it_says_what_would_be_written(self, hooks: HookNode, tmp_path: Path) -> None:
+        with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH)) as agent:
+            agent.said("(dry run)")
+            page = self.explain(agent, "be").stdout
+            assert "BatchResource wants 134217728" in " ".join(page.split())
+            assert agent.stop() == 0

@@ -10,6 +10,7 @@ from koordebpf.policy.hooks.values import (
     CPUSET_ALLOCATOR,
     GROUP_IDENTITY,
     OOM_SCORE_ADJ,
+    HookRules,
 )
 from koordebpf.policy.hooks.writes import TaskSetting, WantedOfNode, paths_of
 from koordebpf.policy.strategy import Decision, Empty, Strategy
@@ -19,10 +20,11 @@ _WANTED = WantedOfNode()  # all of them decide from one answer
 
 
 class HookDecision(Decision[Empty], frozen=True, kw_only=True):
-    """The decision with what processes are to have, and what could not be read of all hooks' input."""
+    """The decision with what processes are to have; problems and rules are those of all hooks together."""
 
     tasks: tuple[TaskSetting, ...] = ()
     problems: tuple[str, ...] = ()
+    rules: HookRules = HookRules()
 
 
 class RuntimeHook(Strategy[Empty, HookSettings]):
@@ -52,6 +54,7 @@ class RuntimeHook(Strategy[Empty, HookSettings]):
             writes=writes,
             tasks=tasks,
             problems=wanted.problems,
+            rules=wanted.rules,
         )
 
 

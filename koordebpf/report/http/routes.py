@@ -186,7 +186,7 @@ class DecisionServer:
 def _report(request: Request, page: MetricsPage, health: Health) -> Reply:
     if request.path == "/metrics":
         return page.reply(request.headers)
-    if request.path in ("/decisions", "/writes", "/requests"):
+    if request.path in ("/decisions", "/writes", "/requests", "/pods"):
         return _text("404 Not Found", f"{request.path} is answered on the agent's Unix socket: koordebpf explain")
     return _probe(request, health)
 

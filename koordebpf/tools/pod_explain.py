@@ -1,0 +1,156 @@
+"""Every cgroup value of one pod: what the file holds, who has it so, from which field, what it held before.
+
+From three places: the files of the running kernel, the journal of the agent that acts, and what that agent says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.act.writer.journal import JOURNAL_PATH, read_journal
+from koordebpf.act.writer.places import Original, Places, Unusable, look
+from koordebpf.attribution.paths import place_of_path
+from koordebpf.errors import ActuationError, ConfigError, SupportError
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, settled
+from koordebpf.kernel.cgroup.hierarchy import find_controllers, walk
+from koordebpf.kernel.cgroup.pod_directory import bears
+from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.strategies import STRATEGIES
+from koordebpf.report.http.local_socket import agent_socket, asked
+from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue
+from koordebpf.store.pod_settings import PodSetting, PodSettings
+
+_FILES = (
+    CgroupFile.CPU_SHARES,
+    CgroupFile.CPU_QUOTA,
+    CgroupFile.CPU_PERIOD,
+    CgroupFile.CPU_BURST,
+    CgroupFile.CPU_IDLE,
+    CgroupFile.CPU_BVT,
+    CgroupFile.CPUSET_CPUS,
+    CgroupFile.MEMORY_LIMIT,
+    CgroupFile.MEMORY_HIGH,
+    CgroupFile.MEMORY_LOW,
+    CgroupFile.MEMORY_MIN,
+    CgroupFile.MEMORY_OOM_GROUP,
+    CgroupFile.FREEZE,
+)
+_GATES = {each.name: each.gate for each in STRATEGIES}
+
+
+def explain_pod(wanted: str, run_dir: Path) -> ExplainedPodValues:
+    """Return what is known of a pod, by `name`, `namespace/name` or UID.
+
+    Raises:  ConfigError: there is no such pod, or several. SupportError: there is no cgroup hierarchy.
+    """
+    pods, folder = _asked_pods(run_dir)
+    settings = _found(wanted, pods)
+    places = Places(find_controllers())
+    uid = settings.uid if settings else wanted
+    path = settings.path if settings and settings.path else _path_of(uid)
+    if path is None:
+        rule = "must be a pod of this node" if pods else "must be a UID of a pod here: no agent runs that knows names"
+        raise ConfigError("POD", wanted, rule)
+    originals = _originals(folder, run_dir)
+    wanted_of = {(each.path, each.file): each for each in (settings.settings if settings else ())}
+    cgroups = tuple(_cgroup(places, each, path, originals, wanted_of) for each in (path, *_below(path)))
+    name = f"{settings.namespace}/{settings.name}" if settings else None
+    return ExplainedPodValues(uid, name, cgroups, settings.problems if settings else ())
+
+
+def _asked_pods(run_dir: Path) -> tuple[Sequence[PodSettings], Path | None]:
+    try:
+        socket = agent_socket(run_dir)
+        return msgspec.json.decode(asked(socket, "pods"), type=list[PodSettings]), socket.parent
+    except (ConfigError, OSError, http.client.HTTPException, msgspec.DecodeError):
+        return (), None
+
+
+def _found(wanted: str, pods: Iterable[PodSettings]) -> PodSettings | None:
+    found = [each for each in pods if wanted in (each.uid, each.name, f"{each.namespace}/{each.name}")]
+    if len(found) > 1:
+        names = ", ".join(f"{each.namespace}/{each.name}" for each in found[:5])
+        raise ConfigError("POD", wanted, f"must name one pod; there are {names}")
+    return found[0] if found else None
+
+
+# The directory that bears a pod's UID.
+def _path_of(uid: str) -> str | None:
+    mount = _mount()
+    for _, _, path in walk(mount, mount):
+        if bears(path.rpartition("/")[2], [uid]) and place_of_path(path).pod_uid:
+            return path
+    return None
+
+
+def _below(path: str) -> list[str]:
+    mount = _mount()
+    return sorted(each for _, _, each in walk(mount / path, mount) if each.rpartition("/")[0] == path)
+
+
+def _mount() -> Path:
+    mounts = find_controllers()
+    if (mount := mounts.get("cpu") or mounts.get("memory")) is None:
+        raise SupportError("cgroups", "no cpu and no memory controller", "Mount a cgroup hierarchy")
+    return mount.mount_point
+
+
+def _originals(folder: Path | None, run_dir: Path) -> dict[FileKey, Original]:
+    folders = [folder] if folder else [each for each in sorted(run_dir.glob("*")) if each.is_dir()]
+    found: dict[FileKey, Original] = {}
+    for each in folders:
+        with contextlib.suppress(ActuationError):
+            found |= read_journal(each / JOURNAL_PATH.name)[0]
+    return found
+
+
+def _cgroup(
+    places: Places,
+    path: str,
+    top: str,
+    originals: Mapping[FileKey, Original],
+    wanted: Mapping[tuple[str, str], PodSetting],
+) -> ExplainedCgroup:
+    values = []
+    for file in _FILES:
+        key, setting = (path, file), wanted.get((path, file.value))
+        try:
+            held = look(places, key, 0)
+        except Unusable:
+            continue
+        original = originals.get(key)
+        if original is not None and original.inode != held.inode:
+            original = None
+        values.append(
+            ExplainedValue(
+                (places.locate(key) or Path(file.value)).name,
+                held.text.strip(),
+                tuple(_GATES.get(each, each) for each in original.owners) if original else (),
+                original.text.strip() if original else None,
+                setting.source if setting else None,
+                _difference(places, key, held.value, setting),
+            )
+        )
+    values += [
+        ExplainedValue(each.file, "", (each.hook,), None, each.source, f"wants {each.value}")
+        for each in wanted.values()
+        if each.path == path and each.file not in {file.value for file in CgroupFile}
+    ]
+    return ExplainedCgroup(path, tuple(values), None if path == top else path.rpartition("/")[2])
+
+
+def _difference(places: Places, key: FileKey, held: Value, setting: PodSetting | None) -> str | None:
+    _, file = key
+    if setting is None or not isinstance(file, CgroupFile):
+        return None
+    value: Value = frozenset(setting.value) if isinstance(setting.value, list) else None
+    if isinstance(setting.value, int):
+        value = setting.value
+    if held == settled(file, places.versions[file.controller], value):
+        return None
+    return f"{setting.hook} wants {places.format(key, value).strip() or 'none of its own'}"
