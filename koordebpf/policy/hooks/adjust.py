@@ -80,7 +80,10 @@ def container_adjustment(pod: HookPod, container: HookContainer, rules: HookRule
         quota = normalized_container(container, rules) if is_normalized(pod, status) else None
         if quota is not None:
             changes["cfs_quota_us"] = quota
-    if OOM_SCORE_ADJ in hooks and (score := container_score(pod, container.name, problems)) is not None:
+    if (
+        OOM_SCORE_ADJ in hooks
+        and (score := container_score(pod, container.name, rules.least_oom_score_adj, problems)) is not None
+    ):
         changes["oom_score_adj"] = score
     if CORE_SCHED in hooks and (group := core_sched_group(pod, rules)) is not None:
         changes["core_sched_group"] = group

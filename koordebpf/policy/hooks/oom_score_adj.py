@@ -14,12 +14,15 @@ from koordebpf.state.hooks.pods import HookPod
 
 OOM_SCORE_ADJ_ANNOTATION = "koordinator.sh/oom-score-adj"
 OOM_SCORE_ADJ_SPEC_ANNOTATION = "koordinator.sh/oom-score-adj-spec"
-_MIN, _MAX = -1000, 1000  # include/uapi/linux/oom.h
+_MAX = 1000  # include/uapi/linux/oom.h
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}")
 
 
-def container_score(pod: HookPod, container: str, problems: list[str]) -> Setting[int] | None:
-    """Return oom_score_adj of a container's processes; None: the annotations do not name it, or cannot be read."""
+def container_score(pod: HookPod, container: str, least: int, problems: list[str]) -> Setting[int] | None:
+    """Return oom_score_adj of a container's processes; None: the annotations do not name it, or cannot be read.
+
+    Below `least` no pod may ask: its memory would be paid for with another pod's processes.
+    """
     if spec := pod.annotations.get(OOM_SCORE_ADJ_SPEC_ANNOTATION):
         try:
             by_name = msgspec.json.decode(spec, type=dict[str, int])
@@ -27,18 +30,19 @@ def container_score(pod: HookPod, container: str, problems: list[str]) -> Settin
             problems.append(f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}: {spec[:80]!r}: {error}")
             return None
         if container in by_name:
-            return _checked(by_name[container], f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}[{container}]", problems)
+            source = f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}[{container}]"
+            return _checked(by_name[container], source, least, problems)
     written = pod.annotations.get(OOM_SCORE_ADJ_ANNOTATION)
     if not written:
         return None
     if not _NUMBER.fullmatch(written):
-        problems.append(f"annotation {OOM_SCORE_ADJ_ANNOTATION}: {written[:40]!r}: must be {_MIN} to {_MAX}")
+        problems.append(f"annotation {OOM_SCORE_ADJ_ANNOTATION}: {written[:40]!r}: must be {least} to {_MAX}")
         return None
-    return _checked(int(written), f"annotation {OOM_SCORE_ADJ_ANNOTATION}", problems)
+    return _checked(int(written), f"annotation {OOM_SCORE_ADJ_ANNOTATION}", least, problems)
 
 
-def _checked(value: int, source: str, problems: list[str]) -> Setting[int] | None:
-    if not _MIN <= value <= _MAX:
-        problems.append(f"{source}: {value}: must be {_MIN} to {_MAX}")
+def _checked(value: int, source: str, least: int, problems: list[str]) -> Setting[int] | None:
+    if not least <= value <= _MAX:
+        problems.append(f"{source}: {str(value)[:20]}: must be {least} to {_MAX}")
         return None
     return Setting(value, OOM_SCORE_ADJ, source)

@@ -40,6 +40,7 @@ def hook_rules(
         places_best_effort=gates.get("BECPUManager", False),
         unsets_quota=settings.unset_quota,
         idles_best_effort=settings.idle_best_effort,
+        least_oom_score_adj=settings.least_oom_score_adj,
         has_bvt=view.measured.has_bvt,
         has_idle=view.measured.has_idle,
     )

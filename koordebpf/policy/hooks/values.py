@@ -67,6 +67,7 @@ class HookRules(msgspec.Struct, frozen=True):
     `places_best_effort`  gate BECPUManager: best-effort pods are placed on share pools.
     `unsets_quota`        pods with CPUs of their own have no quota.
     `idles_best_effort`   best-effort pods run when no other pod wants to (cpu.idle).
+    `least_oom_score_adj` what a pod's annotation may ask for at least.
     `has_bvt`, `has_idle` this kernel has cpu.bvt_warp_ns, and cpu.idle.
     """
 
@@ -82,5 +83,6 @@ class HookRules(msgspec.Struct, frozen=True):
     places_best_effort: bool = False
     unsets_quota: bool = True
     idles_best_effort: bool = False
+    least_oom_score_adj: int = 0
     has_bvt: bool = True
     has_idle: bool = True
