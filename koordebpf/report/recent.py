@@ -6,11 +6,11 @@ from collections import deque
 
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
+from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.pod_settings import PodSettings, pod_settings
 from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, RoundEnded, TickEnded
 from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.write_log import AuditedWrite, audited_write

@@ -176,7 +176,7 @@ class TestPodExplain:
             assert [value["held"] for value in limits] == [str(amount * MIB) for amount in (128, 64, 64)]
             other = json.loads(self.explain(agent, "--json", "default/lsr").stdout)
             assert not any(value.get("owners") for each in other["cgroups"] for value in each["values"])
-            refused = self.explain(agent, "nobody")
+            refused = self.explain(agent, "stranger")
             assert refused.returncode == 2
             assert "must be a pod of this node" in refused.stderr
             assert agent.stop() == 0

@@ -15,8 +15,8 @@ class HookSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `idle_best_effort` GroupIdentity makes best-effort pods idle (cpu.idle, since Linux 5.15): they run when no other
                        pod wants to, and have no weight of their own. Why off: koordlet has cpu.bvt_warp_ns for it, and
                        a pod that never runs keeps its locks.
-    `least_oom_score_adj` OOMScoreAdj refuses an annotation that asks for less. Why 0: whoever asks for less has other
-                       pods' processes killed in place of its own; koordlet takes -1000.
+    `least_oom_score_adj` OOMScoreAdj refuses an annotation that asks for less. Why 0: the kernel kills processes of
+                       other pods in place of those that asked for less; koordlet takes -1000.
     """
 
     unset_quota: bool = True

@@ -9,7 +9,7 @@ from koordebpf.printable import page
 from koordebpf.report.pages.columns import cut_middle, filled
 
 _FILE_WIDTH, _VALUE_WIDTH = 22, 14
-_NOBODY = "not by this agent"
+_NOT_OURS = "not by this agent"
 
 
 class ExplainedValue(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,7 +48,7 @@ class ExplainedPodValues(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def pod_values_page(pod: ExplainedPodValues) -> str:
-    """Return the page."""
+    """Return the page, at most 80 columns wide."""
     lines = [*filled(f"pod {pod.name}, uid {pod.uid}" if pod.name else f"pod with uid {pod.uid}")]
     for problem in pod.problems:
         lines += filled(f"! {problem}")
@@ -64,7 +64,7 @@ def pod_values_page(pod: ExplainedPodValues) -> str:
 
 
 def _value_lines(value: ExplainedValue) -> list[str]:
-    owners = ", ".join(value.owners) or _NOBODY
+    owners = ", ".join(value.owners) or _NOT_OURS
     before = "" if value.before is None else f", before: {_shown(value.before)}"
     held = cut_middle(_shown(value.held) if value.held or not value.differs else "-", _VALUE_WIDTH)
     name = cut_middle(value.file, _FILE_WIDTH)

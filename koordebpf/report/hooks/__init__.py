@@ -1,0 +1,1 @@
+"""What runtime hooks want of pods, for people and for `koordebpf pod explain`."""
