@@ -195,7 +195,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, stack),
-        hooks=open_runtime_hooks(config, measuring, stack),
+        hooks=open_runtime_hooks(config, measuring, folder, sinks.publish_change, stack),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

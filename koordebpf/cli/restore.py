@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from koordebpf.act.evict.unfinished_kill import frozen_by
+from koordebpf.act.hooks.oom_scores import SCORES, OomScores
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
@@ -18,7 +19,7 @@ from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.freezer import thaw
-from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
 
 
@@ -82,6 +83,7 @@ def restore(
         names = (OLD_LADDER_JOURNAL, JOURNAL_PATH.name)
         here = [journal for journal in journals if journal.parent == folder] or [folder / name for name in names]
         restored = [_restored(journal, dry_run=dry_run) for journal in here]
+        _put_back_scores(folder / SCORES, dry_run=dry_run)
         restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
         if all(restored) and not dry_run:
             forget_kept(folder)
@@ -110,6 +112,13 @@ def _restored(journal: Path, *, dry_run: bool) -> bool:
     if not report.changes and not report.done and journal.name != OLD_LADDER_JOURNAL:
         echo(f"{journal}: nothing to restore")
     return not report.lost_lines and (dry_run or not report.left)
+
+
+# Of processes, which end: what is not put back is no part of the exit code.
+def _put_back_scores(record: Path, *, dry_run: bool) -> None:
+    if record.exists() and not dry_run:
+        scores = OomScores(find_memory_hierarchy().mount_point, record, lambda change: echo(_line(change)))
+        scores.restore(time.monotonic_ns())
 
 
 # An agent that is at work holds a journal, so that this is not reached.

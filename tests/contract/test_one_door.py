@@ -14,8 +14,10 @@ _KERNEL = {
     "kernel/cgroup/freezer.py": "a kill's freeze, in the write-ahead log before; the next agent ends it",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
+    "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on record before",
 }
 _OWN = {
+    "act/hooks/oom_scores.py",
     "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "store/budget.py",

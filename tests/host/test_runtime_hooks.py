@@ -17,7 +17,7 @@ from koordebpf.units import MIB
 from tests.contract.apiserver import until
 from tests.host.held_node import or_skipped
 from tests.host.hook_node import CPUS, LIMIT, QUOTA, SHARES, HookNode
-from tests.host.live_agent import LiveAgent
+from tests.host.live_agent import LiveAgent, left_in
 from tests.support.nodes import NodeCgroup
 
 pytestmark = pytest.mark.slow
@@ -151,6 +151,51 @@ def test_a_memory_limit_below_what_is_used_is_tried_again(hooks: HookNode, tmp_p
         if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+class TestOomScores:
+    GATES = "BECPUSuppress=false,OOMScoreAdj=true"
+
+    @pytest.fixture
+    def processes(self, hooks: HookNode) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """Two processes in the first container of `be`, one in its second, one of another pod."""
+        hooks.node.pods[0]["metadata"]["annotations"] = {
+            "koordinator.sh/oom-score-adj": "700",
+            "koordinator.sh/oom-score-adj-spec": '{"c1": 800}',
+        }
+        made = []
+        for directory in (hooks.be[0], hooks.be[0], hooks.be[1], hooks.lsr[0]):
+            made.append(subprocess.Popen(["sleep", "600"]))
+            hooks.files.join(directory, made[-1].pid)
+        yield made
+        for each in made:
+            each.kill()
+            each.wait()
+
+    def scores(self, processes: list[subprocess.Popen[bytes]]) -> list[int]:
+        return [int(Path(f"/proc/{each.pid}/oom_score_adj").read_text()) for each in processes]
+
+    def test_processes_have_what_the_annotations_say_until_the_agent_stops(
+        self, hooks: HookNode, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        before = self.scores(processes)
+        with LiveAgent(tmp_path, *hooks.arguments(tmp_path, self.GATES), "--enforce") as agent:
+            until(lambda: self.scores(processes) == [700, 700, 800, before[3]], lambda: f"scores, but: {agent.log}")
+            changes = until(lambda: [line["change"] for line in agent.lines() if "change" in line][2:], "the audit")
+            assert changes[0]["owner"] == "oomScoreAdj"
+            assert left_in(tmp_path) != []
+            assert agent.stop() == 0
+        assert self.scores(processes) == before
+        assert left_in(tmp_path) == []
+
+    def test_a_dry_run_changes_none(
+        self, hooks: HookNode, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        before = self.scores(processes)
+        with LiveAgent(tmp_path, *hooks.arguments(tmp_path, self.GATES)) as agent:
+            agent.said("oom_score_adj: ")
+            assert self.scores(processes) == before
+            assert agent.stop() == 0
 
 
 class TestPodExplain:

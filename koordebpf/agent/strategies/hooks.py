@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from koordebpf.act.hooks.oom_scores import SCORES, OomScores
+from koordebpf.act.writer.change import FileChange
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.hooks.collector import HookCollector
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
+from koordebpf.policy.hooks.values import OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.hooks.measured import HooksMeasured
@@ -24,10 +29,16 @@ log = logging.getLogger(__name__)
 
 
 class RuntimeHooks:
-    """Asks the collector, and carries out what a decision wants beside cgroup files."""
+    """Asks the collector, and carries out what a decision wants beside cgroup files.
 
-    def __init__(self, collector: HookCollector) -> None:
+    Args:
+        collector: of what hooks decide from.
+        scores: of processes.
+    """
+
+    def __init__(self, collector: HookCollector, scores: OomScores) -> None:
         self._collector = collector
+        self._scores = scores
         self._problems = ProblemLog()
         self._failed = ""
 
@@ -44,28 +55,54 @@ class RuntimeHooks:
         return measured
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], now_ns: int) -> None:
-        """Report what cannot be used; where a round was skipped all stays."""
+        """Give processes what they are to have, and report what cannot be used; in a round that skips all stays."""
+        problems: tuple[str, ...] | None = None
         for each in RUNTIME_HOOKS:
             made = decisions.get(each.name)
-            if isinstance(made, HookDecision) and made.skipped is None:
-                self._problems.report({"runtime hooks": made.problems}, now_ns)
-                break
+            if not isinstance(made, HookDecision) or made.skipped is not None:
+                continue
+            problems = made.problems
+            if each.gate == OOM_SCORE_ADJ:
+                self._scores.apply(made.tasks, now_ns)
+        if problems is not None:
+            self._problems.report({"runtime hooks": problems}, now_ns)
         self._problems.flush(now_ns)
 
     def close(self) -> None:
-        """Close what is read."""
+        """Put back what processes had."""
+        self._scores.restore(time.monotonic_ns())
         self._collector.close()
 
 
-def open_runtime_hooks(config: AgentConfig, measuring: Measuring, stack: contextlib.ExitStack) -> RuntimeHooks | None:
+def open_runtime_hooks(
+    config: AgentConfig,
+    measuring: Measuring,
+    folder: Path | None,
+    report: Callable[[FileChange], None],
+    stack: contextlib.ExitStack,
+) -> RuntimeHooks | None:
     """Return them, closed by the stack; None: the gate of each hook is off.
 
+    What an agent that was killed has left is put back first.
+
+    Args:
+        config: the agent's.
+        measuring: of the node.
+        folder: of the one agent that acts on the node; None: dry run.
+        report: gets each change of a process.
+        stack: closes them.
     Raises:  SupportError: no sysfs.
     """
-    if not any(config.feature_gates.get(each.gate) for each in RUNTIME_HOOKS):
+    is_on = any(config.feature_gates.get(each.gate) for each in RUNTIME_HOOKS)
+    record = folder / SCORES if folder else None
+    if not is_on and (record is None or not record.exists()):
         return None
-    watch = measuring.watch
-    cpu = find_controllers().get("cpu")
-    hooks = RuntimeHooks(HookCollector(watch.index, measuring.known, cpu, watch.scope.node_path))
+    watch, mounts = measuring.watch, find_controllers()
+    scores = OomScores(watch.scope.hierarchy.mount_point, record, report)
+    scores.restore(time.monotonic_ns())
+    if not is_on:
+        return None
+    collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
+    hooks = RuntimeHooks(collector, scores)
     stack.callback(hooks.close)
     return hooks

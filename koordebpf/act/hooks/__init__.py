@@ -1,0 +1,1 @@
+"""What runtime hooks want beside cgroup files: values of processes."""
