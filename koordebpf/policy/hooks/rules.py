@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from koordebpf.policy.hooks.cpu_normalization import normalization_ratio
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.values import HOOKS, HookRules
+from koordebpf.slo.pods.resource_status import SharePool
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.hooks.measured import HookView
 
@@ -31,8 +32,8 @@ def hook_rules(
         hooks=frozenset(name for name in HOOKS if gates.get(name)),
         is_quota_off=by_quota,
         normalization_ratio=normalization_ratio(view.annotations, problems),
-        shared_pools=view.pools.shared,
-        be_pools=view.pools.best_effort,
+        shared_pools=_without(view.pools.shared, view.bound),
+        be_pools=_without(view.pools.best_effort, view.bound_lse),
         system_cpus=frozenset(view.pools.system),
         kubelet_policy=view.pools.kubelet_policy,
         online=frozenset(view.measured.online) or None,
@@ -45,3 +46,9 @@ def hook_rules(
         has_idle=view.measured.has_idle,
     )
     return rules, tuple(problems)
+
+
+def _without(pools: tuple[SharePool, ...] | None, cpus: frozenset[int]) -> tuple[SharePool, ...] | None:
+    if pools is None or not cpus:
+        return pools
+    return tuple(SharePool(each.numa_node, tuple(cpu for cpu in each.cpus if cpu not in cpus)) for each in pools)

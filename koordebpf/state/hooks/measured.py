@@ -51,9 +51,13 @@ class HookView(msgspec.Struct, frozen=True):
 
     `pools`        what NodeResourceTopology says of CPUs.
     `annotations`  of the Node.
+    `bound`        CPUs that the scheduler bound pods to; `bound_lse`: those of LSE pods. The object above may not have
+                   heard of them yet.
     """
 
     measured: HooksMeasured
     pods: tuple[HookPod, ...]
     pools: NodePools = NodePools()
     annotations: Mapping[str, str] = {}
+    bound: frozenset[int] = frozenset()
+    bound_lse: frozenset[int] = frozenset()

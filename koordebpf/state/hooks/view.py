@@ -45,9 +45,13 @@ def hook_view(
     measured: HooksMeasured, pods: Iterable[PodFacts], node: Node | None, topology: NodeResourceTopology | None
 ) -> HookView:
     """Return the node as hooks see it. The same arguments give an equal view."""
+    known = tuple(pods)
+    bound = [each for each in known if each.cpus.cpus and each.phase in _LIVE]
     return HookView(
         measured=measured,
-        pods=_PODS.of(measured, pods),
+        pods=_PODS.of(measured, known),
         pools=node_pools(topology.metadata.annotations) if topology is not None else NodePools(),
         annotations=(node.metadata.annotations if node is not None else None) or {},
+        bound=frozenset(cpu for each in bound for cpu in each.cpus.cpus),
+        bound_lse=frozenset(cpu for each in bound if each.koord_qos == "LSE" for cpu in each.cpus.cpus),
     )
