@@ -40,7 +40,7 @@ def status_of(pod: HookPod, problems: list[str]) -> ResourceStatus | None:
 def unset_quota(status: ResourceStatus | None, rules: HookRules) -> Setting[int] | None:
     """Return that a pod or container has no quota; None: it keeps its own.
 
-    One with CPUs of its own is limited by these: a quota as well would throttle it (koordinator issue 489).
+    One with CPUs of its own is limited by these: a quota as well would throttle it.
     """
     if status is None or not status.cpus or not rules.unsets_quota:
         return None
