@@ -94,11 +94,11 @@ class Rounds:
             parts.suppression.carry_out(suppress, view)
             publish(SuppressionHeld(suppress, parts.suppression.counts, parts.clock.now_ns()))
             self.suppressed_view = view
-        if parts.hooks:
-            parts.hooks.carry_out(decision.strategies, view.now_ns)
         if parts.own:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
+        if parts.hooks:
+            parts.hooks.carry_out(decision.strategies, view.now_ns)
         if parts.katalyst:
             news = parts.katalyst.carry_out(decision.strategies, view)
             publish(KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s()))

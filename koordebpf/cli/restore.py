@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from koordebpf.act.evict.unfinished_kill import frozen_by
+from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
 from koordebpf.act.hooks.oom_scores import SCORES, OomScores
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
@@ -83,7 +84,8 @@ def restore(
         names = (OLD_LADDER_JOURNAL, JOURNAL_PATH.name)
         here = [journal for journal in journals if journal.parent == folder] or [folder / name for name in names]
         restored = [_restored(journal, dry_run=dry_run) for journal in here]
-        _put_back_scores(folder / SCORES, dry_run=dry_run)
+        if not dry_run:
+            _put_back_tasks(folder)
         restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
         if all(restored) and not dry_run:
             forget_kept(folder)
@@ -115,10 +117,13 @@ def _restored(journal: Path, *, dry_run: bool) -> bool:
 
 
 # Of processes, which end: what is not put back is no part of the exit code.
-def _put_back_scores(record: Path, *, dry_run: bool) -> None:
-    if record.exists() and not dry_run:
-        scores = OomScores(find_memory_hierarchy().mount_point, record, lambda change: echo(_line(change)))
-        scores.restore(time.monotonic_ns())
+def _put_back_tasks(folder: Path) -> None:
+    def report(change: FileChange) -> None:
+        echo(_line(change))
+
+    for record, kind in ((folder / COOKIES, CoreCookies), (folder / SCORES, OomScores)):
+        if record.exists():
+            kind(find_memory_hierarchy().mount_point, record, report).restore(time.monotonic_ns())
 
 
 # An agent that is at work holds a journal, so that this is not reached.

@@ -17,6 +17,7 @@ _KERNEL = {
     "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on record before",
 }
 _OWN = {
+    "act/hooks/core_cookies.py",
     "act/hooks/oom_scores.py",
     "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",

@@ -7,22 +7,19 @@ disk before the first process is changed.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from koordebpf.act.hooks.processes import processes_in
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import this_boot
-from koordebpf.errors import KoordebpfError
-from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.proc.oom_score import change_score
 from koordebpf.policy.hooks.writes import TaskSetting
 
 SCORES = "oom-scores.json"  # beside the journal of the writer
 OWNER = "oomScoreAdj"
-_MOST_DIRECTORIES = 256  # Why: an init system makes some tens; what a tenant makes beyond costs this agent nothing
 
 
 class _Score(msgspec.Struct, frozen=True):
@@ -70,7 +67,7 @@ class OomScores:
             self._path.unlink(missing_ok=True)
 
     def _set(self, path: str, setting: TaskSetting, now_ns: int) -> None:
-        found = self._processes(path)
+        found = processes_in(self._mount_point / path)
         if found is None or not isinstance(setting.value, int):
             return
         inode, processes = found
@@ -97,7 +94,7 @@ class OomScores:
 
     def _put_back(self, path: str, now_ns: int) -> None:
         known = self._scores[path]
-        found = self._processes(path)
+        found = processes_in(self._mount_point / path)
         if found is not None and found[0] == known.inode:
             for pid in found[1]:
                 with contextlib.suppress(OSError):  # a lower score, without the right: it stays
@@ -115,20 +112,6 @@ class OomScores:
                             )
                         )
         self._keep({each: score for each, score in self._scores.items() if each != path})
-
-    # The directory's inode and the processes in it; None: it is gone.
-    def _processes(self, path: str) -> tuple[int, set[int]] | None:
-        try:
-            fd = os.open(self._mount_point / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            found = pids(fd, _MOST_DIRECTORIES)
-            return None if found is None else (os.fstat(fd).st_ino, found - {0})
-        except (OSError, KoordebpfError):
-            return None
-        finally:
-            os.close(fd)
 
     def _keep(self, scores: dict[str, _Score]) -> bool:
         if self._path is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
 from koordebpf.act.hooks.oom_scores import SCORES, OomScores
 from koordebpf.act.writer.change import FileChange
 from koordebpf.agent.config.settings import AgentConfig
@@ -20,7 +21,7 @@ from koordebpf.collect.hooks.collector import HookCollector
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
-from koordebpf.policy.hooks.values import OOM_SCORE_ADJ
+from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.hooks.measured import HooksMeasured
@@ -34,11 +35,13 @@ class RuntimeHooks:
     Args:
         collector: of what hooks decide from.
         scores: of processes.
+        cookies: of processes. They come last: what they keep off a core has its CPUs and quota by then.
     """
 
-    def __init__(self, collector: HookCollector, scores: OomScores) -> None:
+    def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
         self._collector = collector
         self._scores = scores
+        self._cookies = cookies
         self._problems = ProblemLog()
         self._failed = ""
 
@@ -64,12 +67,15 @@ class RuntimeHooks:
             problems = made.problems
             if each.gate == OOM_SCORE_ADJ:
                 self._scores.apply(made.tasks, now_ns)
+            if each.gate == CORE_SCHED:
+                self._cookies.apply(made.tasks, now_ns)
         if problems is not None:
             self._problems.report({"runtime hooks": problems}, now_ns)
         self._problems.flush(now_ns)
 
     def close(self) -> None:
         """Put back what processes had."""
+        self._cookies.restore(time.monotonic_ns())
         self._scores.restore(time.monotonic_ns())
         self._collector.close()
 
@@ -94,15 +100,17 @@ def open_runtime_hooks(
     Raises:  SupportError: no sysfs.
     """
     is_on = any(config.feature_gates.get(each.gate) for each in RUNTIME_HOOKS)
-    record = folder / SCORES if folder else None
-    if not is_on and (record is None or not record.exists()):
+    records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
+    if not is_on and not any(each is not None and each.exists() for each in records):
         return None
     watch, mounts = measuring.watch, find_controllers()
-    scores = OomScores(watch.scope.hierarchy.mount_point, record, report)
+    mount_point = watch.scope.hierarchy.mount_point
+    scores, cookies = OomScores(mount_point, records[0], report), CoreCookies(mount_point, records[1], report)
     scores.restore(time.monotonic_ns())
+    cookies.restore(time.monotonic_ns())
     if not is_on:
         return None
     collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
-    hooks = RuntimeHooks(collector, scores)
+    hooks = RuntimeHooks(collector, scores, cookies)
     stack.callback(hooks.close)
     return hooks
