@@ -14,7 +14,7 @@ _KERNEL = {
     "kernel/cgroup/freezer.py": "a kill's freeze, in the write-ahead log before; the next agent ends it",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
-    "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on record before",
+    "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on disk before",
 }
 _OWN = {
     "act/hooks/core_cookies.py",
