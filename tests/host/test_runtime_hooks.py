@@ -232,3 +232,34 @@ class TestPodExplain:
             page = self.explain(agent, "be").stdout
             assert "BatchResource wants 134217728" in " ".join(page.split())
             assert agent.stop() == 0
+
+
+def test_quotas_of_pods_fit_below_the_directory_that_an_operator_holds_by_quota(
+    hooks: HookNode, tmp_path: Path
+) -> None:
+    """NodeSLO says cpuset, the configuration cfsQuota: pods keep what of their quotas the directory's leaves room for."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\nsuppress: {policy: cfsQuota}\n"
+        "featureGates: {BECPUSuppress: true, BatchResource: true}\n"
+    )
+    before = hooks.texts(batch_files(hooks))
+    manifest = hooks.write(tmp_path, cpuSuppressThresholdPercent=0, cpuSuppressPolicy="cpuset")
+    arguments = ("--pods", manifest, "--node-cgroup", hooks.node.path, "--config", config, "--enforce")
+    root = hooks.files.be_root.relative_to(hooks.files.mounts["cpu"].mount_point)
+    with LiveAgent(tmp_path, *arguments) as agent:
+        until(lambda: hooks.value(hooks.pod("be"), LIMIT) == 128 * MIB, lambda: f"the limit, but: {agent.log}")
+
+        def quotas() -> list[int]:
+            found = [hooks.places.parse((str(root), QUOTA), hooks.files.quota_file.read_text())]
+            found += [hooks.value(each, QUOTA) for each in (hooks.pod("be"), hooks.be[0])]
+            return [each for each in found if isinstance(each, int)]
+
+        until(lambda: len(quotas()) == 3, lambda: f"three quotas, but: {quotas()}\n{agent.log}", 60)
+        directory, pod, container = quotas()
+        assert pod == 100_000 or pod == directory
+        assert container <= 50_000
+        if hooks.places.versions["cpu"] == 1:
+            assert container <= pod <= directory
+        assert agent.stop() == 0
+    assert hooks.texts(batch_files(hooks)) == before
