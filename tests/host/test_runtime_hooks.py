@@ -41,6 +41,11 @@ def is_limited(hooks: HookNode) -> bool:
     )
 
 
+def explained(agent: LiveAgent, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "koordebpf", "pod", "explain", "--run-dir", str(agent.run_dir), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def batch_files(hooks: HookNode) -> list[tuple[Path, object]]:
     return [(each, file) for each in (hooks.pod("be"), *hooks.be) for file in (SHARES, QUOTA, LIMIT)]
 
@@ -77,6 +82,10 @@ def test_a_killed_agent_leaves_limits_that_the_next_one_restores(hooks: HookNode
         until(lambda: is_limited(hooks), "the limits")
         agent.stop(signal.SIGKILL)
     assert is_limited(hooks)
+    # Without an agent a pod is known by its UID alone.
+    page = explained(agent, hooks.pod("be").name.removeprefix("pod")).stdout
+    assert "BatchResource, before: " in page
+    assert explained(agent, "be").returncode == 2
     with LiveAgent(tmp_path, *hooks.arguments(tmp_path, "BECPUSuppress=false"), "--enforce") as agent:
         until(lambda: hooks.texts(batch_files(hooks)) == before, "what it was before")
         assert agent.stop() == 0
@@ -199,29 +208,25 @@ class TestOomScores:
 
 
 class TestPodExplain:
-    def explain(self, agent: LiveAgent, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "koordebpf", "pod", "explain", "--run-dir", str(agent.run_dir), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
     def test_it_says_who_set_each_value_and_from_which_field(self, hooks: HookNode, tmp_path: Path) -> None:
         with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
             until(lambda: is_limited(hooks), "the limits")
-            page = self.explain(agent, "default/be").stdout
+            page = explained(agent, "default/be").stdout
             assert max(map(len, page.splitlines())) <= 80
             assert "pod default/be, uid " in page
             name = hooks.file(hooks.be[0], LIMIT).name
             assert f"  {name.ljust(22)} {str(64 * MIB).rjust(14)}  BatchResource, before: no limit" in page
             assert "containers[c0] limits kubernetes.io/batch-memory" in " ".join(page.split())
-            explained = json.loads(self.explain(agent, "--json", "be").stdout)
-            assert [each.get("container") for each in explained["cgroups"]] == [
+            found = json.loads(explained(agent, "--json", "be").stdout)
+            assert [each.get("container") for each in found["cgroups"]] == [
                 None,
                 *sorted(directory.name for directory in hooks.be),
             ]
-            limits = [value for each in explained["cgroups"] for value in each["values"] if value["file"] == name]
+            limits = [value for each in found["cgroups"] for value in each["values"] if value["file"] == name]
             assert [value["held"] for value in limits] == [str(amount * MIB) for amount in (128, 64, 64)]
-            other = json.loads(self.explain(agent, "--json", "default/lsr").stdout)
+            other = json.loads(explained(agent, "--json", "default/lsr").stdout)
             assert not any(value.get("owners") for each in other["cgroups"] for value in each["values"])
-            refused = self.explain(agent, "stranger")
+            refused = explained(agent, "stranger")
             assert refused.returncode == 2
             assert "must be a pod of this node" in refused.stderr
             assert agent.stop() == 0
@@ -229,7 +234,7 @@ class TestPodExplain:
     def test_in_a_dry_run_it_says_what_would_be_written(self, hooks: HookNode, tmp_path: Path) -> None:
         with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH)) as agent:
             agent.said("(dry run)")
-            page = self.explain(agent, "be").stdout
+            page = explained(agent, "be").stdout
             assert "BatchResource wants 134217728" in " ".join(page.split())
             assert agent.stop() == 0
 
@@ -237,7 +242,7 @@ class TestPodExplain:
 def test_quotas_of_pods_fit_below_the_directory_that_an_operator_holds_by_quota(
     hooks: HookNode, tmp_path: Path
 ) -> None:
-    """NodeSLO says cpuset, the configuration cfsQuota: pods keep what of their quotas the directory's leaves room for."""
+    """NodeSLO says cpuset, the configuration cfsQuota: pods keep their quotas as far as the directory has room."""
     config = tmp_path / "config.yaml"
     config.write_text(
         "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\nsuppress: {policy: cfsQuota}\n"

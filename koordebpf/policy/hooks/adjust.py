@@ -10,6 +10,7 @@ import msgspec
 
 from koordebpf.policy.hooks.batch_resource import batch_container, batch_pod, is_batch
 from koordebpf.policy.hooks.core_sched import core_sched_group
+from koordebpf.policy.hooks.core_sched import pod_idle as core_sched_idle
 from koordebpf.policy.hooks.cpu_normalization import is_normalized, normalized_container, normalized_pod
 from koordebpf.policy.hooks.cpuset_allocator import container_cpus, status_of, unset_quota
 from koordebpf.policy.hooks.group_identity import pod_identity, pod_idle
@@ -56,6 +57,8 @@ def pod_adjustment(pod: HookPod, rules: HookRules) -> Adjustment:
             changes["bvt_warp_ns"] = identity
         if (idle := pod_idle(pod, rules)) is not None:
             changes |= {"cpu_idle": idle, "cpu_shares": None}
+    if CORE_SCHED in hooks and (idle := core_sched_idle(pod, rules)) is not None:
+        changes |= {"cpu_idle": idle, "cpu_shares": None}
     if problems:
         changes["problems"] = tuple(f"pod {pod.key}: {each}" for each in problems)
     return msgspec.structs.replace(found, **changes) if changes else found

@@ -42,6 +42,20 @@ def core_sched_group(pod: HookPod, rules: HookRules) -> Setting[str] | None:
     return Setting(f"{group}{_EXPELLER if cpu.coreExpeller else ''}" or "-", CORE_SCHED, source)
 
 
+def pod_idle(pod: HookPod, rules: HookRules) -> Setting[int] | None:
+    """Return that a pod is idle (cpu.idle): its class is enabled with schedIdle. None: it is not, or has no label.
+
+    At the pod's level: kubelet writes the weight of its QoS directories, which the kernel refuses while they are idle.
+    """
+    qos, name = rules.qos, _CLASSES.get(pod.koord_qos)
+    if qos is None or qos.policies is None or qos.policies.cpuPolicy != "coreSched" or name is None:
+        return None
+    cpu = _cpu_qos(qos, name)
+    if cpu is None or not cpu.enable or cpu.schedIdle != 1 or not rules.has_idle:
+        return None
+    return Setting(1, CORE_SCHED, f"NodeSLO resourceQOSStrategy.{name}.cpuQOS.schedIdle")
+
+
 def _of_kube_qos(kube_qos: str, qos: ResourceQOSStrategy) -> str:
     if kube_qos == "Guaranteed":
         lsr = _cpu_qos(qos, "lsrClass")

@@ -142,6 +142,14 @@ class TestCoreSched:
     def test_a_pods_group(self, qos, kube_qos, labels, group):
         assert self.group(hook_pod_of(qos, {"a": {}}, kube_qos=kube_qos, labels=labels)) == group
 
+    def test_a_class_may_be_idle_as_a_whole(self):
+        rules = HookRules(hooks=frozenset({"CoreSched", "BatchResource"}), qos=qos_of("coreSched", be={"schedIdle": 1}))
+        made = pod_adjustment(hook_pod_of("BE", {"a": batch(500, 1000, 1 << 30)}), rules)
+        assert made.cpu_idle is not None
+        assert (made.cpu_idle.value, made.cpu_shares) == (1, None)
+        assert pod_adjustment(hook_pod_of("LS", {"a": {}}, kube_qos="Burstable"), rules).cpu_idle is None
+        assert pod_adjustment(hook_pod_of("BE", {"a": {}}), self.RULES).cpu_idle is None
+
     def test_none_under_another_policy(self):
         assert self.group(hook_pod_of("BE", {"a": {}}), replace(self.RULES, qos=qos_of(be={}))) is None
 
