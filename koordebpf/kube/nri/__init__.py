@@ -1,0 +1,1 @@
+"""NRI, by which a container runtime lets plugins adjust containers before their first instruction runs."""

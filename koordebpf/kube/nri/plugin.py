@@ -1,0 +1,150 @@
+"""The plugin's thread: at most one connection to the runtime, answered at once and made again when it ends.
+
+The thread takes no lock, reads no file and waits for nothing but the socket: what it answers from is replaced by the
+agent as one object.
+
+Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting registered the plugin twice
+(koordinator issue 2334): the runtime then refuses every container that both adjust.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from koordebpf.errors import DecodeError, KubeError
+from koordebpf.kernel.io.closing import Closing
+from koordebpf.kube.nri.counts import NriCounts
+from koordebpf.kube.nri.session import RegistrationRefused, Session
+from koordebpf.kube.nri.settings import NriSettings
+from koordebpf.kube.nri.values import Answering
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 18
+_SEND_NS = 2 * NS_PER_S  # Why: a runtime that reads nothing for so long has given up its call
+
+
+class _Stopped(Exception):
+    pass
+
+
+class NriPlugin(Closing):
+    """Stays registered with the runtime until `close`.
+
+    Args:
+        settings: of the plugin.
+        answering: what is asked for each container, in the plugin's thread.
+        begin: run first in that thread.
+    """
+
+    def __init__(self, settings: NriSettings, answering: Answering, begin: Callable[[], object] | None = None) -> None:
+        self.counts = NriCounts()
+        self._settings = settings
+        self._answering = answering
+        self._begin = begin
+        self._state = "starting"
+        self._is_registered = False
+        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> tuple[bool, str]:
+        """Whether a runtime has taken the plugin, and a sentence."""
+        return self._is_registered, self._state
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        if self._stop_fd < 0:
+            return
+        os.eventfd_write(self._stop_fd, 1)
+        self._thread.join()
+        fd, self._stop_fd = self._stop_fd, -1
+        os.close(fd)
+
+    def _run(self) -> None:
+        if self._begin is not None:
+            self._begin()
+        pauses = _pauses(self._settings)
+        with contextlib.suppress(_Stopped):
+            while True:
+                problem = self._connect_once()
+                if self._is_registered:
+                    self._is_registered = False
+                    pauses = _pauses(self._settings)  # it was a good one
+                if problem != self._state:
+                    log.warning("NRI: %s; connecting again until it works", problem)
+                self._state = problem
+                self._wait(None, 0, time.monotonic_ns() + next(pauses))
+
+    # One connection, from connect to close. The next one is made after its socket is closed.
+    def _connect_once(self) -> str:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as trunk:
+                trunk.connect(self._settings.socket)
+                return self._serve(trunk)
+        except BlockingIOError:
+            return f"{self._settings.socket}: the runtime accepts no connection"
+        except (FileNotFoundError, ConnectionRefusedError):
+            return f"{self._settings.socket}: no runtime listens there"
+        except (OSError, KubeError, DecodeError) as error:
+            return f"{self._settings.socket}: {error}"
+
+    def _serve(self, trunk: socket.socket) -> str:
+        session = Session(self._settings, self._answering, self.counts)
+        self._send(trunk, session.opening())
+        due_ns: int | None = time.monotonic_ns() + self._settings.registration_timeout_ns
+        while True:
+            if not self._wait(trunk, select.POLLIN, due_ns):
+                raise RegistrationRefused("the runtime did not configure the plugin in time")
+            try:
+                data = trunk.recv(_READ_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                return f"{self._settings.socket}: the runtime closed the connection"
+            for answer in session.receive(data):
+                self._send(trunk, answer)
+            if session.is_configured:
+                due_ns = None  # it synchronizes when none of its pods is being created
+            if session.is_synchronized and not self._is_registered:
+                self.counts.registrations += 1
+                self._state, self._is_registered = f"registered with {session.runtime}", True
+                log.info("NRI: %s", self._state)
+
+    def _send(self, trunk: socket.socket, data: bytes) -> None:
+        view = memoryview(data)
+        due_ns = time.monotonic_ns() + _SEND_NS
+        while view:
+            try:
+                view = view[trunk.send(view) :]
+            except BlockingIOError:
+                if not self._wait(trunk, select.POLLOUT, due_ns):
+                    raise RegistrationRefused("the runtime does not read its answers") from None
+
+    # Whether the socket is ready; not: the time is over.
+    def _wait(self, trunk: socket.socket | None, events: int, until_ns: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        if trunk is not None:
+            poll.register(trunk, events)
+        left_ms = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e6
+        ready = poll.poll(left_ms)
+        if any(fd == self._stop_fd for fd, _ in ready):
+            raise _Stopped
+        return bool(ready)
+
+
+def _pauses(settings: NriSettings) -> Iterator[int]:
+    pause_ns = settings.backoff_ns
+    while True:
+        yield pause_ns
+        pause_ns = min(2 * pause_ns, settings.backoff_cap_ns)

@@ -1,0 +1,50 @@
+"""What an operator may set of the NRI plugin."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from koordebpf.units import NS_PER_MS, NS_PER_S
+
+NriEvent = Literal["RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"]
+
+
+class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent registers with the container runtime.
+
+    `enabled`         register, and adjust containers by the runtime hooks whose feature gates are on. Why false:
+                      koordlet may do it on the same node, and a runtime lets only one plugin set a value.
+    `socket`          the runtime's NRI socket. Why: the default of containerd and CRI-O. Where it is not there it is
+                      looked for again.
+    `name`            of the plugin; a dry run adds -dry-run. Why koordebpf: koordlet's is koordlet_nri, and a log of
+                      the runtime shows which one it calls.
+    `index`           two digits: the runtime calls plugins in this order. Why 00: koordlet's.
+    `events`          what the runtime calls the plugin for. Why these: koordlet's four.
+    `failure_policy`  ignore: a container whose adjustment failed starts as the kubelet asked for; fail: the runtime
+                      does not create it. Why ignore: koordlet's, and the reconciler corrects it.
+    `registration_timeout_ns` a runtime that does not configure the plugin for so long is connected to once more. Why
+                      30 s: a runtime registers one plugin at a time, and waits up to 5 s for each one before it.
+    `backoff_ns`      until the first new attempt; each one that fails doubles it. Why 1 s: koordlet's.
+    `backoff_cap_ns`  the longest one. Why 30 s: a container that is created meanwhile is not adjusted; koordlet has
+                      no bound, and waits for hours after a night without its runtime.
+    `switch_interval_ns` how long another thread of the agent may keep the interpreter while an answer waits. Why
+                      0.5 ms: with Python's own 5 ms an answer during a busy tick exceeds 5 ms.
+    """
+
+    enabled: bool = False
+    socket: Annotated[str, Meta(pattern=r"^/.{0,106}$", description="an absolute path of at most 107 bytes")] = (
+        "/var/run/nri/nri.sock"
+    )
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,63}$", description="1 to 63 letters, digits, . _ or -")] = (
+        "koordebpf"
+    )
+    index: Annotated[str, Meta(pattern=r"^[0-9]{2}$", description="two digits, as 00")] = "00"
+    events: tuple[NriEvent, ...] = ("RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer")
+    failure_policy: Literal["ignore", "fail"] = "ignore"
+    registration_timeout_ns: Annotated[int, Meta(ge=100 * NS_PER_MS, le=60 * NS_PER_S)] = 30 * NS_PER_S
+    backoff_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=60 * NS_PER_S)] = NS_PER_S
+    backoff_cap_ns: Annotated[int, Meta(ge=NS_PER_S, le=600 * NS_PER_S)] = 30 * NS_PER_S
+    switch_interval_ns: Annotated[int, Meta(ge=NS_PER_MS // 20, le=5 * NS_PER_MS)] = NS_PER_MS // 2

@@ -1,0 +1,143 @@
+"""What a runtime says of pods and containers, and what is answered, apart from how it is written on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from koordebpf.kube.clients.protobuf import decode, encode
+from koordebpf.kube.nri.messages import NRI_MESSAGES
+
+
+class NriPod(msgspec.Struct, frozen=True, gc=False):
+    """A pod as the runtime knows it: what the kubelet passed with RunPodSandbox, so no spec."""
+
+    id: str
+    name: str
+    uid: str
+    namespace: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    cgroup_parent: str
+
+
+class NriContainer(msgspec.Struct, frozen=True, gc=False):
+    """A container as the runtime knows it, with the resources that the kubelet asks for; None: it asks for none."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    cpu_shares: int | None = None
+    cpu_quota_us: int | None = None
+    cpu_period_us: int | None = None
+    memory_limit_bytes: int | None = None
+
+
+class NriResources(msgspec.Struct, frozen=True, gc=False):
+    """Resources that a container is to have. None: as the kubelet asks for; -1: no limit."""
+
+    cpu_shares: int | None = None
+    cpu_quota_us: int | None = None
+    cpuset_cpus: str | None = None
+    memory_limit_bytes: int | None = None
+    oom_score_adj: int | None = None  # only of a container that is created
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a container gets. `resources` None: nothing else than it asks for; `problems`: what could not be read."""
+
+    resources: NriResources | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Answering(Protocol):
+    """Decides what a container gets. It is called in the thread of the connection and must neither wait nor lock.
+
+    An error of it is answered by the failure policy.
+    """
+
+    def pod_started(self, pod: NriPod) -> None:
+        """Take note of a pod whose cgroup the runtime is about to use."""
+
+    def pod_removed(self, pod: NriPod) -> None:
+        """Take note of a pod that is gone."""
+
+    def container(self, pod: NriPod, container: NriContainer) -> Answer:
+        """Return what a container that is created or updated is to have."""
+
+
+def pod_of(message: Mapping[str, Any] | None) -> NriPod:
+    """Return the pod of a decoded message; one without a pod is empty."""
+    given = message or decode(NRI_MESSAGES, "PodSandbox", b"")
+    linux = given["linux"] or {}
+    return NriPod(
+        id=given["id"],
+        name=given["name"],
+        uid=given["uid"],
+        namespace=given["namespace"],
+        labels=_mapping(given["labels"]),
+        annotations=_mapping(given["annotations"]),
+        cgroup_parent=linux.get("cgroup_parent", ""),
+    )
+
+
+def container_of(message: Mapping[str, Any] | None) -> NriContainer:
+    """Return the container of a decoded message."""
+    given = message or decode(NRI_MESSAGES, "Container", b"")
+    resources = (given["linux"] or {}).get("resources") or {}
+    cpu, memory = resources.get("cpu") or {}, resources.get("memory") or {}
+    return NriContainer(
+        id=given["id"],
+        name=given["name"],
+        labels=_mapping(given["labels"]),
+        annotations=_mapping(given["annotations"]),
+        cpu_shares=_number(cpu.get("shares")),
+        cpu_quota_us=_number(cpu.get("quota")),
+        cpu_period_us=_number(cpu.get("period")),
+        memory_limit_bytes=_number(memory.get("limit")),
+    )
+
+
+def create_answer(wanted: NriResources | None) -> bytes:
+    """Return a CreateContainerResponse; an empty one adjusts nothing."""
+    if wanted is None:
+        return b""
+    linux = {"resources": _resources(wanted), "oom_score_adj": _optional(wanted.oom_score_adj)}
+    return encode(NRI_MESSAGES, "CreateContainerResponse", {"adjust": {"linux": linux}})
+
+
+def update_answer(container_id: str, wanted: NriResources | None) -> bytes:
+    """Return an UpdateContainerResponse for the container that is updated; an empty one leaves the update as it is."""
+    if wanted is None:
+        return b""
+    update = {"container_id": container_id, "linux": {"resources": _resources(wanted)}}
+    return encode(NRI_MESSAGES, "UpdateContainerResponse", {"update": [update]})
+
+
+def _resources(wanted: NriResources) -> dict[str, Any]:
+    cpu: dict[str, Any] = {
+        "shares": _optional(wanted.cpu_shares),
+        "quota": _optional(wanted.cpu_quota_us),
+        "cpus": wanted.cpuset_cpus or "",
+    }
+    resources: dict[str, Any] = {}
+    if any(value not in (None, "") for value in cpu.values()):
+        resources["cpu"] = cpu
+    if wanted.memory_limit_bytes is not None:
+        resources["memory"] = {"limit": _optional(wanted.memory_limit_bytes)}
+    return resources
+
+
+def _optional(value: int | None) -> dict[str, int] | None:
+    return None if value is None else {"value": value}
+
+
+def _number(optional: Mapping[str, int] | None) -> int | None:
+    return None if optional is None else optional["value"]
+
+
+def _mapping(entries: list[dict[str, str]]) -> dict[str, str]:
+    return {each["key"]: each["value"] for each in entries}
