@@ -102,7 +102,7 @@ def test_a_node_of_500_pods_is_synchronized_in_time(padding, messages, socket):
     with NriRuntime(socket, pods=500, padding=padding) as runtime, registered(socket, runtime, Answers()):
         log = runtime.log()
         assert sum("sending sync message" in line for line in log) >= messages
-        (took,) = [line for line in log if "synchronized 500 pods" in line]
+        took = [line for line in log if "synchronized 500 pods" in line][-1]
         assert int(took.split(" us")[0].rsplit(" ", 1)[1]) < 1_000_000, took
 
 
@@ -157,7 +157,7 @@ def test_answers_are_quick_while_another_thread_computes(socket):
 
     def compute() -> None:
         while not is_over.is_set():
-            sum(range(1000))
+            sum(each for each in range(1000))
 
     before = sys.getswitchinterval()
     with NriRuntime(socket) as runtime, registered(socket, runtime, Answers()):
