@@ -129,7 +129,15 @@ def _run(
         kubelet, root_file = measuring.watch.index.kubelet, acting.folder / "cgroup-root" if acting else None
         kept_root = KeptRoot(kubelet, root_file, _own_pod_uid())
         agent, sinks, executor = _open_agent(config, scope, loop, measuring, acting, actions, kept_list, stack)
-        schedule = _open_schedule(config, measuring, loop, stack, acts=acting is not None)
+        job_parts = ColocationParts(
+            config=config,
+            measuring=measuring,
+            loop=loop,
+            acts=acting is not None,
+            want_round=agent.want_round,
+            sinks=sinks,
+        )
+        schedule = _open_schedule(job_parts, stack)
         _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), config.source, mode)
@@ -218,11 +226,9 @@ def _open_suppression(
     return suppression
 
 
-def _open_schedule(
-    config: AgentConfig, measuring: Measuring, loop: Loop, stack: contextlib.ExitStack, *, acts: bool
-) -> Schedule:
-    jobs = open_jobs(ColocationParts(config=config, measuring=measuring, loop=loop, acts=acts), stack)
-    return open_schedule(NodeParts(measuring.watch, loop), measuring.series, stack, jobs)
+def _open_schedule(parts: ColocationParts, stack: contextlib.ExitStack) -> Schedule:
+    measuring = parts.measuring
+    return open_schedule(NodeParts(measuring.watch, parts.loop), measuring.series, stack, open_jobs(parts, stack))
 
 
 def _own_pod_uid() -> str | None:

@@ -81,6 +81,10 @@ class Agent:
         """Take note of what came of evictions since the last time; each tick does."""
         self._rounds.evictions.take_outcomes()
 
+    def want_round(self) -> None:
+        """Make a full measurement, and a round with it, due now."""
+        self._pace.want_full(self._parts.clock.now_ns())
+
     def _threshold_of(self, node: NodeMeasure) -> int | None:
         found = []
         if any(self._config.feature_gates.get(name) for name in _BY_USE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -153,10 +152,10 @@ def test_a_plugin_that_is_killed_between_create_and_start_stops_no_container_and
 
 
 def test_answers_are_quick_while_another_thread_computes(socket):
-    is_over = threading.Event()
+    is_on = [True]
 
     def compute() -> None:
-        while not is_over.is_set():
+        while is_on:
             sum(each for each in range(1000))
 
     before = sys.getswitchinterval()
@@ -168,7 +167,7 @@ def test_answers_are_quick_while_another_thread_computes(socket):
             sys.setswitchinterval(NriSettings().switch_interval_ns / NS_PER_S)
             quick = sorted(runtime.ask("create", POD, CONTAINER, times=200)["us"])
         finally:
-            is_over.set()
+            is_on.clear()
             thread.join()
             sys.setswitchinterval(before)
-    assert quick[100] < slow[100] / 2, json.dumps({"quick": quick[100], "slow": slow[100]})
+    assert quick[-5] < slow[-5] / 2, f"{quick[-5]} us, and {slow[-5]} us by default"

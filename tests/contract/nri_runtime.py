@@ -132,7 +132,7 @@ class NriRuntimeServer:
         self._listening.bind(str(path))
         self._listening.listen(8)
         self._listening.settimeout(patience(10))
-        self._path = path
+        self.path = path
         self.connections: list[Connection] = []
 
     def accept(self) -> Connection:
@@ -157,8 +157,12 @@ class NriRuntimeServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it: nothing listens any more."""
         self._listening.close()
         with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+            self.path.unlink()
         for each in self.connections:
             each.trunk.close()

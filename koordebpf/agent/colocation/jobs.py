@@ -52,6 +52,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_prediction,
     open_node_metric,
     open_topology_report,
+    _nri,
 )
 
 

@@ -14,6 +14,7 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.agent.config.killers import check_killers
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
+from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
@@ -135,6 +136,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     series: SeriesSettings = SeriesSettings()
     usage: UsageSettings = UsageSettings()
     node_metric: NodeMetricSettings = NodeMetricSettings()
+    nri: NriSettings = NriSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
 
 import msgspec
 
-BUCKETS_MS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0, 1000.0)
-"""Upper bounds. Why: 2 and 5 ms are what answers may take, and a runtime waits for 2 s."""
-_MOST_SENTENCES = 64  # which were logged once; then the first of new ones only
+BUCKETS_MS = (0.01, 0.04, 0.16, 0.64, 2.0, 2.56, 5.0, 10.24, 40.96, 163.84, 2000.0)
+"""Upper bounds: koordlet's, 2 and 5 ms as answers may take at most, and the 2 s that a runtime waits."""
+_MOST_PROBLEMS = 64  # that wait to be logged. Why: a second's worth; more of a second say nothing new
 
 
 class Calls(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +28,7 @@ class NriCounts:
         self.adjusted = 0  # containers whose resources were adjusted
         self.errors = 0
         self._calls: dict[tuple[str, bool], Calls] = {}
-        self._logged: set[str] = set()
+        self._problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
 
     @property
     def calls(self) -> Mapping[tuple[str, bool], Calls]:
@@ -41,10 +42,14 @@ class NriCounts:
         buckets = (*before.buckets[:at], before.buckets[at] + 1, *before.buckets[at + 1 :])
         self._calls[method, is_ok] = Calls(buckets, before.sum_ms + took_ms)
 
-    def failed(self, sentence: str) -> bool:
-        """Count one error; tell whether its sentence is to be logged."""
+    def failed(self, sentence: str) -> None:
+        """Count one error. Nothing is logged here: a log may wait."""
         self.errors += 1
-        if sentence in self._logged or len(self._logged) >= _MOST_SENTENCES:
-            return False
-        self._logged.add(sentence)
-        return True
+        self._problems.append(sentence)
+
+    def take_problems(self) -> tuple[str, ...]:
+        """Return the sentences since the last time, once; from another thread."""
+        found = []
+        while self._problems:
+            found.append(self._problems.popleft())
+        return tuple(dict.fromkeys(found))

@@ -1,7 +1,7 @@
 """The plugin's thread: at most one connection to the runtime, answered at once and made again when it ends.
 
-The thread takes no lock, reads no file and waits for nothing but the socket: what it answers from is replaced by the
-agent as one object.
+The thread takes no lock, reads no file, logs nothing and waits for nothing but the socket. What it answers from is
+replaced by the agent as one object.
 
 Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting registered the plugin twice
 (koordinator issue 2334): the runtime then refuses every container that both adjust.
@@ -10,7 +10,6 @@ Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import socket
@@ -25,8 +24,6 @@ from koordebpf.kube.nri.session import RegistrationRefused, Session
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answering
 from koordebpf.units import NS_PER_S
-
-log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 18
 _SEND_NS = 2 * NS_PER_S  # Why: a runtime that reads nothing for so long has given up its call
@@ -80,8 +77,6 @@ class NriPlugin(Closing):
                 if self._is_registered:
                     self._is_registered = False
                     pauses = _pauses(self._settings)  # it was a good one
-                if problem != self._state:
-                    log.warning("NRI: %s; connecting again until it works", problem)
                 self._state = problem
                 self._wait(None, 0, time.monotonic_ns() + next(pauses))
 
@@ -118,7 +113,6 @@ class NriPlugin(Closing):
             if session.is_synchronized and not self._is_registered:
                 self.counts.registrations += 1
                 self._state, self._is_registered = f"registered with {session.runtime}", True
-                log.info("NRI: %s", self._state)
 
     def _send(self, trunk: socket.socket, data: bytes) -> None:
         view = memoryview(data)

@@ -8,7 +8,6 @@ Source: containerd/nri pkg/adaptation/plugin.go (the runtime's side), pkg/stub/s
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -32,8 +31,6 @@ from koordebpf.kube.nri.values import (
 from koordebpf.kube.nri.wire import PLUGIN_CONN, REQUEST, RESPONSE, RUNTIME_CONN, Message, Wire, frames_of
 from koordebpf.printable import printable
 from koordebpf.units import NS_PER_MS
-
-log = logging.getLogger(__name__)
 
 _REGISTER_STREAM = 1
 _UNKNOWN, _INVALID, _EXHAUSTED, _UNIMPLEMENTED = (
@@ -131,8 +128,6 @@ class Session:
         request = decode(NRI_MESSAGES, "ConfigureRequest", payload)
         self.runtime = _said(f"{request['runtime_name']} {request['runtime_version']}".strip())
         self.is_configured = True
-        if request["config"]:
-            log.info("the runtime has a configuration for this plugin; it is not read: %s", _said(request["config"]))
         mask = sum(1 << (EVENTS[name] - 1) for name in set(self._settings.events))
         return encode(NRI_MESSAGES, "ConfigureResponse", {"events": mask})
 
@@ -183,16 +178,9 @@ class Session:
 
     def _failed(self, problem: str) -> None:
         sentence = _said(problem)
-        if self._counts.failed(sentence):
-            log.warning("NRI: %s; %s", sentence, self._consequence)
+        self._counts.failed(sentence)
         if self._settings.failure_policy == "fail":
             raise _Failed(_UNKNOWN, sentence)
-
-    @property
-    def _consequence(self) -> str:
-        if self._settings.failure_policy == "fail":
-            return "the runtime is asked not to create the container"
-        return "of that the container has what the kubelet asked for"
 
 
 class _Failed(Exception):

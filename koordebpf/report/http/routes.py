@@ -19,7 +19,6 @@ from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, printable
 from koordebpf.report.beside import Beside
 from koordebpf.report.health_check import HealthCheck
-from koordebpf.report.hooks.pod_settings import PodSettings
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage

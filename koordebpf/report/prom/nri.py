@@ -1,0 +1,64 @@
+"""The NRI plugin as metrics, under its own names and koordlet's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from koordebpf.kube.nri.counts import BUCKETS_MS, NriCounts
+
+# koordlet's names of what the runtime calls.
+_STAGES = {
+    "CreateContainer": "PreCreateContainer",
+    "UpdateContainer": "PreUpdateContainerResources",
+    "StateChange": "PreRunPodSandbox",
+}
+
+
+class NriMetrics:
+    """Read at the scrape.
+
+    Args:
+        counts: of the plugin.
+        is_registered: whether a runtime has it.
+        node: for koordlet's names; None: they are left out.
+        would_adjust: in a dry run, containers that would have been adjusted.
+    """
+
+    def __init__(
+        self, counts: NriCounts, is_registered: Callable[[], bool], node: str | None, would_adjust: Callable[[], int]
+    ) -> None:
+        self._counts = counts
+        self._is_registered = is_registered
+        self._node = node
+        self._would_adjust = would_adjust
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        counts = self._counts
+        text = "1 while the container runtime has this plugin."
+        yield GaugeMetricFamily("koordebpf_nri_registered", text, int(self._is_registered()))
+        yield CounterMetricFamily("koordebpf_nri_registrations", "Registrations with a runtime.", counts.registrations)
+        text = "Containers whose resources were adjusted; in a dry run those that would have been."
+        adjusted = counts.adjusted + self._would_adjust()
+        yield CounterMetricFamily("koordebpf_nri_adjusted_containers", text, adjusted)
+        yield CounterMetricFamily("koordebpf_nri_errors", "Parts of pods that could not be judged.", counts.errors)
+        text = "From the whole request in the plugin to its answer."
+        calls = HistogramMetricFamily("koordebpf_nri_call_seconds", text, labels=["method", "result"])
+        name = "koordlet_runtime_hook_invoked_duration_milliseconds"
+        text = "Invocations of runtime hooks by the container runtime."
+        stages = HistogramMetricFamily(name, text, labels=["node", "hook", "stage", "status"])
+        for (method, is_ok), each in counts.calls.items():
+            result = "succeeded" if is_ok else "failed"
+            totals = [float(count) for count in accumulate(each.buckets)]
+            seconds = [str(bound / 1e3) for bound in BUCKETS_MS]
+            calls.add_metric([method, result], list(zip([*seconds, "+Inf"], totals, strict=True)), each.sum_ms / 1e3)
+            if self._node is not None and method in _STAGES:
+                labels = [self._node, "all", _STAGES[method], result]
+                bounds = [*map(str, BUCKETS_MS), "+Inf"]
+                stages.add_metric(labels, list(zip(bounds, totals, strict=True)), each.sum_ms)
+        yield calls
+        if self._node is not None:
+            yield stages
