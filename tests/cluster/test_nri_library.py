@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.agent.colocation.nri import SWITCH_S
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
@@ -130,6 +131,7 @@ _AGENT = """
 import sys, time
 from pathlib import Path
 from tests.cluster.test_nri_library import Answers, plugin_settings
+from koordebpf.agent.colocation.nri import SWITCH_S
 from koordebpf.kube.nri.plugin import NriPlugin
 NriPlugin(plugin_settings(Path(sys.argv[1])), Answers())
 time.sleep(600)
@@ -164,7 +166,7 @@ def test_answers_are_quick_while_another_thread_computes(socket):
         thread.start()
         try:
             slow = sorted(runtime.ask("create", POD, CONTAINER, times=200)["us"])
-            sys.setswitchinterval(NriSettings().switch_interval_ns / NS_PER_S)
+            sys.setswitchinterval(SWITCH_S)
             quick = sorted(runtime.ask("create", POD, CONTAINER, times=200)["us"])
         finally:
             is_on.clear()

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
-NriEvent = Literal["RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"]
+NriEvent = Literal["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"]
 
 
 class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +30,6 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     `backoff_ns`      until the first new attempt; each one that fails doubles it. Why 1 s: koordlet's.
     `backoff_cap_ns`  the longest one. Why 30 s: a container that is created meanwhile is not adjusted; koordlet has
                       no bound, and waits for hours after a night without its runtime.
-    `switch_interval_ns` how long another thread of the agent may keep the interpreter while an answer waits. Why
-                      0.2 ms: with Python's own 5 ms an answer during a busy tick takes 16 ms (p99), with this 1 ms.
     """
 
     enabled: bool = False
@@ -47,4 +45,3 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     registration_timeout_ns: Annotated[int, Meta(ge=100 * NS_PER_MS, le=60 * NS_PER_S)] = 30 * NS_PER_S
     backoff_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=60 * NS_PER_S)] = NS_PER_S
     backoff_cap_ns: Annotated[int, Meta(ge=NS_PER_S, le=600 * NS_PER_S)] = 30 * NS_PER_S
-    switch_interval_ns: Annotated[int, Meta(ge=NS_PER_MS // 20, le=5 * NS_PER_MS)] = NS_PER_MS // 5

@@ -105,7 +105,9 @@ def another(setting: Setting, now: Any) -> Any:
         return 1 if now != 1 else 0
     if of in (str, Path):
         patterns = [each.pattern for each in getattr(setting.type, "__metadata__", ()) if each.pattern]
-        return next(each for each in ("/some/thing", "15%") if all(re.search(pattern, each) for pattern in patterns))
+        return next(
+            each for each in ("/some/thing", "15%", "07") if all(re.search(pattern, each) for pattern in patterns)
+        )
     return next(word for word in get_args(of) if word != now)
 
 
