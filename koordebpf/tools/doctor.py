@@ -26,6 +26,7 @@ from koordebpf.kernel.signals.interface import BackendName, SignalSource
 from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.tools.doctor_katalyst import katalyst_sources
+from koordebpf.tools.doctor_nri import nri_sources
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
@@ -52,6 +53,7 @@ def examine(
         sources += support_of_files(scope.hierarchy)
         sources.append(support_of_tracing(run_queue.check_layout))
         sources.append(_usage_of_pods(scope))
+        sources += nri_sources(config) if config else ()
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]

@@ -44,6 +44,7 @@ _BENCHES = {
     "credit": "memory predicted to come back with a pod, beside what came back",
     "katalyst": "Katalyst's eviction manager: watermark crossed to the kill, a round, what its gate costs",
     "node_metric": "a NodeMetric of 110 pods: bytes of an hour beside koordlet's, and time",
+    "nri": "a container runtime's request to its answer, idle and while the agent kills under pressure",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
     "faults": "the same to the kill, while something else hangs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,11 +20,12 @@ class NriRuntime:
         socket: of at most 107 bytes.
         pods: that a plugin is synchronized with, with three containers each.
         padding: bytes that each of these has.
+        before: a command that it is an argument of.
     """
 
-    def __init__(self, socket: Path, pods: int = 0, padding: int = 100) -> None:
+    def __init__(self, socket: Path, pods: int = 0, padding: int = 100, before: Sequence[str] = ()) -> None:
         self._program = subprocess.Popen(
-            [nri_program(say_line), "-socket", str(socket), "-pods", str(pods), "-padding", str(padding)],
+            [*before, nri_program(say_line), "-socket", str(socket), "-pods", str(pods), "-padding", str(padding)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
