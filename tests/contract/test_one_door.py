@@ -28,6 +28,7 @@ _OWN = {
     "store/recording.py",
     "store/series/snapshot.py",
     "agent/lifecycle/node_lock.py",
+    "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
     "agent/strategies/suppression.py",
     "store/rotated_file.py",
     "store/wal.py",

@@ -35,6 +35,15 @@ nri:
   socket: {}
 """
 
+PROXY_CONFIG = """
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+runtimeProxy:
+  enabled: true
+  socket: {}
+  configFile: {}
+"""
+
 
 @pytest.fixture
 def hooks(node: NodeCgroup) -> Iterator[HookNode]:
@@ -179,3 +188,21 @@ def test_without_a_runtime_the_agent_works_and_says_so(hooks, runtime, tmp_path)
             late.accept().ready()
             agent.said("NRI: registered")
         assert agent.stop() == 0
+
+
+def test_only_an_agent_that_acts_serves_the_runtime_proxy(hooks, runtime, tmp_path):
+    folder = Path(tempfile.mkdtemp(prefix="proxy-"))
+    config, file = folder / "config.yaml", folder / "hooks.d/koordebpf.json"
+    config.write_text(PROXY_CONFIG.format(folder / "s.sock", file))
+    given = (*hooks.arguments(tmp_path, GATES), "--config", config)
+    with LiveAgent(tmp_path, *given) as dry_run:
+        dry_run.becomes_ready()
+        assert not file.parent.exists()
+        assert dry_run.stop() == 0
+    with LiveAgent(tmp_path, *given, "--enforce") as agent:
+        agent.said("runtime proxy: serving")
+        assert json.loads(file.read_text())["remote-endpoint"] == str(folder / "s.sock")
+        until(lambda: agent.metric("koordebpf_runtime_proxy_registered") == 1, "the metric")
+        assert agent.stop() == 0
+    assert not file.exists()
+    shutil.rmtree(folder)

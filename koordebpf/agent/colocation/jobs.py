@@ -53,6 +53,7 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_node_metric,
     open_topology_report,
     _nri,
+    _runtime_proxy,
 )
 
 

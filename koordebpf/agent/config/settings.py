@@ -15,6 +15,7 @@ from koordebpf.agent.config.killers import check_killers
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
+from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
@@ -137,6 +138,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageSettings = UsageSettings()
     node_metric: NodeMetricSettings = NodeMetricSettings()
     nri: NriSettings = NriSettings()
+    runtime_proxy: RuntimeProxySettings = RuntimeProxySettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None

@@ -1,4 +1,4 @@
-"""The NRI plugin as metrics, under its own names and koordlet's."""
+"""What a container runtime, or koord-runtime-proxy, asks as metrics, under our own names and koordlet's."""
 
 from __future__ import annotations
 
@@ -21,15 +21,22 @@ class NriMetrics:
     """Read at the scrape.
 
     Args:
-        counts: of the plugin.
-        is_registered: whether a runtime has it.
+        prefix: of its names, as nri.
+        counts: of the server.
+        is_registered: whether it is asked.
         node: for koordlet's names; None: they are left out.
         would_adjust: in a dry run, containers that would have been adjusted.
     """
 
     def __init__(
-        self, counts: NriCounts, is_registered: Callable[[], bool], node: str | None, would_adjust: Callable[[], int]
+        self,
+        prefix: str,
+        counts: NriCounts,
+        is_registered: Callable[[], bool],
+        node: str | None,
+        would_adjust: Callable[[], int],
     ) -> None:
+        self._prefix = f"koordebpf_{prefix}"
         self._counts = counts
         self._is_registered = is_registered
         self._node = node
@@ -38,15 +45,17 @@ class NriMetrics:
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
         counts = self._counts
-        text = "1 while the container runtime has this plugin."
-        yield GaugeMetricFamily("koordebpf_nri_registered", text, int(self._is_registered()))
-        yield CounterMetricFamily("koordebpf_nri_registrations", "Registrations with a runtime.", counts.registrations)
+        text = "1 while containers are asked for."
+        yield GaugeMetricFamily(f"{self._prefix}_registered", text, int(self._is_registered()))
+        text = "Registrations that were completed."
+        yield CounterMetricFamily(f"{self._prefix}_registrations", text, counts.registrations)
         text = "Containers whose resources were adjusted; in a dry run those that would have been."
         adjusted = counts.adjusted + self._would_adjust()
-        yield CounterMetricFamily("koordebpf_nri_adjusted_containers", text, adjusted)
-        yield CounterMetricFamily("koordebpf_nri_errors", "Parts of pods that could not be judged.", counts.errors)
-        text = "From the whole request in the plugin to its answer."
-        calls = HistogramMetricFamily("koordebpf_nri_call_seconds", text, labels=["method", "result"])
+        yield CounterMetricFamily(f"{self._prefix}_adjusted_containers", text, adjusted)
+        text = "Parts of pods that could not be judged."
+        yield CounterMetricFamily(f"{self._prefix}_errors", text, counts.errors)
+        text = "From the whole request in the agent to its answer."
+        calls = HistogramMetricFamily(f"{self._prefix}_call_seconds", text, labels=["method", "result"])
         name = "koordlet_runtime_hook_invoked_duration_milliseconds"
         text = "Invocations of runtime hooks by the container runtime."
         stages = HistogramMetricFamily(name, text, labels=["node", "hook", "stage", "status"])

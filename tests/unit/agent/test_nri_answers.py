@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.colocation.nri import ContainerAnswers
+from koordebpf.agent.colocation.container_answers import ContainerAnswers
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
