@@ -3,7 +3,7 @@
 The thread takes no lock, reads no file, logs nothing and waits for nothing but the socket. What it answers from is
 replaced by the agent as one object.
 
-Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting registered the plugin twice
+Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting once registered the plugin twice
 (koordinator issue 2334): the runtime then refuses every container that both adjust.
 """
 

@@ -28,8 +28,8 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     `registration_timeout_ns` a runtime that does not configure the plugin for so long is connected to once more. Why
                       30 s: a runtime registers one plugin at a time, and waits up to 5 s for each one before it.
     `backoff_ns`      until the first new attempt; each one that fails doubles it. Why 1 s: koordlet's.
-    `backoff_cap_ns`  the longest one. Why 30 s: a container that is created meanwhile is not adjusted; koordlet has
-                      no bound, and waits for hours after a night without its runtime.
+    `backoff_cap_ns`  the longest one. Why 30 s: a container that is created meanwhile is not adjusted; attempts cost
+                      one connect(2).
     """
 
     enabled: bool = False
