@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
 from koordebpf.agent.colocation.node_metric import open_node_metric
 from koordebpf.agent.colocation.open_prediction import open_prediction
+from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
 from koordebpf.agent.colocation.topology_report import open_topology_report
 from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
+from koordebpf.agent.sinks import Sinks
 from koordebpf.collect.collector import Collector
 from koordebpf.kernel.io.loop import Loop
 
@@ -32,12 +34,16 @@ class ColocationParts:
         measuring: the node, the cluster as it is known, and the series.
         loop: a job may watch an fd, or wake it from another thread.
         acts: this agent acts on the node, and no other does: it may write to the API server.
+        want_round: makes a full measurement due; from the loop's thread.
+        sinks: has the metrics and the checks that a job adds its own to; None: they are not reported.
     """
 
     config: AgentConfig
     measuring: Measuring
     loop: Loop
     acts: bool
+    want_round: Callable[[], None] = lambda: None
+    sinks: Sinks | None = None
 
 
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
@@ -52,8 +58,8 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
     open_prediction,
     open_node_metric,
     open_topology_report,
-    _nri,
-    _runtime_proxy,
+    open_nri_plugin,
+    open_runtime_proxy_hooks,
 )
 
 
