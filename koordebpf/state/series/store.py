@@ -23,6 +23,7 @@ SERIES_BYTES: Final = 700 + 8 * BLOCK_ROUNDS
 _GREATEST: Final = 1e300  # Why: sums of a window stay finite
 _LOOK_NS: Final = 60 * NS_PER_S  # between two looks for series that have ended
 _ENDED_ROUNDS: Final = 8  # without a sample: a series has probably ended, and makes room where there is none
+_OF_TENANTS: Final = ("pod_", "container_", "host_application_")  # kinds of series that tenants make
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -42,9 +43,9 @@ class SeriesStore:
     Append the samples of one moment together with `append_round`: all series of a kind share the times of their
     rounds. Within a kind time never runs backwards: a sample older than the newest round of its kind is dropped.
 
-    Bounds: series whose keys name tenants' things share `budget_bytes`. Where a new series finds no room, series that
-    have ended are dropped, the shortest first: who creates containers in a loop drops the series of those. Where
-    samples find none, the oldest samples of all these series are dropped. Series of the node itself are never.
+    Bounds: series of pods, containers and host applications share `budget_bytes`. Where a new series finds no room,
+    series that have ended are dropped, the shortest first: who creates containers in a loop drops the series of those.
+    Where samples find none, the oldest samples of all these series are dropped. Others, of the node itself, are never.
 
     Cost:    0.5 µs a sample; 3 bytes a sample that changes, 1 where it does not; 1.2 KB a series.
     """
@@ -244,7 +245,7 @@ class SeriesStore:
             raise ValueError(f"{key!r}: {kind} has the properties {', '.join(names) or 'none'}")
         lane = self._lanes.get(kind)
         if lane is None:
-            lane = self._lanes[kind] = Lane(kind, is_bounded=not kind.startswith(("node_", "sys_")))
+            lane = self._lanes[kind] = Lane(kind, is_bounded=kind.startswith(_OF_TENANTS))
         return lane
 
     def _encoded(self, series: Series, block: bytes) -> None:

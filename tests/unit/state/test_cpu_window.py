@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from koordebpf.state.cpu.window import append_cpu, cpu_window
 from koordebpf.state.series.node import NodeSeries, node_series
-from koordebpf.units import NS_PER_S
+from koordebpf.state.series.settings import SeriesSettings
+from koordebpf.units import MIB, NS_PER_S
 
 
 def push(series: NodeSeries, second: float, used: int | None, limit: int | None = 4000) -> None:
@@ -78,3 +79,14 @@ def test_a_sample_that_comes_too_soon_is_dropped_as_a_whole():
     push(series, 0, 1000, limit=None)
     push(series, 0.5, 3000, limit=8000)
     assert cpu_window(series, NS_PER_S, 2 * NS_PER_S).be_limit_millicpu is None
+
+
+def test_the_window_is_whole_however_many_series_tenants_make():
+    series = node_series(SeriesSettings(budget_bytes=MIB))
+    for second in range(600):
+        pods = {("pod_cpu_usage", f"{pod}"): second * pod % 97 / 7 for pod in range(second + 100)}
+        series.append_round(second * NS_PER_S, pods)
+        push(series, second + 0.5, 1000)
+    assert series.counts.dropped_samples > 0 < series.counts.refused_samples
+    window = cpu_window(series, 600 * NS_PER_S, 600 * NS_PER_S)
+    assert (window.covered_ns, window.be_limit_millicpu) == (600 * NS_PER_S, 4000)
