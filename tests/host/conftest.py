@@ -240,8 +240,9 @@ def measured_usage(usage_node: UsageNode, tmp_path: Path) -> Iterator[Callable[.
     """Return a function that gives the measuring of that node as it is then."""
     opened: list[MeasuredUsage] = []
 
-    def make(applications: Mapping[str, str] | None = None) -> MeasuredUsage:
-        opened.append(MeasuredUsage(usage_node, tmp_path, applications or {}, usage_node.memory.path))
+    def make(applications: Mapping[str, str] | None = None, *, is_machine: bool = False) -> MeasuredUsage:
+        root = None if is_machine else usage_node.memory.path
+        opened.append(MeasuredUsage(usage_node, tmp_path, applications or {}, root))
         return opened[-1]
 
     yield make

@@ -13,6 +13,8 @@ from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu
 from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
+from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
+from koordebpf.kernel.proc.meminfo import Meminfo
 from tests.conftest import OTHER_MACHINE
 from tests.host.usage_node import MeasuredUsage, UsageNode, group_of, uid_of
 
@@ -310,3 +312,38 @@ def test_pressure_of_a_container_is_what_its_files_say(usage_node: UsageNode) ->
         assert {resource for resource, _, _ in seen} == {"cpu", "mem", "io"}
     finally:
         reader.close()
+
+
+@pytest.mark.slow
+def test_the_machine_is_measured_as_its_files_say_and_the_system_is_the_rest(
+    usage_node: UsageNode, measured_usage: Make
+) -> None:
+    (container,) = usage_node.add_pod("busy")
+    usage_node.burn(container)
+    time.sleep(0.5)
+    its = measured_usage(is_machine=True)
+    with NodeCpuTime() as stat, Meminfo() as meminfo:
+        its.round()
+        start_ns, used_ns = time.monotonic_ns(), stat.used_ns()
+        time.sleep(2)
+        its.round()
+        cores = (stat.used_ns() - used_ns) / (time.monotonic_ns() - start_ns)
+        held = meminfo.read().used_bytes
+    cpu, pod = its.latest("node_cpu_usage"), its.latest("pod_cpu_usage", uid_of(usage_node, "busy"))
+    assert cpu is not None
+    assert pod is not None
+    # /proc/stat counts ticks of 10 ms for each CPU.
+    assert cpu == pytest.approx(cores, abs=0.1)
+    assert pod > 0.02
+    assert its.latest("sys_cpu_usage") == pytest.approx(max(cpu - pod, 0))
+    memory = its.latest("node_memory_usage")
+    assert memory == pytest.approx(held, rel=0.1)
+    pods_held = its.latest("pod_memory_usage", uid_of(usage_node, "busy"))
+    assert its.latest("sys_memory_usage") == memory - pods_held
+    nodes = [path.name.removeprefix("node") for path in Path("/sys/devices/system/node").glob("node[0-9]*")]
+    of_nodes = [its.latest("node_numa_cpu_usage", node) for node in nodes]
+    assert sum(each for each in of_nodes if each is not None) == pytest.approx(cpu, abs=0.1)
+    assert None not in [its.latest("node_numa_memory_usage", node) for node in nodes]
+    of_system = [its.latest("sys_numa_cpu_usage", node) or 0 for node in nodes]
+    assert sum(of_system) == pytest.approx(its.latest("sys_cpu_usage"), abs=1e-6)
+    assert None not in [its.latest("sys_numa_memory_usage", node) for node in nodes]

@@ -52,8 +52,8 @@ class UsageNode:
         """Make one cgroup in every hierarchy, by its directory in the memory hierarchy."""
         for directory in self._others.everywhere(path):
             directory.mkdir()
-        if self.hierarchy.version == 2 and path.parent != self.hierarchy.mount_point:
-            self._others.follow(self.memory.path)
+        if self.hierarchy.version == 2:
+            (path.parent / "cgroup.subtree_control").write_text("+cpu")
 
     def accounted_ns(self, path: Path) -> tuple[int, int]:
         """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
@@ -100,7 +100,7 @@ class UsageNode:
 class MeasuredUsage:
     """An agent's measuring: `round` takes a full measurement and then asks the collector."""
 
-    def __init__(self, node: UsageNode, folder: Path, applications: Mapping[str, str], scan_root: Path) -> None:
+    def __init__(self, node: UsageNode, folder: Path, applications: Mapping[str, str], scan_root: Path | None) -> None:
         manifest = node.memory.write_manifest(folder / "pods.json")
         scope = open_scope(node.hierarchy, scan_root)
         self._stack = contextlib.ExitStack()
