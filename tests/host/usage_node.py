@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -53,7 +53,7 @@ class UsageNode:
         for directory in self._others.everywhere(path):
             directory.mkdir()
         if self.hierarchy.version == 2:
-            (path.parent / "cgroup.subtree_control").write_text("+cpu")
+            (path.parent / "cgroup.subtree_control").write_text("+cpu +memory")
 
     def accounted_ns(self, path: Path) -> tuple[int, int]:
         """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
@@ -62,6 +62,11 @@ class UsageNode:
             return int((directory / "cpuacct.usage").read_text()), 1
         rows = dict(line.split() for line in (directory / "cpu.stat").read_text().splitlines())
         return int(rows["usage_usec"]) * 1000, 1000
+
+    def stat_files(self, paths: Iterable[Path]) -> list[Path]:
+        """Return cpu.stat of these, or what v1 has in its place."""
+        name = "cpuacct.usage" if self.mounts[0].version == 1 else "cpu.stat"
+        return [self._others.of(path, self.mounts[0]) / name for path in paths]
 
     def limit_cpu(self, path: Path, quota_us: int, period_us: int = 100_000) -> None:
         directory = self._others.of(path, self.mounts[-1])
@@ -134,6 +139,11 @@ class MeasuredUsage:
     def count(self, since_ns: int, *key: str) -> float | None:
         now_ns = time.monotonic_ns()
         return self.series.query(key, now_ns, now_ns - since_ns, "count")
+
+    def dropped(self) -> str:
+        """Return what got no sample, for a failure's text."""
+        rates = self.usage._rates
+        return f"{rates.went_back} went back, {rates.too_old} too old: {rates._last}, {self.usage.groups.by_id}"
 
     def close(self) -> None:
         self._stack.close()
