@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from koordebpf.report.prom.prediction import prediction_families
 from koordebpf.report.prom.suppression import SuppressionMetrics
-from koordebpf.state.prediction.values import LatestPrediction
+from koordebpf.state.prediction.values import Amounts, LatestPrediction
 from koordebpf.state.view import NodeMeasure
 from koordebpf.units import NS_PER_S
 
@@ -16,6 +15,9 @@ _REASON = "evicted"  # all that koordlet ever says; the feature is a label of ko
 _SUPPRESS_TYPES = ("cpuset", "cfsQuota")
 _DETAIL_NS = 300 * NS_PER_S  # Why: koordlet drops a pod's series about 5 minutes after it last counted
 _MAX_DETAILS = 500  # Why: 5 minutes of ten times the default budget of 10 evictions a minute
+
+_PREDICTION_LABELS = ("node", "predictor", "resource", "unit")
+_STALE_NS = 600 * NS_PER_S  # Why: as long as the longest training interval
 
 
 class KoordletMetrics:
@@ -71,3 +73,26 @@ def _gauge(name: str, text: str, node: str, value: float) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=["node"])
     family.add_metric([node], value)
     return family
+
+
+def prediction_families(node: str, latest: LatestPrediction, now_ns: int) -> Iterator[Metric]:
+    """Yield what each predictor said last; nothing where that is long ago.
+
+    Source:  koordinator pkg/koordlet/metrics/prediction.go.
+    """
+    if latest.newer_than(now_ns - _STALE_NS) is None:
+        return
+    text = "What prod pods request and will not use, as predicted."
+    reclaimable = GaugeMetricFamily("koordlet_node_predicted_resource_reclaimable", text, labels=_PREDICTION_LABELS)
+    text = "What prod pods will use at most, as predicted."
+    peak = GaugeMetricFamily("koordlet_node_predicted_resource_peak", text, labels=_PREDICTION_LABELS)
+    for predictor, prod in latest.by.items():
+        _add(reclaimable, node, predictor, prod.reclaimable)
+        _add(peak, node, predictor, prod.peak)
+    yield from (family for family in (reclaimable, peak) if family.samples)
+
+
+def _add(family: GaugeMetricFamily, node: str, predictor: str, amounts: Amounts | None) -> None:
+    if amounts is not None:
+        family.add_metric([node, predictor, "cpu", "core"], amounts.cpu_millicpu / 1000)
+        family.add_metric([node, predictor, "memory", "byte"], amounts.memory_bytes)

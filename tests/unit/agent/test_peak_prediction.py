@@ -243,7 +243,6 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
         "agent.colocation.open_prediction",
         "policy.predict",
         "policy.predict.settings",
-        "report.prom.prediction",
         "state.prediction",
     ]
     assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in (*small, "state.prediction.values")]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordebpf.report.prom.koordlet import KoordletMetrics
-from koordebpf.report.prom.prediction import prediction_families
+from koordebpf.report.prom.koordlet import KoordletMetrics, prediction_families
 from koordebpf.state.prediction.values import Amounts, LatestPrediction, ProdPrediction
 from koordebpf.units import NS_PER_S
 
