@@ -16,7 +16,6 @@ import yaml
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
 from koordebpf.agent.colocation.topology_report import NodeSources
-from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
@@ -73,7 +72,7 @@ def one(served: None, cluster: ControlPlane, namespace: str) -> Iterator[Object]
 
 @pytest.fixture
 def reporter(one: Object, rights: None, agent_kubeconfig: Path, tmp_path: Path) -> Iterator[TopologyReporter]:
-    sources = NodeSources(NodeInfoReader(), CpuManagerReader(tmp_path / "none", None), None)
+    sources = NodeSources(NodeInfoReader(), None)
     topologies = NodeTopologies(open_cluster(agent_kubeconfig), one["metadata"]["name"])
     made = TopologyReporter(sources, topologies, apart_s=0.001)
     yield made
@@ -144,7 +143,7 @@ def test_one_that_koordlet_writes_is_left_alone(
 def test_without_the_component_it_says_which_right_is_missing(
     cluster: ControlPlane, one: Object, agent_kubeconfig: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sources = NodeSources(NodeInfoReader(), CpuManagerReader(tmp_path / "none", None), None)
+    sources = NodeSources(NodeInfoReader(), None)
     made = TopologyReporter(sources, NodeTopologies(open_cluster(agent_kubeconfig), one["metadata"]["name"]))
     made.note(noted(cluster, one))
     try:

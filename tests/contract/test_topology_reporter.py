@@ -14,16 +14,19 @@ import pytest
 from apiserver import Server, gives, let_it_spin, status, until
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
-from koordebpf.agent.colocation.topology_report import NodeSources
+from koordebpf.agent.colocation.topology_report import NodeSources, TopologyJob
+from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
+from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.node_info import NodeInfoReader
-from koordebpf.kube.cache.objects import Node, NodeResourceTopology, Pod
+from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.topology.merge import difference
 from koordebpf.policy.topology.report import SHARED_POOLS_ANNOTATION, Known, topology_report
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
 from koordebpf.state.pods.facts import PodFacts, pod_facts
+from koordebpf.state.series.node import node_series
 from tests.contract.objectstore import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -54,12 +57,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def reporter(kubeconfig: Path, tmp_path: Path, clock: Clock) -> Iterator[Open]:
+def reporter(kubeconfig: Path, clock: Clock) -> Iterator[Open]:
     opened: list[TopologyReporter] = []
 
     def open_it(*, acts: bool = True, asks_kubelet: bool = False) -> TopologyReporter:
-        manager = CpuManagerReader(tmp_path / "cpu_manager_state", None)
-        sources = NodeSources(NodeInfoReader(), manager, open_cluster(kubeconfig) if asks_kubelet else None)
+        sources = NodeSources(NodeInfoReader(), open_cluster(kubeconfig) if asks_kubelet else None)
         topologies = NodeTopologies(open_cluster(kubeconfig), "n1") if acts else None
         opened.append(TopologyReporter(sources, topologies, clock, apart_s=0.001))
         return opened[-1]
@@ -163,6 +165,31 @@ def test_one_that_another_changed_meanwhile_is_read_again(store: Store, reporter
     one.note(Noted(NODE, (pod("a", "0"),)))
     until(lambda: writes(store) == 3, "the try that conflicts and the next one")
     assert one.problem is None
+
+
+def test_the_job_notes_what_changed_and_what_kubelet_bound(
+    store: Store, reporter: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[Noted] = []
+    one = reporter()
+    monkeypatch.setattr(one, "note", notes.append)
+    known, state = Cluster(), tmp_path / "cpu_manager_state"
+    job = TopologyJob(known, one, CpuManagerReader(state, None), KubeletCpus(tmp_path / "none"))
+    series = node_series()
+    job.collect(0, series)
+    assert notes == []  # nothing is known of the cluster
+    known.learn(ClusterState(version=1, synced_at_ns=1, node=NODE))
+    for _ in range(3):
+        job.collect(0, series)
+    assert notes == [Noted(NODE)]
+    state.write_text('{"policyName": "static", "defaultCpuSet": "1", "entries": {"a": {"c": "0"}}}')
+    for _ in range(3):
+        job.collect(0, series)
+    assert [each.manager and each.manager.pinned for each in notes] == [None, {"a": (0,)}]
+    known.learn(ClusterState(version=2, synced_at_ns=2, node=NODE, pods=(pod("a").pod,)))
+    job.collect(0, series)
+    assert [each.uid for each in notes[-1].pods] == ["a"]
+    job.close()
 
 
 def test_a_dry_run_sends_nothing_and_says_what_it_would_write(
@@ -285,7 +312,8 @@ def test_without_kubelets_configuration_its_file_is_what_is_known(
     state = {"policyName": "static", "defaultCpuSet": "1", "entries": {"a": {"c": "0"}}}
     (tmp_path / "cpu_manager_state").write_text(json.dumps(state))
     server.on("/configz", reply)
-    reporter(asks_kubelet=True).note(Noted(NODE, (pod("a"),)))
+    manager = CpuManagerReader(tmp_path / "cpu_manager_state", None).read()
+    reporter(asks_kubelet=True).note(Noted(NODE, (pod("a"),), manager=manager))
     until(lambda: kept(store), "the object")
     annotations = kept(store)["metadata"]["annotations"]
     assert json.loads(annotations[MANAGER_POLICY_ANNOTATION]) == {"policy": "static"}

@@ -37,11 +37,15 @@ _DENIED_S, _DENIED_CAP_S = 30.0, 600.0
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What the agent knows of the cluster; `topology` is the object as its watch has it."""
+    """What the agent knows of the cluster; `topology` is the object as its watch has it.
+
+    `manager`: which CPUs kubelet bound; None: it cannot be known.
+    """
 
     node: Node
     pods: tuple[PodFacts, ...] = ()
     topology: NodeResourceTopology | None = None
+    manager: CpuManager | None = None
 
 
 class Sources(Protocol):
@@ -49,9 +53,6 @@ class Sources(Protocol):
 
     def info(self) -> NodeInfo | None:
         """Return what the node is made of; None: it was never readable."""
-
-    def manager(self) -> CpuManager | None:
-        """Return which CPUs kubelet bound; None: it cannot be known."""
 
     def config(self) -> KubeletConfig | None:
         """Return kubelet's configuration; None: it cannot be asked, or never answered."""
@@ -160,7 +161,7 @@ class TopologyReporter:
         info = self._sources.info() if noted is not None else None
         if noted is None or info is None:
             return
-        report = self._report(Known(info, noted.node, noted.pods, self._sources.config(), self._sources.manager()))
+        report = self._report(Known(info, noted.node, noted.pods, self._sources.config(), noted.manager))
         if report is None:
             return
         if self._topologies is None:

@@ -51,7 +51,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       nothing, and budgets. Why none: it cannot be guessed.
     `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet sets NODE_NAME.
     `kubeconfig`      credentials for the API server. Why none: the pod's ServiceAccount.
-    `kubelet_url`     source kubelet: its HTTPS address. Why none: nodes differ in it.
+    `kubelet_url`     source kubelet, and what asks for kubelet's configuration (NodeTopologyReport): its HTTPS address.
+                      Why none: nodes differ in it.
     `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
     `kubelet_ca_file` source kubelet: the CA of its serving certificate. Why none: the system's certificates.
     `kubelet_insecure` source kubelet: do not verify its certificate. Why false: a forged list of pods chooses victims.
