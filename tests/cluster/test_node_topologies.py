@@ -21,7 +21,7 @@ from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.topology.report import BASIC_INFO_ANNOTATION, SHARED_POOLS_ANNOTATION
-from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, RESERVATION_ANNOTATION
+from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import RealNode
@@ -168,7 +168,8 @@ def test_an_agent_on_a_real_node_reports_it(served: None, rights: None, story: S
             if resource["name"] == "cpu"
         )
         assert str(cpus) == one["status"]["capacity"]["cpu"]
-        assert MANAGER_POLICY_ANNOTATION in made["metadata"]["annotations"]
+        pools = json.loads(made["metadata"]["annotations"][SHARED_POOLS_ANNOTATION])
+        assert {each["node"] for each in pools} == {int(each["name"].partition("-")[2]) for each in made["zones"]}
     finally:
         cluster.api.delete(topology_of(story.node.name))
 

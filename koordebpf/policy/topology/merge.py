@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.kube.cache.objects import Node
-from koordebpf.policy.topology.report import ANNOTATIONS, Report
+from koordebpf.policy.topology.report import Report
 from koordebpf.policy.topology.zones import MANAGED, NUMA_RESERVATION_LABEL, Zone, ZoneResource, same_amount
 
 API_VERSION = "topology.node.k8s.io/v1alpha1"
@@ -59,7 +59,8 @@ def difference(written: Object, report: Report) -> str | None:
 
 def differs_in_annotations(written: Mapping[str, Any], report: Report) -> str | None:
     """Return the name of a managed annotation that says something else than it is to say; None: there is none."""
-    return next((each for each in ANNOTATIONS if not _same_json(written.get(each), report.annotations.get(each))), None)
+    differing = (name for name, said in report.annotations.items() if not _same_json(written.get(name), said))
+    return next(differing, None)
 
 
 def merged(written: Object, report: Report) -> Object:

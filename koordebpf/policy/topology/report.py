@@ -33,16 +33,6 @@ BASIC_INFO_ANNOTATION = "node.koordinator.sh/cpu-basic-info"
 CPU_TOPOLOGY_ANNOTATION = "node.koordinator.sh/cpu-topology"
 SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"
 BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
-ANNOTATIONS = (
-    BASIC_INFO_ANNOTATION,
-    CPU_TOPOLOGY_ANNOTATION,
-    SHARED_POOLS_ANNOTATION,
-    BE_SHARED_POOLS_ANNOTATION,
-    MANAGER_POLICY_ANNOTATION,
-    POD_ALLOCATIONS_ANNOTATION,
-    RESERVATION_ANNOTATION,
-    SYSTEM_QOS_ANNOTATION,
-)
 _MILLI = 1000
 # By kubelet's topologyManagerPolicy; behind it comes the scope.
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
@@ -61,7 +51,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the object is to say of the fields that are managed. `problems`: what could not be read and says nothing."""
+    """What the object is to say of the fields that are managed. `problems`: what could not be read and says nothing.
+
+    An annotation that is left out is not known: what the object says of it stays.
+    """
 
     annotations: dict[str, str]
     labels: dict[str, str]
@@ -97,8 +90,7 @@ def topology_report(known: Known) -> Report:
             CPU_TOPOLOGY_ANNOTATION: _json({"detail": _detail(known.info)}),
             SHARED_POOLS_ANNOTATION: _pools(pools.ls),
             BE_SHARED_POOLS_ANNOTATION: _pools(pools.be),
-            MANAGER_POLICY_ANNOTATION: _json(_manager_policy(known, problems)),
-            POD_ALLOCATIONS_ANNOTATION: _json(_allocations(known.pods, by_kubelet) or None),
+            **_of_kubelet(known, by_kubelet, problems),
             RESERVATION_ANNOTATION: _json(reservation),
             SYSTEM_QOS_ANNOTATION: _json(system),
         },
@@ -127,6 +119,16 @@ def _by_kubelet(known: Known) -> list[tuple[str, tuple[int, ...]]]:
         return []
     ours = {pod.uid for pod in known.pods if pod.koord_qos in _KEPT_BY_KOORDINATOR or pod.cpus.cpus}
     return sorted((uid, cpus) for uid, cpus in known.manager.pinned.items() if cpus and uid not in ours)
+
+
+# Nothing where kubelet cannot be asked in any way: another that could may have written them.
+def _of_kubelet(known: Known, given: Iterable[tuple[str, Collection[int]]], problems: list[str]) -> dict[str, str]:
+    if known.config is None and known.manager is None:
+        return {}
+    return {
+        MANAGER_POLICY_ANNOTATION: _json(_manager_policy(known, problems)),
+        POD_ALLOCATIONS_ANNOTATION: _json(_allocations(known.pods, given) or None),
+    }
 
 
 def _allocations(pods: Iterable[PodFacts], given: Iterable[tuple[str, Collection[int]]]) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def test_cpus_and_their_model_are_written_as_koordlet_writes_them() -> None:
 
 
 def test_what_is_empty_is_written_as_go_writes_it() -> None:
-    written = report()
+    written = report(manager=CpuManager("none"))
     assert written.annotations[POD_ALLOCATIONS_ANNOTATION] == "null"
     assert [written.annotations[each] for each in (RESERVATION_ANNOTATION, SYSTEM_QOS_ANNOTATION)] == ["{}", "{}"]
     assert report(pod("a", "LSE", "0-7")).annotations[SHARED_POOLS_ANNOTATION] == "null"
@@ -181,7 +181,16 @@ def test_the_static_policys_reservation_is_reported_and_stays_in_the_pools() -> 
 
 def test_without_kubelets_configuration_its_file_names_the_policy() -> None:
     assert said(report(manager=CpuManager("static")), MANAGER_POLICY_ANNOTATION) == {"policy": "static"}
-    assert said(report(), MANAGER_POLICY_ANNOTATION) == {}
+
+
+def test_where_kubelet_cannot_be_asked_what_another_wrote_of_it_stays() -> None:
+    known = report(pod("a"), config=KubeletConfig("static"), manager=CpuManager("static", {"a": (2,)}))
+    written = new_topology(known, node())
+    assert MANAGER_POLICY_ANNOTATION not in report().annotations
+    now = merged(written, report(of=node(reservation={"reservedCPUs": "7"})))["metadata"]["annotations"]
+    kubelets = (MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION)
+    assert [now[name] for name in kubelets] == [written["metadata"]["annotations"][name] for name in kubelets]
+    assert json.loads(now[RESERVATION_ANNOTATION]) == {"reservedCPUs": "7"}
 
 
 @pytest.mark.parametrize(
