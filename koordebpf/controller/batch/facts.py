@@ -164,7 +164,7 @@ def usage_of(metric: NodeMetric) -> Usage | None:
     reclaimable = status.prodReclaimableMetric
     return Usage(
         _epoch_ns(status.updateTime) if status.updateTime else None,
-        _use(node.nodeUsage) if node and node.nodeUsage and node.nodeUsage.resources else None,
+        _use(node.nodeUsage) if node and _has_both(node.nodeUsage) else None,
         _use(node.systemUsage) if node else NOTHING,
         tuple(
             PodUse(f"{each.namespace}/{each.name}", sys.intern(each.priority), *_amounts(each.podUsage))
@@ -312,6 +312,10 @@ def _application_band(priority: str, qos: str) -> str:
 
 def _use(of: ResourceUse | None) -> CpuMemory:
     return CpuMemory(*_amounts(of))
+
+
+def _has_both(of: ResourceUse | None) -> bool:
+    return of is not None and {"cpu", "memory"} <= (of.resources or {}).keys()
 
 
 def _amounts(of: ResourceUse | None) -> tuple[int, int]:

@@ -111,6 +111,8 @@ class TestReports:
         assert read_node_metric(raw({"metadata": {"name": "n1"}})).usage is None
         assert read_node_metric(metric()).usage == Usage()
         assert read_node_metric(metric(nodeMetric={"nodeUsage": {}})).usage.node is None
+        half = {"nodeUsage": {"resources": {"cpu": "1"}}}
+        assert read_node_metric(metric(nodeMetric=half)).usage.node is None
 
     @pytest.mark.parametrize(
         "status",
