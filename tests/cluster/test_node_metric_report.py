@@ -17,7 +17,7 @@ from koordebpf.act.report.node_metric import NodeMetricReporter
 from koordebpf.errors import KubeConflict, KubeDenied
 from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.kube.clients.node_metrics import MANAGER, NodeMetricStatus
+from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.node_metrics import NodeMetricReflector
 from koordebpf.policy.node_metric import sending as sending_module

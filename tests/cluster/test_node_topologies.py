@@ -16,9 +16,9 @@ import yaml
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
 from koordebpf.agent.colocation.topology_report import NodeSources
-from koordebpf.collect.node_info import NodeInfoReader
+from koordebpf.collect.node.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node
-from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.topology.report import BASIC_INFO_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION

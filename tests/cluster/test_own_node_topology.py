@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH, NodeTopologies
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane

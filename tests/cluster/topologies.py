@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from koordebpf.kube.clients.node_topologies import TOPOLOGIES_PATH
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.policy.topology.merge import API_VERSION
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from koordebpf.kube.clients.node_topologies import Object, written_at
+from koordebpf.kube.colocation.node_topologies import Object, written_at
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.koordlet import koordlet_pod
 

@@ -178,7 +178,7 @@ def round_wake(loop: Loop, want_round: Callable[[], None], stack: contextlib.Exi
 
 def report(job: AnswersJob, answers: ContainerAnswers, prefix: str, node: str | None, parts: ColocationParts) -> None:
     """Add its metrics and its check; `node`: for koordlet's name of a metric, None: it is left out."""
-    from koordebpf.report.prom.nri import NriMetrics
+    from koordebpf.report.prom.colocation.nri import NriMetrics
 
     metrics, health = (parts.sinks.metrics, parts.sinks.health) if parts.sinks else (None, None)
     if metrics is None or health is None:

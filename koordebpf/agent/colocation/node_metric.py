@@ -40,7 +40,7 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
         NodeMetricShown(job, None, settings.latest_ns, tuple, SystemClock()).show(beside, koordlet_node)
         return job
     from koordebpf.act.report.node_metric import NodeMetricReporter
-    from koordebpf.kube.clients.node_metrics import MANAGER, NodeMetricStatus
+    from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
     from koordebpf.kube.http.transport import open_cluster
     from koordebpf.kube.sources.node_metrics import NodeMetricReflector
     from koordebpf.policy.node_metric.other_writer import OtherWriter

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
     from koordebpf.clock import Clock
     from koordebpf.report.beside import Beside, Families
-    from koordebpf.report.prom.node_metric import NodeMetricNow
+    from koordebpf.report.prom.colocation.node_metric import NodeMetricNow
 
 PAGE = "/node-metric"
 _MAX_SILENCE_NS = 3600 * NS_PER_S  # a report that is too old is a problem of its own
@@ -87,14 +87,14 @@ class NodeMetricShown:
 
     def families(self, koordlet_node: str | None) -> Families:
         """Yield metrics; what koordlet calls them only with the node's name."""
-        from koordebpf.report.prom.node_metric import sending_families, usage_families
+        from koordebpf.report.prom.colocation.node_metric import sending_families, usage_families
 
         yield from sending_families(self._now())
         if koordlet_node is not None and (status := self._job.newest) is not None:
             yield from usage_families(koordlet_node, status)
 
     def _now(self) -> NodeMetricNow:
-        from koordebpf.report.prom.node_metric import NodeMetricNow
+        from koordebpf.report.prom.colocation.node_metric import NodeMetricNow
 
         reporter = self._reporter
         if reporter is None:

@@ -14,7 +14,7 @@ from koordebpf.controller.batch.publish import Publisher
 from koordebpf.errors import ConfigError
 from koordebpf.kube.clients.nodeslos import ControllerState
 from koordebpf.kube.colocation.nodes import ColocationNode
-from koordebpf.report.prom.batch import BatchMetrics
+from koordebpf.report.prom.colocation.batch import BatchMetrics
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import ColocationConfig, colocation_config
 from koordebpf.units import NS_PER_S

@@ -1,1 +1,1 @@
-"""What batch and mid resources need of the API server: pods and reports are read, Nodes and NodeMetrics written."""
+"""What colocation needs of the API server: pods, reports, Nodes and NodeMetrics are read and written."""

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
-from koordebpf.report.prom.batch import BatchMetrics
+from koordebpf.report.prom.colocation.batch import BatchMetrics
 from koordebpf.store.line_sink import LineSink
 
 

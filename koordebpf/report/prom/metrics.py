@@ -10,11 +10,11 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
+from koordebpf.report.prom.colocation.series import koordlet_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.node import NodeMetrics
-from koordebpf.report.prom.series import koordlet_families
 from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.report.prom.wake import WakeMetrics

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koordebpf.report.prom.series import series_families
+from koordebpf.report.prom.colocation.series import series_families
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
 

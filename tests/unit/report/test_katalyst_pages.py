@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from koordebpf.cli.explain import explain
+from koordebpf.cli.explain.command import explain
 from koordebpf.policy.decide_tick import TickDecision, tick_view
 from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.node_plan import decide_node

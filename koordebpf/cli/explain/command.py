@@ -19,7 +19,7 @@ class _OrNode(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args[:1] == ["node"]:
-            from koordebpf.cli.explain_node import node
+            from koordebpf.cli.explain.node import node
 
             return node.make_context(f"{info_name} node", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)

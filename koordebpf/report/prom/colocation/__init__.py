@@ -1,0 +1,1 @@
+"""Metrics of what colocation needs: series, reports, runtime hooks, batch resources."""
