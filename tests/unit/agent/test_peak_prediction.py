@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.state.prediction.models import OWN_UIDS
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.node import node_series
+from koordebpf.store.checkpoints.folder import CheckpointFolder, Found
 from koordebpf.store.checkpoints.keeper import CheckpointKeeper
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.ticked_node import StillClock
@@ -227,14 +229,35 @@ def test_a_corrupt_file_costs_only_its_own_model(folder, caplog):
     again.job.close()
 
 
+def test_a_disk_that_hangs_is_not_waited_for(folder, caplog, monkeypatch):
+    answer = threading.Event()
+    monkeypatch.setattr(CheckpointFolder, "take", lambda _self, _wanted: answer.wait(60) and Found({}))
+    node = Minutes(folder, pod("a"))
+    node.use = {"a": (1.0, GIB)}
+    monkeypatch.setattr(node, "until", lambda _is_true: None)
+    node.run(100)
+    assert "learning begins from nothing" in caplog.text and "a" in node.job.models
+    node.job.close()  # within its second, and without a word to the disk
+    assert "the disk is slow" in caplog.text.splitlines()[-1]
+    answer.set()
+
+
+def test_a_usage_that_no_machine_has_leaves_only_its_own_pod_out(folder):
+    node = Minutes(folder, pod("a"), pod("b"))
+    node.use = {"a": (1.0, GIB), "b": (1e12, GIB)}
+    node.run(70)
+    assert "a" in node.job.models and "b" not in node.job.models
+    node.job.close()
+
+
 def test_with_its_gate_off_nothing_of_it_is_loaded():
     code = (
         "import sys, contextlib\n"
         "import koordebpf.agent.run\n"
-        "from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs\n"
+        "from koordebpf.agent.colocation.jobs import ColocationParts, open_prediction\n"
         "from koordebpf.agent.config.settings import AgentConfig\n"
         "parts = ColocationParts(config=AgentConfig(), measuring=None, loop=None, acts=True)\n"
-        "open_jobs(parts, contextlib.ExitStack())\n"
+        "assert open_prediction(parts, contextlib.ExitStack()) is None\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
     )
@@ -248,14 +271,14 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
     assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in (*small, "state.prediction.values")]
 
 
-def test_five_hundred_pods_are_learned_in_steps(folder):
-    node = Minutes(folder, *(pod(f"u{n}") for n in range(500)))
-    node.use = {f"u{n}": (0.1, GIB) for n in range(500)}
+def test_two_hundred_pods_are_learned_in_steps(folder):
+    node = Minutes(folder, *(pod(f"u{n}") for n in range(200)))
+    node.use = {f"u{n}": (0.1, GIB) for n in range(200)}
     node.clock.now_ns = _fast(node.clock)  # type: ignore[method-assign]
-    node.run(6)
-    assert not node.job.has_synced  # so many steps are not enough
-    node.run(80)
-    assert sum(uid.startswith("u") for uid in node.job.models) == 500
+    node.run(5)
+    assert not node.job.has_synced  # two to restore, and three are not enough
+    node.run(4)
+    assert node.job.has_synced and sum(uid.startswith("u") for uid in node.job.models) == 200
     node.job.close()
 
 
