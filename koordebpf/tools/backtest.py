@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from koordebpf.errors import ConfigError
-from koordebpf.policy.predict.backtest import GOAL, Backtest, Row, Seen
+from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.policy.predict.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
 from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.frame import decode_frame
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.state.prediction.models import Usage
+from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.view import Frame
 from koordebpf.store.frames import decode_tick, is_recorded_tick
+from koordebpf.store.series.snapshot import read_store
 from koordebpf.units import format_ns
 
 _OTHER_PODS = "other pods"  # as one: of them only the sum of CPU was measured
@@ -66,6 +68,23 @@ class Recording:
             bands[_OTHER_PODS] = "koord-prod"
         node = None if node_bytes is None else Usage(usage.node_used_millicpu / 1000, node_bytes)
         return Seen(measured.now_ns, node, pods, bands)
+
+
+def snapshot_intervals(path: Path, every_ns: int) -> Iterator[Interval]:
+    """Yield the intervals of a snapshot of an agent's series, from its first sample of the node's CPU on.
+
+    Raises:  ConfigError: it is no snapshot.
+    """
+    try:
+        series, moment = read_store(path)
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror, "must be a readable file") from error
+    except DecodeError as error:
+        raise ConfigError(str(path), "no snapshot", f"must be a snapshot of series: {error}") from error
+    last_ns = moment.monotonic_ns
+    firsts = [series.window(key, last_ns, last_ns) for key in ((NODE_CPU,), *series.keys(POD_CPU))]
+    first_ns = min((each.first_ns for each in firsts if each.values), default=last_ns)
+    yield from series_intervals(series, [key[1] for key in series.keys(POD_CPU)], first_ns, last_ns, every_ns)
 
 
 def text_of(found: Backtest) -> str:

@@ -18,7 +18,9 @@ from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, PodCpu
 from koordebpf.state.frame import encode_frame
 from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.frames import RecordedTick
+from koordebpf.store.series.snapshot import SnapshotWriter
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame, ls_pod, pod
 
@@ -137,3 +139,30 @@ def test_memory_is_what_koordinator_counts(tmp_path):
     assert seen.pods["other pods"].memory_bytes == 150 * MIB and seen.pods["other pods"].cpu_cores == 0.5
     assert seen.bands == {"uid-spark-be": "koord-batch", "uid-web-ls": "koord-prod", "other pods": "koord-prod"}
     assert seen.node is not None and (seen.node.cpu_cores, seen.node.memory_bytes) == (1.1, 300 * MIB)
+
+
+class TestSeries:
+    def snapshot(self, folder: Path, minutes: int = 28) -> Path:
+        store = SeriesStore()
+        for second in range(minutes * 60):
+            values = {("pod_cpu_usage", "u"): 1.0, ("pod_memory_usage", "u"): 1e9, ("node_cpu_usage",): 2.0}
+            store.append_round((second + 1) * NS_PER_S, {**values, ("node_memory_usage",): 4e9})
+        path = folder / "series.snapshot"
+        SnapshotWriter(path, store).write(minutes * 60 * NS_PER_S)
+        return path
+
+    def test_a_snapshot_of_an_agent_is_judged(self, tmp_path):
+        shown = run("--series", str(self.snapshot(tmp_path)))
+        assert shown.startswith("27 intervals of 60 s")
+        assert {line.split()[0] for line in shown.splitlines()[3:-2]} == {"pods", "node", "system"}
+
+    def test_what_is_no_snapshot_is_named(self, tmp_path):
+        (tmp_path / "other").write_bytes(b"{}")
+        with pytest.raises(ConfigError, match="must be a snapshot of series"):
+            run("--series", str(tmp_path / "other"))
+        with pytest.raises(ConfigError, match="must be a readable file"):
+            run("--series", str(tmp_path / "none"))
+
+    def test_it_is_frames_or_series(self, tmp_path):
+        assert "give FRAMES or --series" in run(exit_code=2)
+        assert "give FRAMES or --series" in run("--series", "x", "y", exit_code=2)
