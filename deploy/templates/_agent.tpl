@@ -67,7 +67,13 @@ The agents of one mode, observe or enforce, and their configuration.
 
 {{- /* As components/instead-of-koordlet has it. */ -}}
 {{- if $values.agent.insteadOfKoordlet -}}
-  {{- $_ := set $container "args" (append $container.args "--feature-gates=NodeMetricReport=true,NodeTopologyReport=true") -}}
+  {{- $gates := "--feature-gates=NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true" -}}
+  {{- $_ := set $container "args" (append $container.args $gates) -}}
+  {{- $folder := "/var/run/koordlet/prediction-checkpoints" -}}
+  {{- $mount := dict "name" "koordlet-models" "mountPath" $folder "readOnly" true -}}
+  {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
+  {{- $volume := dict "name" "koordlet-models" "hostPath" (dict "path" $folder "type" "DirectoryOrCreate") -}}
+  {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
 {{- end -}}
 
 {{- /* As components/cri and components/cri-o have it. */ -}}
