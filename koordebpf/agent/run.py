@@ -28,7 +28,7 @@ from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
-from koordebpf.agent.serving import serve_reports
+from koordebpf.agent.serving import series_metrics, serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.ladder import open_ladder
@@ -274,7 +274,7 @@ def _open_sinks(
 ) -> Sinks:
     plans = OpenPlans(_node_name(config), dry_run=dry_run)
     health, recent = Health(), Recent(plans)
-    metrics.node.series = measuring.series
+    metrics.node.series = series_metrics(measuring)
     sinks = open_sinks(
         plans,
         metrics,

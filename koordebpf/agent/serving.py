@@ -13,6 +13,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
+from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
 from koordebpf.state.series.store import SeriesStore
@@ -51,6 +52,16 @@ def serve_reports(
     beside.pages["/pods"] = lambda _: list(recent.pods())
     beside.pages["/series"] = functools.partial(_series_page, measuring.series)
     stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, beside.pages).close)
+
+
+def series_metrics(measuring: Measuring) -> SeriesMetrics:
+    """Return the metrics of what is measured over time, with the names of the pods as they are known."""
+    known = measuring.known
+    return SeriesMetrics(
+        measuring.series,
+        lambda: [facts.pod for facts in known.facts],
+        lambda: (known.spec.hostApplications if known.spec else None) or (),
+    )
 
 
 # Loaded when it is asked for: most agents never are.

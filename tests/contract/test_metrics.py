@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from koordebpf.report.prom.series import SeriesMetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,10 +23,12 @@ from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.sources import MAX_POD_SERIES
+from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
@@ -33,6 +36,7 @@ from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.store.line_sink import LineSink
+from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 
 # Name → labels. A dashboard or an alert somewhere rests on each of these: a change here is a change for its readers.
@@ -97,6 +101,9 @@ CONTRACT = {
     "koordebpf_own_threads": set(),
     "koordebpf_own_open_fds": set(),
 }
+POD = ("pod_uid", "pod_name", "pod_namespace")
+CONTAINER = ("container_id", "container_name")
+PSI = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
 # Koordinator's own, as koordlet spells them.
 KOORDLET = {
     "koordlet_pod_eviction": {"node", "reason"},
@@ -105,8 +112,38 @@ KOORDLET = {
     "koordlet_start_time": {"node"},
     "koordlet_node_used_cpu_cores": {"node"},
     "koordlet_be_suppress_be_used_cpu_cores": {"node"},
+    "koordlet_host_application_resource_usage": {"node", "host_application_name", "resource", "priority_class", "qos"},
+    "koordlet_container_cpi": {"node", *POD, *CONTAINER, "cpi_field"},
+    "koordlet_container_psi": {"node", *POD, *CONTAINER, *PSI},
+    "koordlet_pod_psi": {"node", *POD, *PSI},
     "koordlet_be_suppress_cpu_cores": {"node", "type"},
 }
+
+
+def series_metrics() -> SeriesMetrics:
+    store = SeriesStore()
+    store.append_round(
+        time.monotonic_ns(),
+        {
+            ("node_cpu_usage",): 1.5,
+            ("node_be", "cpu", "usage"): 0.5,
+            ("pod_psi", "web", "mem", "10", "some"): 12.5,
+            ("pod_psi", "web", "mem", "10", "derived-some"): 1,
+            ("pod_psi", "gone", "mem", "10", "some"): 1,
+            ("container_psi", "web", "c1", "cpu", "10", "full"): 25,
+            ("container_psi", "web", "c2", "cpu", "10", "full"): 1,
+            ("container_cpi", "web", "c1", "cycle"): 300,
+            ("container_cpi", "web", "c1", "instruction"): 200,
+            ("host_application_cpu_usage", "nginx"): 0.25,
+            ("host_application_memory_usage", "nginx"): 4096,
+        },
+    )
+    store.append(("pod_psi", "old", "mem", "10", "some"), time.monotonic_ns(), 1)
+    web = Pod(
+        metadata=ObjectMeta(uid="web", name="web-0", namespace="shop"),
+        status=PodStatus(containerStatuses=[ContainerStatus("nginx", "containerd://c1")]),
+    )
+    return SeriesMetrics(store, lambda: [web], lambda: [HostApplication("nginx", "koord-prod", "LS")])
 
 
 @pytest.fixture
@@ -118,10 +155,7 @@ def metrics() -> AgentMetrics:
         scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi
     )
     metrics.node.capacity_bytes = 1 << 30
-    metrics.node.series = SeriesStore()
-    metrics.node.series.append_round(
-        time.monotonic_ns(), {("node_cpu_usage",): 1.5, ("node_be", "cpu", "usage"): 0.5, ("pod_cpu_usage", "u"): 1.0}
-    )
+    metrics.node.series = series_metrics()
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
@@ -223,6 +257,30 @@ def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer
     assert samples["koordlet_start_time"] == [({"node": "n1"}, 1.75e9)]
     assert samples["koordlet_node_used_cpu_cores"] == [({"node": "n1"}, 1.5)]
     assert samples["koordlet_be_suppress_be_used_cpu_cores"] == [({"node": "n1"}, 0.5)]
+
+
+def test_koordinators_names_of_usage_have_koordlets_labels(server: ReportServer) -> None:
+    samples = scrape(server)
+    pod = {"node": "n1", "pod_uid": "web", "pod_name": "web-0", "pod_namespace": "shop"}
+    container = {**pod, "container_id": "c1", "container_name": "nginx"}
+    psi = {"psi_resource_type": "mem", "psi_precision": "avg10", "psi_degree": "some", "cpu_full_supported": "false"}
+    assert samples["koordlet_pod_psi"] == [({**pod, **psi}, 12.5)]
+    psi = {"psi_resource_type": "cpu", "psi_precision": "avg10", "psi_degree": "full", "cpu_full_supported": "true"}
+    assert samples["koordlet_container_psi"] == [({**container, **psi}, 25)]
+    assert samples["koordlet_container_cpi"] == [
+        ({**container, "cpi_field": "cycles"}, 300), ({**container, "cpi_field": "instructions"}, 200)
+    ]  # fmt: skip
+    app = {"node": "n1", "host_application_name": "nginx", "priority_class": "koord-prod", "qos": "LS"}
+    assert samples["koordlet_host_application_resource_usage"] == [
+        ({**app, "resource": "cpu"}, 0.25), ({**app, "resource": "memory"}, 4096)
+    ]  # fmt: skip
+
+
+def test_what_is_not_measured_any_more_has_no_value_under_koordinators_names() -> None:
+    store, now_ns = SeriesStore(), time.monotonic_ns()
+    store.append_round(now_ns - 11 * NS_PER_S, {("node_cpu_usage",): 1.5, ("host_application_cpu_usage", "nginx"): 1})
+    shown = SeriesMetrics(store, tuple, lambda: [HostApplication("nginx")]).koordlet_families("n1", now_ns)
+    assert list(shown) == []
 
 
 def test_in_a_dry_run_koordinators_name_does_not_say_that_a_pod_is_limited(

@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
-from koordebpf.report.prom.colocation.series import koordlet_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
@@ -72,7 +71,7 @@ class AgentMetrics(Collector):
             held = None if self.decision.is_dry_run else self.suppression
             yield from self._koordlet.families(self.node.measure, time.monotonic_ns(), held)
             if self.node.series is not None:
-                yield from koordlet_families(self.node.series, self._koordlet.node, time.monotonic_ns())
+                yield from self.node.series.koordlet_families(self._koordlet.node, time.monotonic_ns())
 
     def _own(self) -> Iterator[Metric]:
         yield CounterMetricFamily("koordebpf_ticks", "Ticks of the loop.", self.ticks)

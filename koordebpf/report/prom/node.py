@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koordebpf.report.prom.colocation.series import series_families
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
 
 
@@ -19,7 +18,7 @@ class NodeMetrics:
         self.capacity_bytes: int | None = None
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
-        self.series: SeriesStore | None = None
+        self.series: SeriesMetrics | None = None
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -31,7 +30,7 @@ class NodeMetrics:
         if self.measure is not None:
             yield from _families(self.measure, self.capacity_bytes)
         if self.series is not None:
-            yield from series_families(self.series)
+            yield from self.series.families()
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:
