@@ -1,6 +1,6 @@
 """A snapshot of a node's series: the agent that starts next continues their windows.
 
-Shape:   the line `koordebpf.series/v1`, then frames: a tag, length and CRC-32 of what follows (`<cII`), and
+Shape:   the line `koordebpf.series/v1`, then frames: a tag, length and CRC-32 of tag and what follows (`<cII`), and
          MessagePack: `S` some series, at last one `E`, with the boot that the times are of and the rounds of each kind.
 Bounds:  a file has at most the budget of the series and their keys, a frame 16 MiB.
 """
@@ -152,7 +152,7 @@ class Snapshot:
                 payload = file.read(length)
                 if len(payload) < length:
                     break
-                if zlib.crc32(payload) != checksum:
+                if _checksum(tag, payload) != checksum:
                     raise DecodeError(f"{self._path} was changed: a checksum is wrong")
                 yield tag, payload
 
@@ -190,7 +190,11 @@ def restore_series(path: Path, store: SeriesStore, now_ns: int) -> None:
 
 def _write_frame(file: BinaryIO, tag: bytes, value: object) -> None:
     payload = msgspec.msgpack.encode(value)
-    _write(file, _FRAME.pack(tag, len(payload), zlib.crc32(payload)) + payload)
+    _write(file, _FRAME.pack(tag, len(payload), _checksum(tag, payload)) + payload)
+
+
+def _checksum(tag: bytes, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(tag))
 
 
 def _write(file: BinaryIO, raw: bytes) -> None:
