@@ -67,3 +67,30 @@ def test_the_next_agent_continues_the_series(
             # THEN its windows have the samples of both
             time.sleep(4)
             assert count(second.run_dir) >= before
+
+
+@pytest.mark.slow
+def test_an_agent_that_stood_by_continues_them_and_counts_each_moment_once(
+    memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path
+) -> None:
+    # GIVEN an agent that acts, and for its last five seconds one beside it that stands by
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIGURATION)
+    before_it = (sys.executable, str(Path(one_more_collector.__file__)))
+    with NodeCgroup(memory_cgroup, hierarchy.version, 4096 * GIB) as node:
+        manifest = node.write_manifest(tmp_path / "pods.json")
+        arguments = ("--pods", manifest, "--node-cgroup", node.path, "--config", config, "--enforce")
+        with LiveAgent(tmp_path, *arguments, before=before_it) as first:
+            first.started()
+            started_s = time.monotonic()
+            time.sleep(5)
+            with LiveAgent(tmp_path, *arguments, "--stand-by", before=before_it) as second:
+                second.started()
+                time.sleep(5)
+                before = count(first.run_dir)
+                # WHEN the one that acts ends
+                first.process.send_signal(signal.SIGTERM)
+                second.said("series continue from")
+                time.sleep(3)
+                # THEN the other one has the samples of both
+                assert before < count(second.run_dir) <= (time.monotonic() - started_s) / 0.95 + 1

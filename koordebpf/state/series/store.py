@@ -66,6 +66,7 @@ class SeriesStore:
         self._own_blocks: deque[Series] = deque()  # the same of the node itself
         self._bytes = 0
         self._look_at_ns = 0
+        self._expired_ns = -1
         self._dropped = [0, 0, 0]  # samples, series, refused samples
         self.changes = 0  # odd while a round is appended: who reads from another thread looks before and after
 
@@ -95,7 +96,9 @@ class SeriesStore:
         self.changes += 1
         try:
             kept = self._append(t_ns, values)
-            self._expire(t_ns)
+            if t_ns > self._expired_ns or self._bytes > self._settings.budget_bytes:
+                self._expired_ns = t_ns
+                self._expire(t_ns)
         finally:
             self.changes += 1
         return kept
