@@ -22,6 +22,8 @@ from koordebpf.units import NS_PER_S
 SERIES_BYTES: Final = 700 + 8 * BLOCK_ROUNDS
 _GREATEST: Final = 1e300  # Why: sums of a window stay finite
 _LOOK_NS: Final = 60 * NS_PER_S  # between two looks for series that have ended
+_ROOM_EVERY_NS: Final = NS_PER_S  # between two looks for ended series. Why: a look takes 1 ms
+_ROOM_SERIES: Final = 64  # are dropped then, if so many have ended, or an eighth of all that have
 _ENDED_ROUNDS: Final = 8  # without a sample: a series has probably ended, and makes room where there is none
 _OF_TENANTS: Final = ("pod_", "container_", "host_application_")  # kinds of series that tenants make
 _NONE: Final[Mapping[str, str]] = {}
@@ -59,7 +61,7 @@ class SeriesStore:
         """
         self._settings = settings
         self._apart_ns = apart_ns
-        self._most = max(settings.budget_bytes // (2 * SERIES_BYTES), 1)
+        self._next_look_ns = 0
         self._series: dict[SeriesKey, Series] = {}
         self._lanes: dict[str, Lane] = {}
         self._blocks: deque[Series] = deque()  # a place for each block, the one first encoded at the left
@@ -75,6 +77,10 @@ class SeriesStore:
 
     def __contains__(self, key: SeriesKey) -> bool:
         return key in self._series
+
+    @property
+    def _most(self) -> int:
+        return max(self._settings.budget_bytes // (2 * SERIES_BYTES), 1)
 
     @property
     def counts(self) -> SeriesCounts:
@@ -235,7 +241,7 @@ class SeriesStore:
             lane.start(t_ns, self._apart_ns)
         elif lane.last_ns > t_ns:
             return None
-        if lane.is_bounded and len(self._series) >= self._most and not self._drop_ended():
+        if lane.is_bounded and len(self._series) >= self._most and not self._drop_ended(t_ns):
             return None
         series = self._series[key] = Series(key, lane, len(self._series) % BLOCK_ROUNDS)
         self._bytes += SERIES_BYTES if lane.is_bounded else 0
@@ -293,15 +299,21 @@ class SeriesStore:
             self._drop_block(series)
         self._bytes -= SERIES_BYTES if series.lane.is_bounded else 0
 
-    # Drops the shortest of the series that have ended, an eighth of them. Cost: 5 µs a series, once for many new ones.
-    def _drop_ended(self) -> bool:
-        ended = [
+    # Drops the shortest of the series that have ended. Cost: 5 µs for each of them, at most once a second.
+    def _drop_ended(self, t_ns: int) -> bool:
+        if t_ns < self._next_look_ns:
+            return False
+        self._next_look_ns = t_ns + _ROOM_EVERY_NS
+        ended = self._ended()
+        ended.sort(key=Series.count)
+        for series in ended[: max(len(ended) // 8, _ROOM_SERIES)]:
+            self._drop(series)
+            self._dropped[1] += 1
+        return bool(ended)
+
+    def _ended(self) -> list[Series]:
+        return [
             each
             for each in self._series.values()
             if each.lane.is_bounded and each.lane.number - each.end >= _ENDED_ROUNDS
         ]
-        ended.sort(key=Series.count)
-        for series in ended[: len(ended) // 8 + 1]:
-            self._drop(series)
-            self._dropped[1] += 1
-        return bool(ended)

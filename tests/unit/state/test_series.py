@@ -206,3 +206,16 @@ class TestBudget:
         assert [store.append_round(second, values) for second in (1, 2)] == [most, most]
         assert store.counts.refused_samples == 4
         assert store.append((NODE_CPU,), 3, 1)
+
+    def test_many_series_that_find_no_room_cost_one_look_at_the_others_a_second(self, monkeypatch):
+        # GIVEN a store full of live series, and as many that find no room
+        looks: list[int] = []
+        ended = SeriesStore._ended
+        monkeypatch.setattr(SeriesStore, "_ended", lambda store: looks.append(len(store)) or ended(store))
+        store, most = SeriesStore(SeriesSettings(budget_bytes=MIB)), MIB // (2 * SERIES_BYTES)
+        values = {(POD_CPU, str(pod)): 1.0 for pod in range(2 * most)}
+        # WHEN all of them are appended for ten seconds, four times a second
+        for quarter in range(40):
+            assert store.append_round(quarter * NS_PER_S // 4, values) == most
+        assert looks == [most] * 10
+        assert store.counts.refused_samples == 40 * most
