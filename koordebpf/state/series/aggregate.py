@@ -30,7 +30,7 @@ class Aggregated(msgspec.Struct, frozen=True, gc=False):
 def percentile_index(count: int, percentile: float) -> int:
     """Return which of so many values in ascending order koordlet takes: trunc(n · p) − 1, the first for small n.
 
-    The product is one of 32-bit floats, as there: 0.95 of 20 is 19, and 0.9 of 8,388,609 is 7,549,748.
+    The product is one of 32-bit floats, as there; below 5,000 values that is n · p in whole numbers, rounded down.
 
     Source:  koordinator pkg/koordlet/metriccache/util.go.
     >>> percentile_index(9, 0.9), percentile_index(9, 0.5), percentile_index(1, 0.5)
