@@ -67,8 +67,9 @@ The agents of one mode, observe or enforce, and their configuration.
 
 {{- /* As components/instead-of-koordlet has it. */ -}}
 {{- if $values.agent.insteadOfKoordlet -}}
-  {{- $gates := "--feature-gates=NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true" -}}
-  {{- $_ := set $container "args" (append $container.args $gates) -}}
+  {{- $reports := "NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true" -}}
+  {{- $hooks := "BatchResource=true,CPUSetAllocator=true,GroupIdentity=true" -}}
+  {{- $_ := set $container "args" (append $container.args (printf "--feature-gates=%s,%s" $reports $hooks)) -}}
   {{- $folder := "/var/run/koordlet/prediction-checkpoints" -}}
   {{- $mount := dict "name" "koordlet-models" "mountPath" $folder "readOnly" true -}}
   {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}

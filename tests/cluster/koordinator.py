@@ -39,8 +39,10 @@ class Koordinator:
             "data": {"colocation-config": json.dumps(colocation)},
         }
         if self.api.get(self._config) is None:
-            self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-            self.api.create(*koordinator_objects("crd/bases", say_line))
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+            for each in (namespace, *koordinator_objects("crd/bases", say_line)):
+                if self.api.get(each) is None:  # deploy/ may have brought some
+                    self.api.create(each)
             wait_for(self._is_served, "no NodeMetric is served", ())
             self.api.create(self._config)
         else:
