@@ -105,13 +105,13 @@ def test_a_busy_container_and_its_pod_are_measured_as_the_kernel_counts_them(
     elapsed, (now_ns, _) = time.monotonic_ns() - start, usage_node.accounted_ns(container)
     cores = (now_ns - used_ns) / elapsed
     uid = uid_of(usage_node, "busy")
-    assert its.latest("container_cpu_usage", container.name) == pytest.approx(cores, rel=0.05)
-    assert its.latest("pod_cpu_usage", uid) == pytest.approx(cores, rel=0.05)
+    assert its.latest("container_cpu_usage", container.name) == pytest.approx(cores, rel=0.2)
+    assert its.latest("pod_cpu_usage", uid) == pytest.approx(cores, rel=0.2)
     assert its.latest("container_cpu_usage", other.name) == 0
     assert its.latest("pod_cpu_usage", uid_of(usage_node, "idle")) == 0
-    assert its.latest("node_be", "cpu", "usage") == pytest.approx(cores, rel=0.05)
-    assert its.latest("node_cpu_usage") == pytest.approx(cores, rel=0.05)
-    assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.02)
+    assert its.latest("node_be", "cpu", "usage") == pytest.approx(cores, rel=0.2)
+    assert its.latest("node_cpu_usage") == pytest.approx(cores, rel=0.2)
+    assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.1)
     memory = its.latest("container_memory_usage", container.name)
     assert memory is not None
     assert memory >= 16 << 20
@@ -220,8 +220,8 @@ def test_host_applications_are_measured_and_are_no_part_of_the_system(
     cpu = its.latest("host_application_cpu_usage", "nginx")
     assert cpu is not None, its.dropped()
     assert cpu > 0.02
-    assert its.latest("node_cpu_usage") == pytest.approx(cpu, rel=0.1)
-    assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.02)
+    assert its.latest("node_cpu_usage") == pytest.approx(cpu, rel=0.2)
+    assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.1)
     held = its.latest("host_application_memory_usage", "nginx")
     assert held is not None
     assert held >= 16 << 20
@@ -246,7 +246,7 @@ def test_a_container_that_makes_cgroups_of_its_own_changes_nothing_for_others(
     # What is below a container is the container's, and the sandbox is none.
     pod = its.latest("pod_cpu_usage", uid_of(usage_node, "hostile"))
     assert pod is not None, its.dropped()
-    assert its.latest("container_cpu_usage", hostile.name) == pytest.approx(pod, rel=0.05)
+    assert its.latest("container_cpu_usage", hostile.name) == pytest.approx(pod, rel=0.1)
     assert (its.latest("container_memory_usage", hostile.name) or 0) >= 16 << 20
     assert (its.latest("container_cpu_usage", good.name) or 0) > 0.02
     assert its.latest("container_cpu_usage", "nested-0") is None

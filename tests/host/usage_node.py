@@ -115,8 +115,9 @@ class MeasuredUsage:
         self.memory = MemoryCollector(scope, self.watch.signals, self.watch.index)
         self._stack.callback(self.memory.close)
         self.series: NodeSeries = node_series()
+        # An emulated machine takes longer for a pass than there may be between two.
         self.usage = UsageCollector(
-            scope, self.watch.index, self.memory, node.mounts, lambda: applications, with_page_cache=True
+            scope, self.watch.index, self.memory, node.mounts, lambda: applications, with_page_cache=True, rests=0
         )
         self._stack.callback(self.usage.close)
         self._manifest, self._node = manifest, node

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _CPU, _MEMORY, _CACHED, _THROTTLED = range(4)  # of GroupKeys
 # Why 100: who makes ten thousand cgroups in a container of its own takes one percent of a core by that, not three.
-_RESTS = 100
+RESTS = 100
 
 
 class UsageCollector:
@@ -60,6 +60,7 @@ class UsageCollector:
         host_applications: Callable[[], Mapping[str, str]],
         *,
         with_page_cache: bool = False,
+        rests: int = RESTS,
     ) -> None:
         """Open the pass, or files in its place.
 
@@ -70,6 +71,7 @@ class UsageCollector:
             mounts: as `cpu_mounts`.
             host_applications: gives directory below the node's root → name.
             with_page_cache: whether memory with page cache is recorded too.
+            rests: for how many times as long as a pass took there is no other.
         Raises:  SupportError: no procfs.
         """
         self._host_applications = host_applications
@@ -82,7 +84,7 @@ class UsageCollector:
         self._keys = GroupKeys({})
         self._latest: dict[int, tuple[int, float]] = {}  # when, and cores
         self._dropped = 0
-        self._rests_until_ns = 0
+        self._rests, self._rests_until_ns = rests, 0
 
     def collect(self, now_ns: int, into: NodeSeries) -> None:
         """Measure now, and append a sample to each series."""
@@ -92,7 +94,7 @@ class UsageCollector:
             self._watch()
         reading = self.counters.read()
         t_ns = reading.t_ns
-        self._rests_until_ns = t_ns + _RESTS * reading.took_ns
+        self._rests_until_ns = t_ns + self._rests * reading.took_ns
         rates = self._rates.push(t_ns, reading.usage_ns)
         self._report_dropped()
         has_memory = self._memory.look(t_ns)
