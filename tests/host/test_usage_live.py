@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.collect.scope import open_scope
-from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu
+from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu, open_cpu
 from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
@@ -150,6 +150,15 @@ def test_files_report_what_the_pass_reports(usage_node: UsageNode) -> None:
     finally:
         pass_.close()
         files.close()
+
+
+def test_a_node_that_another_hierarchy_lacks_is_read_by_files(usage_node: UsageNode) -> None:
+    counters = open_cpu(usage_node.mounts, "no-such-node")
+    assert isinstance(counters, FileCpu)
+    (container,) = usage_node.add_pod("some")
+    counters.watch(groups(usage_node, container))
+    assert counters.read().usage_ns.keys() == {group_of(container)}
+    counters.close()
 
 
 def test_files_are_read_in_turn(usage_node: UsageNode) -> None:

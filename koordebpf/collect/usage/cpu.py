@@ -231,8 +231,10 @@ class FileCpu:
 
 
 def open_cpu(mounts: Sequence[ControllerMount], node_path: str) -> CpuCounters:
-    """Return the pass, or files where there is none."""
+    """Return the pass, or files where there is none, or the node has no cgroup in one of the hierarchies yet."""
     try:
         return ScannedCpu(mounts, node_path)
     except SupportError as error:
         return FileCpu(mounts, error.reason)
+    except CgroupGone as error:
+        return FileCpu(mounts, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -29,9 +30,10 @@ class NumaMeminfo(Closing):
         self._fds: dict[int, tuple[Path, int]] = {}
         folder = sysfs / "node"
         for path in folder.iterdir() if folder.is_dir() else ():
-            if (found := _NODE.fullmatch(path.name)) and (path / "meminfo").exists():
-                file = path / "meminfo"
-                self._fds[int(found[1])] = file, os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            if found := _NODE.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    file = path / "meminfo"
+                    self._fds[int(found[1])] = file, os.open(file, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def nodes(self) -> tuple[int, ...]:
