@@ -1,4 +1,4 @@
-"""The pass over a cgroup v2 hierarchy without controllers: every kernel has one, also where memory and cpu are on v1."""
+"""The pass over a cgroup v2 hierarchy without controllers, which a kernel has also where memory and cpu are on v1."""
 
 from __future__ import annotations
 
