@@ -115,10 +115,10 @@ class MeasuredUsage:
         self.memory = MemoryCollector(scope, self.watch.signals, self.watch.index)
         self._stack.callback(self.memory.close)
         self.series: NodeSeries = node_series()
-        # An emulated machine takes longer for a pass than there may be between two.
         self.usage = UsageCollector(
-            scope, self.watch.index, self.memory, node.mounts, lambda: applications, with_page_cache=True, rests=0
+            scope, self.watch.index, self.memory, node.mounts, lambda: applications, with_page_cache=True
         )
+        self.usage.rests = 0  # an emulated machine takes longer for a pass than there may be between two
         self._stack.callback(self.usage.close)
         self._manifest, self._node = manifest, node
 

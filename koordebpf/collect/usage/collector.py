@@ -33,8 +33,6 @@ from koordebpf.state.usage.samples import (
 log = logging.getLogger(__name__)
 
 _CPU, _MEMORY, _CACHED, _THROTTLED = range(4)  # of GroupKeys
-# Why 100: who makes ten thousand cgroups in a container of its own takes one percent of a core by that, not three.
-RESTS = 100
 
 
 class UsageCollector:
@@ -50,6 +48,9 @@ class UsageCollector:
     name = "usage of pods and containers"
     # Why not 1 s: a collector is asked up to a tenth early, and the store drops what comes 50 ms early.
     period_ns = EVERY_NS * 106 // 100
+    # For so many times as long as a pass took there is no other. Why 100: who makes ten thousand cgroups in a container
+    # of its own takes one percent of a core by that, not three.
+    rests = 100
 
     def __init__(
         self,
@@ -60,7 +61,6 @@ class UsageCollector:
         host_applications: Callable[[], Mapping[str, str]],
         *,
         with_page_cache: bool = False,
-        rests: int = RESTS,
     ) -> None:
         """Open the pass, or files in its place.
 
@@ -71,7 +71,6 @@ class UsageCollector:
             mounts: as `cpu_mounts`.
             host_applications: gives directory below the node's root → name.
             with_page_cache: whether memory with page cache is recorded too.
-            rests: for how many times as long as a pass took there is no other.
         Raises:  SupportError: no procfs.
         """
         self._host_applications = host_applications
@@ -84,7 +83,7 @@ class UsageCollector:
         self._keys = GroupKeys({})
         self._latest: dict[int, tuple[int, float]] = {}  # when, and cores
         self._dropped = 0
-        self._rests, self._rests_until_ns = rests, 0
+        self._rests_until_ns = 0
 
     def collect(self, now_ns: int, into: NodeSeries) -> None:
         """Measure now, and append a sample to each series."""
@@ -94,7 +93,7 @@ class UsageCollector:
             self._watch()
         reading = self.counters.read()
         t_ns = reading.t_ns
-        self._rests_until_ns = t_ns + self._rests * reading.took_ns
+        self._rests_until_ns = t_ns + self.rests * reading.took_ns
         rates = self._rates.push(t_ns, reading.usage_ns)
         self._report_dropped()
         has_memory = self._memory.look(t_ns)
