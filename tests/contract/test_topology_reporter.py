@@ -18,7 +18,7 @@ from koordebpf.agent.colocation.topology_report import NodeSources, TopologyJob
 from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-from koordebpf.collect.node.node_info import NodeInfoReader
+from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster

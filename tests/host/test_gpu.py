@@ -13,8 +13,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from koordebpf.collect.node.cpi import Counted
-from koordebpf.collect.node.gpu import GpuCollector
+from koordebpf.collect.hardware.cpi import Counted
+from koordebpf.collect.hardware.gpu import GpuCollector
 from koordebpf.demo.node import remove_subtree
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.node.node_info import NodeInfoReader
+from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.topology.report import Known, topology_report
 

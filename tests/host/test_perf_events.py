@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.node.cpi import Counted, CpiCollector
+from koordebpf.collect.hardware.cpi import Counted, CpiCollector
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event, find_perf_event_mount
 from koordebpf.state.series.kinds import CONTAINER_CPI

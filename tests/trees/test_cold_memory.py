@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.node.cold_memory import ColdMemoryCollector, Scanned
+from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector, Scanned
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.idle_pages import FILE, cold_bytes, require_kidled
 from koordebpf.state.series.kinds import KINDS

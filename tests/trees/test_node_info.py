@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.node.node_info import NodeInfoReader
+from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.host.numa_nodes import NumaNode, numa_nodes
 from koordebpf.kernel.host.processors import CpuModel, Processor, ProcessorFiles, cpu_model

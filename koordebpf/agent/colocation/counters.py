@@ -21,7 +21,7 @@ def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     """Return what counts cycles per instruction; None: its gate is off, or nothing can be counted here."""
     if not parts.config.feature_gates.get(CPI_GATE, False):
         return None
-    from koordebpf.collect.node.cpi import CpiCollector, containers_of
+    from koordebpf.collect.hardware.cpi import CpiCollector, containers_of
     from koordebpf.kernel.cgroup.hierarchy import find_perf_event_mount
     from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
 
@@ -38,8 +38,8 @@ def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     """Return what measures the usage of GPUs; None: its gate is off, or there are none."""
     if not parts.config.feature_gates.get(GPU_GATE, False):
         return None
-    from koordebpf.collect.node.cpi import containers_of
-    from koordebpf.collect.node.gpu import GpuCollector
+    from koordebpf.collect.hardware.cpi import containers_of
+    from koordebpf.collect.hardware.gpu import GpuCollector
     from koordebpf.errors import SupportError
     from koordebpf.kernel.gpu.nvml import Nvml
 
@@ -56,7 +56,7 @@ def open_cold_memory(parts: ColocationParts, stack: contextlib.ExitStack) -> Col
     """Return what measures cold memory; None: its gate is off, or the kernel does not look for it."""
     if not parts.config.feature_gates.get(COLD_GATE, False):
         return None
-    from koordebpf.collect.node.cold_memory import ColdMemoryCollector, scanned_of
+    from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector, scanned_of
     from koordebpf.errors import SupportError
     from koordebpf.kernel.cgroup.idle_pages import require_kidled
 

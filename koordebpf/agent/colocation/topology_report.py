@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.collector import Collector
     from koordebpf.collect.cpu.files import CpuManagerReader
     from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-    from koordebpf.collect.node.node_info import NodeInfoReader
+    from koordebpf.collect.hardware.node_info import NodeInfoReader
     from koordebpf.kube.cache.kubelet_config import KubeletConfig
     from koordebpf.kube.http.transport import Transport
     from koordebpf.state.cpu.measured import CpuManager
@@ -116,7 +116,7 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     from koordebpf.act.topology.reporter import TopologyReporter
     from koordebpf.collect.cpu.files import CpuManagerReader
     from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-    from koordebpf.collect.node.node_info import NodeInfoReader
+    from koordebpf.collect.hardware.node_info import NodeInfoReader
     from koordebpf.kube.colocation.node_topologies import NodeTopologies
     from koordebpf.kube.sources.cpu_manager import STATE
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from koordebpf.collect.node.beside_loop import BesideLoop
-from koordebpf.collect.node.cpi import Counted
+from koordebpf.collect.hardware.beside_loop import BesideLoop
+from koordebpf.collect.hardware.cpi import Counted
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.gpu.nvml import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import (
