@@ -1,0 +1,55 @@
+"""Jobs of topology and hardware: nothing of them is loaded while their gates are off, and what is missing is said."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
+from koordebpf.agent.colocation.jobs import JOBS
+from koordebpf.agent.colocation.topology_report import open_topology_report
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.policy.strategies import JOB_GATES
+
+OURS = (open_topology_report, open_cpi, open_gpu, open_cold_memory)
+GATES = ("NodeTopologyReport", "CPICollector", "Accelerators", "ColdPageCollector")
+
+
+def parts(**gates: bool) -> Any:
+    version = SimpleNamespace(version=2, mount_point=None)
+    watch = SimpleNamespace(scope=SimpleNamespace(hierarchy=version), index=None)
+    return SimpleNamespace(config=AgentConfig(feature_gates=gates), measuring=SimpleNamespace(watch=watch), acts=False)
+
+
+def test_they_are_jobs_with_gates_that_are_off() -> None:
+    assert set(OURS) <= set(JOBS)
+    assert [JOB_GATES[gate] for gate in GATES] == [False] * len(GATES)
+
+
+def test_with_the_gates_off_there_is_no_job_and_nothing_of_it_is_imported() -> None:
+    code = (
+        "import contextlib, sys; from types import SimpleNamespace as S\n"
+        "from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu\n"
+        "from koordebpf.agent.colocation.topology_report import open_topology_report\n"
+        "parts = S(config=S(feature_gates={}))\n"
+        "opened = (open_cpi, open_gpu, open_cold_memory, open_topology_report)\n"
+        "jobs = [each(parts, contextlib.ExitStack()) for each in opened]\n"
+        "print(jobs, [name for name in sys.modules if 'topology.' in name or 'hardware' in name or 'pynvml' in name])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[None, None, None, None] []"
+
+
+def test_a_gpu_without_a_driver_and_memory_without_kidled_are_said_to_be_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        assert open_gpu(parts(Accelerators=True), stack) is None
+        assert open_cold_memory(parts(ColdPageCollector=True), stack) is None
+    assert "usage of GPUs is not measured: GPUs: " in caplog.text
+    assert "cold memory is not measured: cold memory: " in caplog.text
