@@ -197,7 +197,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_write(
 ) -> None:
     with caplog.at_level(logging.INFO):
         reporter(acts=False).note(Noted(NODE))
-        until(lambda: "is not written; it would have 1 zones" in caplog.text, "the sentence")
+        until(lambda: "is not written; it would have node-0" in caplog.text, "the sentence")
     assert server.requests == []
 
 

@@ -213,8 +213,8 @@ class TopologyReporter:
     def _show(self, report: Report) -> None:
         if report != self._sent.report:
             log.info(
-                "dry run: the NodeResourceTopology is not written; it would have %d zones, policy %s, %s",
-                len(report.zones),
+                "dry run: the NodeResourceTopology is not written; it would have %s, policy %s, %s",
+                ", ".join(each.name for each in report.zones),
                 report.policy,
                 ", ".join(f"{name.rpartition('/')[2]} {value[:60]}" for name, value in report.annotations.items()),
             )
