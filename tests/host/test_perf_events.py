@@ -149,6 +149,25 @@ def test_each_container_is_counted_over_the_window(cgroup: Path) -> None:
     assert len(series) == 2
 
 
+def test_containers_that_are_in_another_hierarchy_are_said_to_be_missing_once(
+    cgroup: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Counted("u", "c", "kubepods/none")
+    collector = CpiCollector(lambda: [one], lambda: CPUS, cgroup.parent, events=CLOCKS, every_ns=1, window_ns=NS_PER_MS)
+    series = node_series()
+
+    def said() -> int:
+        collector.collect(time.monotonic_ns(), series)
+        return caplog.text.count("no container has a cgroup below")
+
+    until(said, "the sentence")
+    for _ in range(5):
+        said()
+        time.sleep(0.01)
+    collector.close()
+    assert said() == 1
+
+
 def test_closing_does_not_wait_for_the_window(cgroup: Path) -> None:
     one = Counted("u", "c", cgroup.name)
     collector = CpiCollector(lambda: [one], lambda: CPUS, cgroup.parent, events=CLOCKS, window_ns=600 * NS_PER_S)

@@ -121,6 +121,8 @@ class CpiCollector:
                         return
             if opened:
                 self._problem = ""
+            elif containers and not self._problem:
+                self._say(f"no container has a cgroup below {self._mount}: mount the hierarchy of perf_event")
             for _, counters in opened:
                 counters.enable()
             self._closing.wait(self._times_ns[1] / NS_PER_S)
@@ -136,7 +138,7 @@ class CpiCollector:
             for _, counters in opened:
                 counters.close()
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, error: Exception | str) -> None:
         if str(error) != self._problem:
             log.warning("cycles per instruction are not counted: %s", error)
         self._problem = str(error)
