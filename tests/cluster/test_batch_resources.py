@@ -195,7 +195,7 @@ def test_what_it_writes_is_explained(cluster: ControlPlane, name: str, run: Run)
     said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     (calculation,) = said["calculations"]
     assert calculation["result"] == 700 == said["has"][BATCH_CPU]
-    assert [term["value"] for term in calculation["terms"]] == [2000, -800, -500]
+    assert [term["value"] for term in calculation["terms"]] == [2000, -800, -500, 0]
 
 
 @pytest.mark.slow
