@@ -84,6 +84,7 @@ def controller(log_format: str, **given: Any) -> None:
       list, watch           pods, nodemetrics, noderesourcetopologies
       create, update, delete  nodemetrics
       patch                 nodes/status
+      get, update           noderesourcetopologies
       get                   lease koordinator-manager
 
     \b

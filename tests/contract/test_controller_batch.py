@@ -200,6 +200,66 @@ class TestNumaZones:
         store.put(TOPOLOGIES, {"metadata": {"name": "n1"}, "zones": [*zones, {"name": "node-1", "resources": []}]})
         rig.until(lambda: rig.source.of("n1")[2].zones == (), "the zone without amounts")
 
+    def zone(self, store: Store) -> dict[str, Any]:
+        (zone,) = store.objects[TOPOLOGIES]["n1"]["zones"]
+        return {each["name"]: each.get("allocatable") for each in zone["resources"]}
+
+    def put(self, store: Store, *more: dict[str, str]) -> None:
+        amounts = [{"name": "memory", "allocatable": "100Gi"}, {"name": "cpu", "allocatable": "50"}, *more]
+        zones = [{"name": "node-0", "type": "Node", "resources": amounts, "costs": [1]}]
+        meta = {"name": "n1", "annotations": {"mine": "x"}}
+        store.put(TOPOLOGIES, {"metadata": meta, "zones": zones, "topologyPolicies": ["None"]})
+
+    def test_they_get_their_share_beside_what_others_wrote(self, store: Store, open_rig: Open) -> None:
+        self.put(store, {"name": "gpu", "allocatable": "2"})
+        rig = open_rig()
+        rig.until(lambda: BATCH_CPU in self.zone(store), "the zone")
+        # 50 − 20 − 5 − 12, and 100 − 35 − 20 − 30.
+        wanted = {"cpu": "50", "gpu": "2", BATCH_CPU: "13000", BATCH_MEMORY: str(15 * GIB), "memory": "100Gi"}
+        assert self.zone(store) == wanted
+        written = store.objects[TOPOLOGIES]["n1"]
+        assert (written["metadata"]["annotations"], written["topologyPolicies"]) == ({"mine": "x"}, ["None"])
+        assert written["zones"][0]["costs"] == [1]
+        for _ in range(5):
+            rig.look()
+            rig.clock_ns += 400 * 10**9
+        assert len(store.writes(TOPOLOGIES)) == 1
+        store.put(NODEMETRICS, usual_report(age_s=16 * 60))
+        rig.until(lambda: self.zone(store)[BATCH_CPU] == "0" == self.zone(store)[BATCH_MEMORY], "the reset")
+        for _ in range(5):
+            rig.look()
+        assert len(store.writes(TOPOLOGIES)) == 2
+
+    def test_a_write_of_another_in_between_is_kept(self, store: Store, open_rig: Open) -> None:
+        self.put(store)
+        between = [True]
+
+        def interfere(request: Request) -> Reply | None:
+            if between[0] and request.method == "PUT" and request.path.startswith(TOPOLOGIES):
+                between[0] = False
+                self.put(store, {"name": "gpu", "allocatable": "4"})
+            return None
+
+        store.faults.append(interfere)
+        rig = open_rig()
+        rig.until(lambda: not between[0], "the conflict")
+        rig.clock_ns += 60 * 10**9
+        rig.until(lambda: BATCH_CPU in self.zone(store), "the zone")
+        assert self.zone(store)["gpu"] == "4"
+
+    def test_a_refused_topology_does_not_keep_the_node_from_its_resources(self, store: Store, open_rig: Open) -> None:
+        self.put(store)
+
+        def refuse(request: Request) -> Reply | None:
+            if request.path == f"{TOPOLOGIES}/n1":
+                return lambda exchange: exchange.answer(403, status(403, "Forbidden", "cannot"))
+            return None
+
+        store.faults.append(refuse)
+        rig = open_rig()
+        assert written(store, rig) == USUAL
+        rig.until(lambda: any("cannot" in each for each in rig.look()), "the sentence")
+
 
 class TestNodeMetric:
     def test_it_is_there_while_colocation_is_on(self, store: Store, open_rig: Open) -> None:
@@ -231,8 +291,10 @@ class TestNodeMetric:
 
     def test_without_its_crd_it_says_so(self, store: Store, open_rig: Open) -> None:
         del store.objects[NODEMETRICS]
+        store.put(NODES, big_node("n1", has={BATCH_CPU: "5"}))
         rig = open_rig()
         rig.until(lambda: any("does not serve NodeMetric" in each for each in rig.look()), "the sentence")
+        rig.until(lambda: not allocatable(store, "n1"), "the reset")
 
 
 def lease(renewed: str, holder: str = "koord-manager-1") -> dict[str, Any]:

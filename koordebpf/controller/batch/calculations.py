@@ -11,6 +11,7 @@ from koordebpf.controller.batch.facts import MetricRecord, PodRecord, TopologyRe
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.policy.batch.facts import NodeFacts
 from koordebpf.policy.batch.formulas import NodeResult, node_result
+from koordebpf.policy.batch.zones import zone_results
 from koordebpf.slo.manager.node_colocation import ColocationConfig, NodeColocation, node_colocation
 from koordebpf.units import NS_PER_S
 
@@ -32,6 +33,7 @@ class Computed(msgspec.Struct, frozen=True):
     strategy: NodeColocation
     result: NodeResult
     metric: MetricRecord | None
+    topology: TopologyRecord | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -82,7 +84,12 @@ class Calculations:
         resolved = node_colocation(config, node.labels or {}, node.annotations)
         usage = metric.usage if metric else None
         result = node_result(facts, pods, usage, resolved.strategy, now_ns)
-        self.computed[name] = Computed(node, resolved.strategy, result, metric, (*resolved.problems, *facts.problems))
+        if facts.zones and usage is not None and not result.reset:
+            zones = zone_results(facts, pods, usage, resolved.strategy)
+            result = msgspec.structs.replace(result, zones=zones)
+        self.computed[name] = Computed(
+            node, resolved.strategy, result, metric, topology, (*resolved.problems, *facts.problems)
+        )
         self._stale_ns.pop(name, None)
         if usage is not None and usage.updated_ns is not None and not result.reset:
             stale_ns = usage.updated_ns + resolved.strategy.degradeTimeMinutes * 60 * NS_PER_S

@@ -67,10 +67,14 @@ class MetricRecord(msgspec.Struct, frozen=True):
 
 
 class TopologyRecord(msgspec.Struct, frozen=True, gc=False):
-    """The zones of a Node's NodeResourceTopology; empty where not each of them has CPU and memory."""
+    """The zones of a Node's NodeResourceTopology; empty where not each of them has CPU and memory.
+
+    `batch`: zone/resource → what it has of batch resources.
+    """
 
     node: str
     zones: tuple[Zone, ...]
+    batch: dict[str, int] = {}
 
 
 class _Zone(msgspec.Struct):
@@ -185,12 +189,14 @@ def read_topology(raw: msgspec.Raw) -> TopologyRecord:
     """
     topology = _TOPOLOGY.decode(raw)
     zones = []
+    batch: dict[str, int] = {}
     for zone in topology.zones:
         amounts = {each.name: each.allocatable for each in zone.resources}
         if not {"cpu", "memory"} <= amounts.keys():
             return TopologyRecord(topology.metadata.name, ())
         zones.append(Zone(zone.name, CpuMemory(_millicpu(amounts["cpu"]), _bytes(amounts["memory"]))))
-    return TopologyRecord(topology.metadata.name, tuple(zones))
+        batch |= {f"{zone.name}/{name}": _bytes(amounts[name]) for name in (BATCH_CPU, BATCH_MEMORY) if name in amounts}
+    return TopologyRecord(topology.metadata.name, tuple(zones), batch)
 
 
 def node_facts(node: ColocationNode, zones: tuple[Zone, ...] = ()) -> NodeFacts:

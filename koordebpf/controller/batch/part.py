@@ -91,7 +91,8 @@ class BatchResources:
             "foreign": self.publisher.foreign,
         }
         tally = self.publisher.tally
-        metrics.writes = {"node": tally.nodes, "nodemetric": tally.metrics, "failed": tally.failures}
+        metrics.writes = {"node": tally.nodes, "nodemetric": tally.metrics, "topology": tally.topologies}
+        metrics.writes["failed"] = self.publisher.failures
         metrics.last_look_s = self.looked.took_s
 
     def _look(self, state: ControllerState, may_write: Callable[[], bool], now_ns: int) -> Looked:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from koordebpf.controller.batch.calculations import Calculations, Computed, amounts_of
-from koordebpf.controller.batch.facts import ORIGIN_ANNOTATION, batch_amount
+from koordebpf.controller.batch.facts import ORIGIN_ANNOTATION, TopologyRecord, batch_amount
 from koordebpf.controller.batch.metric_specs import MetricStep, metric_step
-from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.controller.batch.pace import WritePace
+from koordebpf.controller.batch.zone_steps import wanted_zones, with_zones, zone_reason
+from koordebpf.errors import KubeError
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
-from koordebpf.kube.http.backoff import Backoff
 from koordebpf.policy.batch.facts import CpuMemory
 from koordebpf.policy.batch.sync import sync_reason
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
@@ -25,14 +26,9 @@ from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
 
-# Why 50: 5,000 Nodes are written within 100 s of a start; koord-manager may send 30 requests a second.
-RATE_PER_S: Final = 50
 _SLICE_NS: Final = 2 * NS_PER_S  # then the loop looks at what changed meanwhile
 _TRUST_NS: Final = 30 * NS_PER_S  # a write shows in the watch long before; then the watch is believed
-_FIRST_S, _CAP_S = 1.0, 300.0
-_REST_S: Final = 5.0
-_DENIED_S: Final = 30.0
-_MAX_PROBLEMS: Final = 5  # sentences; a thousand Nodes may fail for the same reason
+_NOT_URGENT: Final = 3
 
 
 class Writer(Protocol):
@@ -50,6 +46,9 @@ class Writer(Protocol):
     def delete_metric(self, name: str, uid: str) -> None:
         """Delete it."""
 
+    def change_topology(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Put a changed NodeResourceTopology in place of the one that is there."""
+
 
 class Tally(msgspec.Struct):
     """Since the start: writes by their outcome."""
@@ -57,19 +56,20 @@ class Tally(msgspec.Struct):
     nodes: int = 0
     resets: int = 0
     metrics: int = 0
-    failures: int = 0
-
-
-class _Failure(msgspec.Struct):
-    backoff: Backoff
-    due_ns: int = 0
-    sentence: str = ""
+    topologies: int = 0
 
 
 class _Sent(msgspec.Struct):
     node: ColocationNode  # as it was when this was sent
     amounts: Mapping[str, int | None]
     at_ns: int
+
+
+class _Work(msgspec.Struct):
+    computed: Computed
+    step: MetricStep | None
+    has_zones: bool
+    urgency: int
 
 
 class Publisher:
@@ -89,43 +89,39 @@ class Publisher:
         self._now_ns = now_ns
         self._differing: set[str] = set()  # Nodes to look at again though nothing changed
         self._sent: dict[str, _Sent] = {}
-        self._failures: dict[str, _Failure] = {}
+        self._zones_sent: dict[str, tuple[TopologyRecord, int]] = {}  # as it was when its zones were sent, and when
         self._logged: dict[str, MetricStep] = {}  # of a dry run
-        self._rests_until_ns = 0
-        self._allowance = (0, float(RATE_PER_S))  # when it was counted, and writes allowed then
+        self._pace = WritePace()
 
     def publish(self, calculations: Calculations, changed: Iterable[str], may_write: Callable[[], bool]) -> None:
         """Write what differs of the Nodes that changed, and of those that differed before, as long as `may_write`."""
         computed = calculations.computed
         now_ns = self._now_ns()
-        for of_nodes in (self._sent, self._failures, self._logged):
+        for of_nodes in (self._sent, self._zones_sent, self._logged):
             for gone in of_nodes.keys() - computed.keys():
-                del of_nodes[gone]
+                of_nodes.pop(gone, None)
+        self._pace.forget_all_but(computed)
         looked = {name for name in {*self._differing, *changed} if name in computed}
         self._differing, self.pending = set(), {}
         self.foreign = sum(bool(each.node.manager) for each in computed.values()) if not self._adopts else 0
-        work: list[tuple[int, str, MetricStep | None]] = []
-        for name in looked:
-            each = computed[name]
-            step = metric_step(each, adopts=self._adopts)
-            reason = self._reason(each, now_ns)
-            if reason:
-                self.pending[name] = reason
-            if step is not None or reason:
-                work.append((_urgency(each) if reason else 3, name, step))
-        work.sort(key=lambda each: each[:2])
-        for _, name, step in work:
-            if not self._is_done(computed[name], step, now_ns, may_write):
-                self._differing.add(name)
+        work = [each for name in looked if (each := self._work(computed[name], now_ns)) is not None]
+        work.sort(key=lambda each: (each.urgency, each.computed.node.name))
+        for each in work:
+            self._do(each, now_ns, may_write)
 
     def hold(self, changed: Iterable[str]) -> None:
         """Remember Nodes that changed while nothing may be written."""
         self._differing.update(changed)
 
     @property
+    def failures(self) -> int:
+        """Writes that failed since the start."""
+        return self._pace.failed
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """Why what is pending was not written."""
-        return tuple(dict.fromkeys(each.sentence for each in self._failures.values() if each.sentence))[:_MAX_PROBLEMS]
+        return self._pace.problems
 
     # Why the Node is to be written; what differs only a little is looked at again.
     def _reason(self, computed: Computed, now_ns: int) -> str:
@@ -143,27 +139,53 @@ class Publisher:
         at_most_ns = strategy.updateTimeThresholdSeconds * NS_PER_S
         return sync_reason(current, wanted, strategy.resourceDiffThreshold, since_ns, at_most_ns)
 
-    def _is_done(
-        self, computed: Computed, step: MetricStep | None, began_ns: int, may_write: Callable[[], bool]
-    ) -> bool:
-        name, now_ns = computed.node.name, self._now_ns()
-        failure = self._failures.get(name)
-        due_ns = max(self._rests_until_ns, failure.due_ns if failure else 0)
-        if not due_ns <= now_ns < began_ns + _SLICE_NS or not may_write() or not self._is_allowed(now_ns):
-            return False
+    # What is to be done for a Node; None: nothing.
+    def _work(self, computed: Computed, now_ns: int) -> _Work | None:
+        name = computed.node.name
+        reason = self._reason(computed, now_ns)
+        if reason:
+            self.pending[name] = reason
+        zones = self._zone_reason(computed, now_ns)
+        step = metric_step(computed, adopts=self._adopts)
+        if not reason and not zones and step is None:
+            return None
+        return _Work(computed, step, bool(zones), _urgency(computed) if reason else _NOT_URGENT)
+
+    def _zone_reason(self, computed: Computed, now_ns: int) -> str:
+        node, topology, sent = computed.node, computed.topology, self._zones_sent.get(computed.node.name)
+        if topology is None or (node.manager and not self._adopts):
+            return ""
+        if sent is not None and sent[0] is topology and now_ns - sent[1] < _TRUST_NS:
+            return ""
+        return zone_reason(computed, now_ns - sent[1] if sent else None)
+
+    # The Node first: what it has must not depend on whether anything else can be written.
+    def _do(self, work: _Work, began_ns: int, may_write: Callable[[], bool]) -> None:
+        name, now_ns = work.computed.node.name, self._now_ns()
+        self._differing.add(name)
+        if now_ns >= began_ns + _SLICE_NS or not may_write() or not self._pace.take(name, now_ns):
+            return
         try:
-            if step is not None:
-                self._write_metric(step)
             if name in self.pending:
-                self._write_node(computed, self.pending[name])
+                self._write_node(work.computed, self.pending.pop(name))
+            if work.step is not None:
+                self._write_metric(work.step)
+            if work.has_zones:
+                self._write_zones(work.computed)
         except KubeError as error:
-            self._after(error, name)
-            return False
-        self._failures.pop(name, None)
-        if self.pending.pop(name, None) is not None:
-            self._differing.discard(name)
-        # A small difference waits for its time.
-        return name not in self._differing
+            self._pace.after(error, name, now_ns)
+            return
+        self._pace.succeeded(name)
+
+    def _write_zones(self, computed: Computed) -> None:
+        name, topology = computed.node.name, computed.topology
+        if topology is None:
+            return
+        if self._writer is not None:
+            wanted = wanted_zones(computed)
+            self._writer.change_topology(name, lambda written: with_zones(written, wanted))
+            self.tally.topologies += 1
+        self._zones_sent[name] = (topology, self._now_ns())
 
     def _write_node(self, computed: Computed, reason: str) -> None:
         node, wanted = computed.node, amounts_of(computed)
@@ -193,35 +215,6 @@ class Publisher:
             case _:
                 self._writer.delete_metric(meta.name, meta.uid)
         self.tally.metrics += 1
-
-    def _after(self, error: KubeError, name: str) -> None:
-        now_ns = self._now_ns()
-        failure = self._failures.setdefault(name, _Failure(Backoff(_FIRST_S, _CAP_S)))
-        failure.due_ns = now_ns + int(failure.backoff.next_s() * NS_PER_S)
-        # Another was faster, or it is gone: the watch brings what is newer, and the next try is made from that.
-        if isinstance(error, KubeConflict | KubeGone):
-            return
-        self.tally.failures += 1
-        failure.sentence = f"Node {name}: {error}"
-        match error:
-            case KubeDenied():
-                rest_s = _DENIED_S
-            case KubeBusy():
-                rest_s = error.retry_after_s or _REST_S
-            case KubeError(retry=True):
-                rest_s = _FIRST_S
-            case _:
-                return
-        self._rests_until_ns = now_ns + int(rest_s * NS_PER_S)
-
-    def _is_allowed(self, now_ns: int) -> bool:
-        at_ns, allowed = self._allowance
-        allowed = min(float(RATE_PER_S), allowed + (now_ns - at_ns) / NS_PER_S * RATE_PER_S)
-        if allowed < 1:
-            self._allowance = (now_ns, allowed)
-            return False
-        self._allowance = (now_ns, allowed - 1)
-        return True
 
 
 # 0: reset, 1: something falls, 2: it grows.

@@ -5,7 +5,7 @@ It sends once and never retries. Of a Node only the keys that are named change, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ import msgspec
 
 from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH, NodeMetricSpec
 from koordebpf.kube.clients.nodeslos import NodeSLOMeta
+from koordebpf.kube.colocation.source import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 
@@ -30,10 +31,11 @@ _METRIC = msgspec.json.Decoder(WrittenMetric)
 
 
 class ColocationWriter:
-    """The four requests.
+    """The requests.
 
-    Needs:   RBAC patch on nodes/status; create, update and delete on nodemetrics.slo.koordinator.sh.
-    Raises:  KubeError and its kin, each of the four. After a time-out or a broken connection the outcome is unknown.
+    Needs:   RBAC patch on nodes/status; create, update and delete on nodemetrics.slo.koordinator.sh; get and update on
+             noderesourcetopologies.topology.node.k8s.io.
+    Raises:  KubeError and its kin, each of them. After a time-out or a broken connection the outcome is unknown.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -68,6 +70,20 @@ class ColocationWriter:
         path = f"{NODE_METRICS_PATH}/{quote(name, safe='')}"
         body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}})
         self._transport.delete(path, body, resource="nodemetrics", timeout_s=_ANSWER_S)
+
+    def change_topology(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Read a NodeResourceTopology and put what `change` makes of it in its place. KubeConflict: another was faster.
+
+        Its list of zones can only be written as a whole, and the agent of the node writes it too.
+        """
+        path = f"{TOPOLOGIES_PATH}/{quote(name, safe='')}"
+        body = self._transport.get(path, verb="get", resource="noderesourcetopologies", timeout_s=_ANSWER_S)
+        try:
+            written = msgspec.json.decode(body, type=dict[str, Any])
+        except MALFORMED as e:
+            raise malformed("get noderesourcetopologies", "the answer is not an object", e) from e
+        changed = msgspec.json.encode(change(written))
+        self._transport.put(path, changed, resource="noderesourcetopologies", timeout_s=_ANSWER_S)
 
 
 def _body(metric: WrittenMetric) -> bytes:

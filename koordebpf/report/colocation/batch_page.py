@@ -43,7 +43,7 @@ def explained_node(node: ExplainedNode) -> str:
     for calculation in node.calculations:
         lines += ["", *_sum(calculation, node.has.get(calculation.resource))]
     if node.zones and any(each.result is not None for each in node.calculations):
-        lines += ["", "by NUMA zone (computed, not written):"]
+        lines += ["", "by NUMA zone:"]
         lines += [
             f"  {name}: {_amount('cpu', each.cpu_millicpu)} CPUs, {_amount('memory', each.memory_bytes)}"
             for name, each in node.zones.items()
