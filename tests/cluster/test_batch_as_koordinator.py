@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pytest
 
 from koordebpf.controller.batch.explain import explain
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.quantity import parse_quantity
+from koordebpf.report.colocation.batch_page import ExplainedNode
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
@@ -116,10 +119,32 @@ class Dice:
             if self._happens(0.2):
                 first = {"name": "i", "image": "x", "resources": {"requests": {"cpu": "3", "memory": "3Gi"}}}
                 spec["initContainers"] = [first]
-            meta = {"name": f"{node}-{number}", "namespace": "default", "labels": labels}
+            zones = [{"node": zone} for zone in pick.choice([[], [], [0], [1], [0, 1], [5]])]
+            annotations = {"scheduling.koordinator.sh/resource-status": json.dumps({"numaNodeResources": zones})}
+            meta = {"name": f"{node}-{number}", "namespace": "default", "labels": labels, "annotations": annotations}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             made.append((pod, pick.choice(["Running", "Running", "Pending", "Succeeded"])))
         return made
+
+    def topology(self, node: Object) -> Object:
+        """Return two zones, of which the first has more memory."""
+        amounts = node["status"]["capacity"]
+        cpu, memory = int(amounts["cpu"][:-1]) // 2, int(amounts["memory"]) // 2
+        fields = ("capacity", "allocatable", "available")
+        zones = [
+            {
+                **{"name": f"node-{number}", "type": "Node"},
+                "resources": [
+                    {"name": "cpu", **dict.fromkeys(fields, f"{cpu}m")},
+                    {
+                        "name": "memory",
+                        **dict.fromkeys(fields, str(memory - number * self._random.randrange(GIB // 4))),
+                    },
+                ],
+            }
+            for number in range(2)
+        ]
+        return {**topology(node["metadata"]["name"]), "topologyPolicies": ["None"], "zones": zones}
 
     def report(self, node: Object, pods: list[str]) -> Object:
         pick = self._random
@@ -169,12 +194,17 @@ def metric(name: str) -> Object:
     return {"apiVersion": SLO, "kind": "NodeMetric", "metadata": {"name": name}}
 
 
+def topology(name: str) -> Object:
+    return {"apiVersion": "topology.node.k8s.io/v1alpha1", "kind": "NodeResourceTopology", "metadata": {"name": name}}
+
+
 def make_nodes(plane: ControlPlane, seed: int) -> list[str]:
     """Make the nodes; a Koordinator manager runs, and makes their NodeMetrics."""
     dice, names = Dice(seed), [f"r{number}" for number in range(NODES)]
     for name in names:
         made = dice.node(name, {"resourceDiffThreshold": 1e-9, **dice.strategy()})
         plane.api.create(made)
+        plane.api.create(dice.topology(made))
         pods = dice.pods(name)
         for pod, phase in pods:
             plane.api.create(pod)
@@ -193,10 +223,29 @@ def differing(plane: ControlPlane, names: list[str]) -> dict[str, str]:
     finally:
         transport.close()
     return {
-        name: f"{each.calculations} {each.has}"
+        name: f"{each.calculations} {each.has} {each.zones} {zones_of(plane, name)}"
         for name, each in explained.items()
         if {one.resource: one.result for one in each.calculations} != dict(each.has)
+        or not are_alike(zones_of(plane, name), each)
     }
+
+
+def zones_of(plane: ControlPlane, name: str) -> dict[str, tuple[Decimal, Decimal]]:
+    """Return zone → batch CPU and memory, as the topology has them."""
+    found = {}
+    for zone in plane.api.get(topology(name))["zones"]:
+        amounts = {each["name"]: parse_quantity(each["allocatable"]) for each in zone["resources"]}
+        both = [amounts.get(f"kubernetes.io/batch-{resource}", Decimal(-1)) for resource in ("cpu", "memory")]
+        found[zone["name"]] = (both[0], both[1])
+    return found
+
+
+def are_alike(zones: dict[str, tuple[Decimal, Decimal]], explained: ExplainedNode) -> bool:
+    """Bytes are divided to thousandths there, to whole ones here: a byte for each pod and report."""
+    return zones.keys() == explained.zones.keys() and all(
+        cpu == explained.zones[name].cpu_millicpu and abs(memory - explained.zones[name].memory_bytes) <= 20
+        for name, (cpu, memory) in zones.items()
+    )
 
 
 def test_koordinators_manager_comes_to_the_same_and_its_nodes_are_taken_over_without_a_write(
