@@ -62,10 +62,11 @@ def _compute(report: Report, nodes: int) -> None:
     for _ in range(5):
         for samples, count in ((whole, nodes), (few, nodes // 100)):
             tables.dirty = {f"node-{number}" for number in range(count)}
-            began = time.perf_counter()
+            began = time.process_time()
             calculations.update(known, tables, config, time.time_ns())
-            samples.append(time.perf_counter() - began)
-    report.add(figure(f"batch: a pass over {nodes} Nodes", "s", whole, f"{_PODS_EACH} pods each", reach_p99=2.0))
+            samples.append(time.process_time() - began)
+    method = f"{_PODS_EACH} pods each; CPU time, for nothing waits"
+    report.add(figure(f"batch: a pass over {nodes} Nodes", "s", whole, method, reach_p99=2.0))
     report.add(figure(f"batch: a look where {nodes // 100} of them changed", "s", few, "the same"))
 
 

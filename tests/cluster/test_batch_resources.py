@@ -37,6 +37,7 @@ MANAGER_LEASE: Object = {
     "kind": "Lease",
     "metadata": {"name": "koordinator-manager", "namespace": "koordinator-system"},
 }
+AGENTS_RIGHTS = "instead-of-koordlet/rbac-node-metric.yaml"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
 Run = Callable[..., "Running"]
 
@@ -69,12 +70,11 @@ def colocation(**fields: Any) -> Object:
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(cluster: ControlPlane) -> Path:
-    folder = BASE.parent / "components/batch-resources"
-    for name in ("nodemetric-crd.yaml", "rbac.yaml"):
-        for one in yaml.safe_load_all((folder / name).read_text()):
-            if cluster.api.get(one) is None:
-                cluster.api.create(one)
+def kubeconfig(cluster: ControlPlane) -> Iterator[Path]:
+    components = BASE.parent / "components"
+    files = ("batch-resources/nodemetric-crd.yaml", "batch-resources/rbac.yaml", AGENTS_RIGHTS)
+    made = [one for name in files for one in yaml.safe_load_all((components / name).read_text()) if one]
+    cluster.api.create(*made)
 
     def serves() -> bool:
         try:
@@ -84,7 +84,11 @@ def kubeconfig(cluster: ControlPlane) -> Path:
         return True
 
     until(serves, "NodeMetrics are served")
-    return cluster.service_account(NAMESPACE, ACCOUNT)
+    yield cluster.service_account(NAMESPACE, ACCOUNT)
+    for one in made:
+        cluster.api.delete(one)
+    for one in made:
+        cluster.api.wait_gone(one)
 
 
 @pytest.fixture
@@ -227,6 +231,42 @@ def test_a_kubelet_admits_batch_pods_by_them_and_they_are_evicted_when_nothing_i
     (feature,) = [each for each in line["features"] if each["victims"]]
     assert feature["verdict"]["feature"] == "MemoryAllocatableEvict"
     assert reasons(story.events("batch")) == [("batch", "evictPodSuccess")]
+    assert agent.stop() == 0
+    story.api.patch(CONFIG, colocation(enable=False))
+    story.until(lambda: batch(cluster, name) == {}, "the reset")
+
+
+@pytest.mark.slow
+def test_from_the_agents_own_report_to_an_eviction_with_nothing_written_by_hand_but_the_configmap_and_pods(
+    story: Story, run: Run
+) -> None:
+    cluster, name = story.cluster, story.node.name
+    strategy = {"memoryAllocatableEvictThresholdPercent": 110, "memoryAllocatableEvictLowerPercent": 100}
+    strategy |= {"memoryEvictThresholdPercent": 97, "memoryEvictLowerPercent": 96}  # not by use
+    threshold = {"resource-threshold-config": json.dumps({"clusterStrategy": {"enable": True, **strategy}})}
+    config = colocation(
+        metricReportIntervalSeconds=30, metricAggregateDurationSeconds=60, memoryReclaimThresholdPercent=80
+    )
+    story.api.patch(CONFIG, {"data": config["data"] | threshold})
+    run("--adopt")
+    story.until(lambda: cluster.api.get(node_metric(name)), "the NodeMetric")
+    agent = story.agent("--feature-gates", "MemoryAllocatableEvict=true,NodeMetricReport=true")
+    story.until(lambda: BATCH_MEMORY in batch(cluster, name), "the first report", timeout_s=120)
+    whole = story.node.memory_bytes
+    free = quantity_bytes(batch(cluster, name)[BATCH_MEMORY])
+    assert 0.3 * whole < free <= 0.8 * whole
+
+    asks = {BATCH_MEMORY: str(256 * MIB)}
+    enabled = {"koordinator.sh/eviction-enabled": "true"}
+    story.hold("batch", 50, labels=enabled, requests=asks, limits=asks)
+    # A prod pod comes, and uses what batch pods were promised.
+    story.hold("web", round(0.8 * whole) // MIB, qos="LS", priority="koord-prod", requests={"memory": "1500Mi"})
+    story.until(lambda: batch(cluster, name).get(BATCH_MEMORY) == "0", "batch memory to be used up", timeout_s=180)
+    line = story.evicted("batch")
+    story.is_gone("batch")
+    story.still_run("web")
+    (feature,) = [each for each in line["features"] if each["victims"]]
+    assert feature["verdict"]["feature"] == "MemoryAllocatableEvict"
     assert agent.stop() == 0
     story.api.patch(CONFIG, colocation(enable=False))
     story.until(lambda: batch(cluster, name) == {}, "the reset")
