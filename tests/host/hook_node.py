@@ -16,7 +16,7 @@ from tests.support.nodes import NodeCgroup
 
 BATCH = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 64 * MIB}
 SHARES, QUOTA, LIMIT = CgroupFile.CPU_SHARES, CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT
-CPUS = CgroupFile.CPUSET_CPUS
+CPUS, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_IDLE
 
 
 class HookNode:

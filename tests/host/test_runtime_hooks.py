@@ -14,9 +14,10 @@ import pytest
 
 from koordebpf.kernel.cgroup.files import settled
 from koordebpf.units import MIB
+from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.held_node import or_skipped
-from tests.host.hook_node import CPUS, LIMIT, QUOTA, SHARES, HookNode
+from tests.host.hook_node import CPUS, IDLE, LIMIT, QUOTA, SHARES, HookNode
 from tests.host.live_agent import LiveAgent, left_in
 from tests.support.nodes import NodeCgroup
 
@@ -268,3 +269,45 @@ def test_quotas_of_pods_fit_below_the_directory_that_an_operator_holds_by_quota(
             assert container <= pod <= directory
         assert agent.stop() == 0
     assert hooks.texts(batch_files(hooks)) == before
+
+
+def test_what_a_pod_asks_for_no_more_is_restored_and_a_change_is_followed(hooks: HookNode, tmp_path: Path) -> None:
+    before = hooks.texts(batch_files(hooks))
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: is_limited(hooks), "the limits")
+        more = {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": 96 * MIB}
+        first, second = hooks.node.pods[0]["spec"]["containers"]
+        first["resources"] = {"requests": more, "limits": more}
+        hooks.write(tmp_path)
+        until(
+            lambda: [hooks.value(each, QUOTA) for each in (hooks.pod("be"), *hooks.be)] == [200_000, 150_000, 50_000],
+            lambda: f"larger quotas, but: {hooks.texts(batch_files(hooks))}\n{agent.log}",
+        )
+        assert hooks.value(hooks.pod("be"), LIMIT) == 160 * MIB
+        first["resources"] = second["resources"] = {}
+        hooks.write(tmp_path)
+        until(
+            lambda: hooks.texts(batch_files(hooks)) == before,
+            lambda: f"what it was, but: {hooks.texts(batch_files(hooks))}\n{agent.log}",
+        )
+        assert agent.stop() == 0
+
+
+def test_best_effort_pods_are_idle_where_the_operator_wants_it(hooks: HookNode, tmp_path: Path) -> None:
+    pod = hooks.pod("be")
+    if not hooks.file(pod, IDLE).exists():
+        pytest.skip(f"{OTHER_MACHINE}its kernel has no cpu.idle")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\nstrategies: {hooks: {idleBestEffort: true}}\n"
+        "featureGates: {BECPUSuppress: false, BatchResource: true, GroupIdentity: true}\n"
+    )
+    files = [*batch_files(hooks), (pod, IDLE)]
+    before = hooks.texts(files)
+    arguments = ("--pods", hooks.write(tmp_path), "--node-cgroup", hooks.node.path, "--config", config)
+    with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
+        until(lambda: hooks.value(pod, IDLE) == 1, lambda: f"an idle pod, but: {agent.log}")
+        until(lambda: hooks.value(hooks.be[0], LIMIT) == 64 * MIB, "the limits")
+        assert hooks.value(hooks.pod("lsr"), IDLE) == 0
+        assert agent.stop() == 0
+    assert hooks.texts(files) == before
