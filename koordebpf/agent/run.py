@@ -30,7 +30,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import series_metrics, serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.hooks import open_runtime_hooks
+from koordebpf.agent.strategies.hooks import hooks_of, open_runtime_hooks
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
@@ -177,7 +177,8 @@ def _open_agent(
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = _open_metrics(config, measuring.prediction)
     sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
-    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack)
+    hooks_on = hooks_of(config)
+    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_on)
     suppression = _open_suppression(config, measuring, writer, folder, stack)
     ladder = open_ladder(
         config,
@@ -202,8 +203,10 @@ def _open_agent(
         suppression=suppression,
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
-        own=open_own_strategies(writer, stack),
-        hooks=open_runtime_hooks(config, measuring, folder, sinks.publish_change, stack),
+        own=open_own_strategies(writer, folder, stack),
+        hooks=open_runtime_hooks(
+            config, measuring, folder, sinks.publish_change, stack, continues=writer.is_journalled
+        ),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

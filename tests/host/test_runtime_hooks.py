@@ -92,6 +92,27 @@ def test_a_killed_agent_leaves_limits_that_the_next_one_restores(hooks: HookNode
         assert agent.stop() == 0
 
 
+def test_the_agent_after_one_that_was_killed_continues_with_the_limits(hooks: HookNode, tmp_path: Path) -> None:
+    before = hooks.texts(batch_files(hooks))
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: is_limited(hooks), "the limits")
+        agent.stop(signal.SIGKILL)
+    with LiveAgent(tmp_path, *hooks.arguments(tmp_path, BATCH), "--enforce") as agent:
+        until(lambda: agent.readiness()[0] or not is_limited(hooks), "a start")
+        assert is_limited(hooks)
+        # WHEN it has looked at them, and one pod wants less
+        hooks.node.pods[0]["spec"]["containers"][1]["resources"] = {}
+        hooks.write(tmp_path)
+        until(lambda: hooks.value(hooks.pod("be"), LIMIT) is None, lambda: f"no limit, but: {agent.log}")
+        assert hooks.value(hooks.be[0], LIMIT) == 64 * MIB
+        assert hooks.texts([(hooks.be[1], LIMIT)]) == [before[-1]]
+        changed = until(lambda: [line["change"] for line in agent.lines() if "change" in line], "the audit's lines")
+        # The pod's own level and the second container; the first one's files were right.
+        assert not any(hooks.be[0].name in each["path"] for each in changed)
+        assert agent.stop() == 0
+    assert hooks.texts(batch_files(hooks)) == before
+
+
 def test_a_directory_that_suppression_holds_by_quota_has_no_quotas_below(hooks: HookNode, tmp_path: Path) -> None:
     gates = "BECPUSuppress=true,BatchResource=true"
     arguments = hooks.arguments(tmp_path, gates, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")

@@ -80,12 +80,19 @@ class RuntimeHooks:
         self._collector.close()
 
 
+def hooks_of(config: AgentConfig) -> frozenset[str]:
+    """Return the names of those whose gate is on."""
+    return frozenset(each.name for each in RUNTIME_HOOKS if config.feature_gates.get(each.gate))
+
+
 def open_runtime_hooks(
     config: AgentConfig,
     measuring: Measuring,
     folder: Path | None,
     report: Callable[[FileChange], None],
     stack: contextlib.ExitStack,
+    *,
+    continues: bool = False,
 ) -> RuntimeHooks | None:
     """Return them, closed by the stack; None: the gate of each hook is off.
 
@@ -97,9 +104,10 @@ def open_runtime_hooks(
         folder: of the one agent that acts on the node; None: dry run.
         report: gets each change of a process.
         stack: closes them.
+        continues: files may hold what an agent before this one wrote; all pods are looked at in the first round then.
     Raises:  SupportError: no sysfs.
     """
-    is_on = any(config.feature_gates.get(each.gate) for each in RUNTIME_HOOKS)
+    is_on = bool(hooks_of(config))
     records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
     if not is_on and not any(each is not None and each.exists() for each in records):
         return None
@@ -111,6 +119,7 @@ def open_runtime_hooks(
     if not is_on:
         return None
     collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
+    collector.admits_all = continues
     hooks = RuntimeHooks(collector, scores, cookies)
     stack.callback(hooks.close)
     return hooks

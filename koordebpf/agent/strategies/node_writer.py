@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
@@ -35,10 +35,11 @@ def open_node_writer(
     tell: Callable[[FileChange], None],
     loop: Loop,
     stack: contextlib.ExitStack,
+    continued: Collection[str] = (),
 ) -> CgroupWriter:
     """Return the writer, after what an agent that was killed has left in force is restored.
 
-    What its suppression wrote stays: this agent continues from it.
+    What its suppression wrote stays, and what the strategies in `continued` did: this agent continues from it.
 
     Args:
         settings: how it writes.
@@ -46,6 +47,7 @@ def open_node_writer(
         tell: gets each change of a file, done or not.
         loop: is woken when systemd has reset a slice.
         stack: closes the journal.
+        continued: names of strategies that will say what they want of the same files.
     Raises:  SupportError: there is no cgroup hierarchy. ActuationError: another process has the journal, or it is none.
     """
     places = Places(find_controllers())
@@ -59,7 +61,7 @@ def open_node_writer(
     writer.overwritten = _watch_resets(loop, stack)
     owners = {owner for original in journal.originals.values() for owner in original.owners}
     try:
-        for owner in sorted(owners - {SUPPRESS}):
+        for owner in sorted(owners - {SUPPRESS, *continued}):
             writer.restore(now_ns, owner=owner)
     except OSError as error:
         log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)

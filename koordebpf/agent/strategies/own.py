@@ -6,10 +6,13 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.lifecycle.node_lock import is_awaited
 from koordebpf.collect.cpu.collector import CpuCollector
+from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.policy.strategy import GATE_OFF, Decision
@@ -18,10 +21,11 @@ from koordebpf.policy.strategy import GATE_OFF, Decision
 class OwnStrategies:
     """Remembers their states, writes their files, and restores what they want no more. Each owns its journal lines."""
 
-    def __init__(self, writer: CgroupWriter) -> None:
+    def __init__(self, writer: CgroupWriter, folder: Path | None = None) -> None:
         self.states: dict[str, Any] = {}  # by name
         self._wakes: dict[str, int] = {}  # by name: when the next round is due
         self._writer = writer
+        self._folder = folder
         self._wanted: dict[str, Any] = {}  # by name: what was written last
         self._idle: set[str] = set()  # those whose gate is off and of which nothing is written
 
@@ -77,16 +81,22 @@ class OwnStrategies:
                 (self._idle.add if made.skipped else self._idle.discard)(each.name)
 
     def close(self) -> None:
-        """Restore everything."""
+        """Restore everything, but what runtime hooks wrote where an agent stands by: it continues from there."""
+        kept = {each.name for each in RUNTIME_HOOKS} if self._folder and is_awaited(self._folder) else set()
         for each in OWN_STRATEGIES:
+            if each.name in kept:
+                continue
             with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more
                 self._writer.restore(time.monotonic_ns(), owner=each.name)
 
 
-def open_own_strategies(writer: CgroupWriter, stack: contextlib.ExitStack) -> OwnStrategies | None:
-    """Return them; None where there is no strategy beside suppression and the features that evict."""
+def open_own_strategies(writer: CgroupWriter, folder: Path | None, stack: contextlib.ExitStack) -> OwnStrategies | None:
+    """Return them; None where there is no strategy beside suppression and the features that evict.
+
+    `folder` is that of the one agent that acts on the node; None: dry run.
+    """
     if not OWN_STRATEGIES:
         return None
-    own = OwnStrategies(writer)
+    own = OwnStrategies(writer, folder)
     stack.callback(own.close)
     return own

@@ -50,6 +50,7 @@ class HookCollector(Closing):
         self._node_path = node_path
         self._topology = CpuTopologyFiles(sysfs)
         self._due = Due(self.period_ns)
+        self.admits_all = False  # pods that are new at the first look: their files hold what they are to hold
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._last: HooksMeasured | None = None
         self._known_paths: frozenset[str] = frozenset()  # of pods that were measured last
@@ -119,7 +120,8 @@ class HookCollector(Closing):
     # All that are known, and of the new ones the first few.
     def _admitted(self, found: list[PodDirectory]) -> tuple[PodDirectory, ...]:
         new = [each for each in found if each.path not in self._known_paths]
-        self._has_more = len(new) > _MOST_NEW
+        self._has_more = len(new) > _MOST_NEW and not self.admits_all
+        self.admits_all = False
         if self._has_more:
             waiting = {each.path for each in new[_MOST_NEW:]}
             found = [each for each in found if each.path not in waiting]
