@@ -177,8 +177,7 @@ def _open_agent(
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = _open_metrics(config, measuring.prediction)
     sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
-    hooks_on = hooks_of(config)
-    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_on)
+    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
     suppression = _open_suppression(config, measuring, writer, folder, stack)
     ladder = open_ladder(
         config,
@@ -204,9 +203,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
-        hooks=open_runtime_hooks(
-            config, measuring, folder, sinks.publish_change, stack, continues=writer.is_journalled
-        ),
+        hooks=open_runtime_hooks(config, measuring, folder, sinks.publish_change, stack, writer),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

@@ -15,6 +15,7 @@ from typing import Any
 from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
 from koordebpf.act.hooks.oom_scores import SCORES, OomScores
 from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.hooks.collector import HookCollector
@@ -91,8 +92,7 @@ def open_runtime_hooks(
     folder: Path | None,
     report: Callable[[FileChange], None],
     stack: contextlib.ExitStack,
-    *,
-    continues: bool = False,
+    writer: CgroupWriter,
 ) -> RuntimeHooks | None:
     """Return them, closed by the stack; None: the gate of each hook is off.
 
@@ -104,7 +104,7 @@ def open_runtime_hooks(
         folder: of the one agent that acts on the node; None: dry run.
         report: gets each change of a process.
         stack: closes them.
-        continues: files may hold what an agent before this one wrote; all pods are looked at in the first round then.
+        writer: of the node; where files may hold what an agent before this one wrote all pods are looked at at once.
     Raises:  SupportError: no sysfs.
     """
     is_on = bool(hooks_of(config))
@@ -119,7 +119,7 @@ def open_runtime_hooks(
     if not is_on:
         return None
     collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
-    collector.admits_all = continues
+    collector.admits_all = writer.is_journalled
     hooks = RuntimeHooks(collector, scores, cookies)
     stack.callback(hooks.close)
     return hooks
