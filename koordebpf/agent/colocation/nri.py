@@ -20,6 +20,7 @@ from koordebpf.agent.colocation.container_answers import (
     round_wake,
 )
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.kernel.host.protection import return_large_blocks
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.policy.hooks.values import HookRules
@@ -35,6 +36,7 @@ def open_nri(parts: ColocationParts, stack: contextlib.ExitStack) -> AnswersJob:
     config, settings = parts.config, parts.config.nri
     if not parts.acts:
         settings = replace(settings, name=settings.name + _DRY_RUN, failure_policy="ignore")
+    return_large_blocks()  # a runtime begins with a list of all its containers, in messages of 4 MiB
     rules, in_force = open_rules(parts, stack)
     answers = ContainerAnswers(in_force, round_wake(parts.loop, parts.want_round, stack), dry_run=not parts.acts)
     stack.enter_context(quick_switches())

@@ -17,7 +17,7 @@ MCL_CURRENT = 1
 MCL_FUTURE = 2
 MCL_ONFAULT = 4
 
-M_ARENA_MAX = -8  # malloc.h
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # malloc.h
 
 OOM_SCORE_ADJ = -999  # the kubelet's own value; -1000 would exempt the agent even from its own leak
 
@@ -46,6 +46,17 @@ def share_one_arena() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_ARENA_MAX, 1)
+
+
+def return_large_blocks() -> None:
+    """Let blocks of 256 KiB and more go back to the kernel when they are freed.
+
+    glibc keeps blocks as large as the largest that was ever freed, and locked memory cannot be trimmed later.
+    Source: mallopt(3), M_MMAP_THRESHOLD; other libraries than glibc have no such thing.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 256 << 10)
 
 
 def open_all_files() -> int:
