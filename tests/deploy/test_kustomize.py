@@ -12,6 +12,7 @@ import pytest
 import koordebpf.kube.http.transport
 from koordebpf.kube.clients.cri import SOCKETS
 from koordebpf.kube.clients.pod_resources import SOCKET
+from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.katalyst.settings import KatalystSettings
@@ -165,6 +166,17 @@ class TestKustomize:
             assert volume == {"name": mount["name"], "hostPath": {"path": folder, "type": "Directory"}}
             assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
             assert mount["mountPropagation"] == "HostToContainer"
+        assert specs == usual
+
+    def test_a_runtimes_nri_socket_is_where_the_agent_looks_for_it(self, tmp_path: Path) -> None:
+        folder = str(Path(NriSettings().socket).parent)
+        usual = pod_specs(built(DEPLOY / "overlays/enforce"))
+        specs = pod_specs(built(overlay_with(tmp_path, "enforce", ["nri"])))
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            volume = specs[name]["volumes"].pop()
+            mount = specs[name]["containers"][0]["volumeMounts"].pop()
+            assert volume == {"name": mount["name"], "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
+            assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
         assert specs == usual
 
     def test_the_namespace_of_the_thresholds_is_made_before_anyone_else_can(self, tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ def test_a_container_has_its_batch_resources_before_it_starts(hooks, runtime, tm
         assert not connection.call("CreateContainer", pod=best_effort(), container=side).HasField("adjust")
         until(lambda: agent.metric("koordebpf_nri_adjusted_containers_total") == 2, "the metric")
         assert agent.metric("koordebpf_nri_registered") == 1
-        status, health = agent.get("/healthz?verbose=true")
-        assert status == 200, health
+        assert "[+]NRI" in agent.get("/readyz?verbose")[1].splitlines()
         assert agent.stop() == 0
         assert not connection.is_open
 
@@ -184,6 +183,7 @@ def test_without_a_runtime_the_agent_works_and_says_so(hooks, runtime, tmp_path)
         agent.said("no runtime listens there")
         until(lambda: hooks.value(hooks.pod("be"), QUOTA) == 100_000, "the pod's quota")
         assert agent.readiness()[0] == 200
+        assert f"[!]NRI {runtime.path}: no runtime listens there" in agent.get("/readyz?verbose")[1].splitlines()
         with NriRuntimeServer(runtime.path) as late:
             late.accept().ready()
             agent.said("NRI: registered")

@@ -23,6 +23,7 @@ del blocks
 blocks = [bytearray(3 << 20) for _ in range(3)]
 for block in blocks:
     block[::4096] = b"y" * (3 << 8)
+above = [bytes(5000) for _ in range(10)]
 del block, blocks
 print((resident() - before) >> 20)
 """
