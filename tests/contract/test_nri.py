@@ -323,6 +323,14 @@ class TestAnswering:
 
 
 class TestErrors:
+    def test_a_fault_of_ours_ends_one_call_and_is_counted(self, opened, monkeypatch):
+        plugin, connection = opened(Answers())
+        monkeypatch.setattr("koordebpf.kube.nri.session.container_of", lambda _message: {}["missing"])
+        with pytest.raises(Refused, match="13: KeyError"):
+            connection.call("CreateContainer", pod=NRI["PodSandbox"](**POD))
+        assert plugin.counts.take_problems() == ("CreateContainer: KeyError: 'missing'",)
+        connection.call("Shutdown")
+
     def test_a_container_that_cannot_be_judged_is_left_as_the_kubelet_asked_for(self, opened):
         plugin, connection = opened(Answers(ValueError("no such thing")))
         for _ in range(3):

@@ -92,6 +92,10 @@ class NriPlugin(Closing):
             return f"{self._settings.socket}: no runtime listens there"
         except (OSError, KubeError, DecodeError) as error:
             return f"{self._settings.socket}: {error}"
+        except _Stopped:
+            raise
+        except Exception as error:  # a fault of ours ends one connection, not the thread
+            return f"{self._settings.socket}: {type(error).__name__}: {error}"
 
     def _serve(self, trunk: socket.socket) -> str:
         session = Session(self._settings, self._answering, self.counts)

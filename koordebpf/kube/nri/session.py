@@ -33,8 +33,8 @@ from koordebpf.printable import printable
 from koordebpf.units import NS_PER_MS
 
 _REGISTER_STREAM = 1
-_UNKNOWN, _INVALID, _EXHAUSTED, _UNIMPLEMENTED = (
-    CODES.index(name) for name in ("UNKNOWN", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED")
+_UNKNOWN, _INVALID, _EXHAUSTED, _UNIMPLEMENTED, _INTERNAL = (
+    CODES.index(name) for name in ("UNKNOWN", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "INTERNAL")
 )
 _EMPTY = b""
 _SAID = 300  # characters of what a runtime says of itself
@@ -118,6 +118,9 @@ class Session:
             response = {"status": {"code": failed.code, "message": str(failed)}}
         except DecodeError as error:
             response = {"status": {"code": _INVALID, "message": str(error)}}
+        except Exception as error:  # a fault of ours ends one call, not the connection
+            self._counts.failed(f"{_said(method)}: {type(error).__name__}: {_said(str(error))}")
+            response = {"status": {"code": _INTERNAL, "message": type(error).__name__}}
         answer = frames_of(PLUGIN_CONN, message.stream, RESPONSE, encode(TTRPC_MESSAGES, "Response", response))
         if method in self._methods:
             is_ok = "status" not in response
