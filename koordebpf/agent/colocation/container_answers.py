@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.files import format_cpu_list
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
+from koordebpf.kernel.proc.time_slice import shorten_time_slice
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.policy.hooks.adjust import container_adjustment
@@ -188,6 +190,13 @@ def report(job: AnswersJob, answers: ContainerAnswers, prefix: str, node: str | 
     )
     others = health.parts
     health.parts = lambda: (*others(), job.check())
+
+
+def run_first() -> None:
+    """Let the calling thread run before others: the runtime holds all its containers while it waits."""
+    for problem in (raise_thread_priority(), shorten_time_slice()):
+        if problem:
+            log.warning("answers to the container runtime may be late: %s", problem)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ from koordebpf.agent.colocation.container_answers import (
     quick_switches,
     report,
     round_wake,
+    run_first,
 )
-from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import return_large_blocks
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kube.nri.plugin import NriPlugin
@@ -40,7 +40,7 @@ def open_nri(parts: ColocationParts, stack: contextlib.ExitStack) -> AnswersJob:
     rules, in_force = open_rules(parts, stack)
     answers = ContainerAnswers(in_force, round_wake(parts.loop, parts.want_round, stack), dry_run=not parts.acts)
     stack.enter_context(quick_switches())
-    plugin = stack.enter_context(NriPlugin(settings, answers, raise_thread_priority if config.lock_memory else None))
+    plugin = stack.enter_context(NriPlugin(settings, answers, run_first if config.lock_memory else None))
     job = AnswersJob("NRI", plugin, answers, rules)
     node = (config.node_name or socket.gethostname()) if config.koordinator_metrics else None
     report(job, answers, "nri", node, parts)

@@ -15,9 +15,9 @@ from koordebpf.agent.colocation.container_answers import (
     quick_switches,
     report,
     round_wake,
+    run_first,
 )
 from koordebpf.agent.colocation.nri import open_rules
-from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def open_runtime_proxy(parts: ColocationParts, stack: contextlib.ExitStack) -> A
     rules, in_force = open_rules(parts, stack)
     answers = ContainerAnswers(in_force, round_wake(parts.loop, parts.want_round, stack), dry_run=False)
     stack.enter_context(quick_switches())
-    begin = raise_thread_priority if config.lock_memory else None
+    begin = run_first if config.lock_memory else None
     server = stack.enter_context(RuntimeProxyServer(config.runtime_proxy, answers, begin))
     job = AnswersJob("runtime proxy", server, answers, rules)
     # Both have koordlet's metric: it is the runtime's own where that asks.
