@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.core import Metric
 
 from koordebpf.kube.nri.counts import BUCKETS_MS, NriCounts
-from koordebpf.report.prom.nri import NriMetrics
+from koordebpf.report.prom.colocation.nri import NriMetrics
 
 
 def families(counts: NriCounts, node: str | None = "n1") -> dict[str, Metric]:
