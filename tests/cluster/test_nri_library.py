@@ -170,16 +170,19 @@ def test_answers_are_quick_while_another_thread_computes(socket):
         while is_on:
             sum(each for each in range(1000))
 
-    before = sys.getswitchinterval()
+    before_s = sys.getswitchinterval()
+    found: dict[float, list[int]] = {before_s: [], SWITCH_S: []}
     with NriRuntime(socket) as runtime, registered(socket, runtime, Answers()):
         thread = threading.Thread(target=compute)
         thread.start()
         try:
-            slow = sorted(runtime.ask("create", POD, CONTAINER, times=200)["us"])
-            sys.setswitchinterval(SWITCH_S)
-            quick = sorted(runtime.ask("create", POD, CONTAINER, times=200)["us"])
+            for _ in range(5):
+                for switch_s, took_us in found.items():
+                    sys.setswitchinterval(switch_s)
+                    took_us.append(sorted(runtime.ask("create", POD, CONTAINER, times=100)["us"])[-3])
         finally:
             is_on.clear()
             thread.join()
-            sys.setswitchinterval(before)
-    assert quick[-5] < slow[-5] / 2, f"{quick[-5]} us, and {slow[-5]} us by default"
+            sys.setswitchinterval(before_s)
+    # Of five rounds the best: what else the machine does comes on top of both.
+    assert min(found[SWITCH_S]) < min(found[before_s]) / 2, found
