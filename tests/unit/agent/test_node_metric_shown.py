@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from koordebpf.report.node_metric import usage_families
+
 from koordebpf.act.report.node_metric import Counts
 from koordebpf.agent.colocation.node_metric_shown import NodeMetricShown
-from koordebpf.report.node_metric import usage_families
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.units import NS_PER_S
 
