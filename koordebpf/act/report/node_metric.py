@@ -24,7 +24,7 @@ _DENIED_FIRST_S, _DENIED_CAP_S = 10.0, 600.0  # Why: as for marks of the Node (a
 
 
 class WritesStatus(Protocol):
-    """The calls that are made; `kube.clients.node_metrics.NodeMetricStatus` has them."""
+    """The calls that are made; `kube.colocation.node_metrics.NodeMetricStatus` has them."""
 
     def patch(self, body: bytes, *, timeout_s: float) -> OwnNodeMetric:
         """Return the object as the server has it afterwards."""

@@ -62,7 +62,7 @@ class Sources(Protocol):
 
 
 class Topologies(Protocol):
-    """The calls that are made; `kube.clients.node_topologies.NodeTopologies` has them."""
+    """The calls that are made; `kube.colocation.node_topologies.NodeTopologies` has them."""
 
     node_name: str
 

@@ -26,7 +26,6 @@ from koordebpf.state.usage.samples import (
     BE_USAGE,
     GroupKeys,
     Samples,
-    append_samples,
     system_samples,
 )
 
@@ -110,7 +109,7 @@ class UsageCollector:
         samples |= _node_samples(node, with_page_cache=self._memory.with_page_cache)
         samples |= self._system(node, current, has_memory=has_memory)
         samples |= self._best_effort(current)
-        append_samples(into, t_ns, samples)
+        into.append_round(t_ns, samples)
 
     def _watch(self) -> None:
         groups = self.groups.by_id

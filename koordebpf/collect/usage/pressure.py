@@ -13,7 +13,7 @@ from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.state.series.kinds import CONTAINER_PSI, POD_PSI, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, NodeSeries
-from koordebpf.state.usage.samples import Samples, append_samples
+from koordebpf.state.usage.samples import Samples
 from koordebpf.state.view import StallShares
 from koordebpf.units import NS_PER_S
 
@@ -162,7 +162,7 @@ class PressureCollector:
                 (*keys, resource, _PRECISION, degree): value for resource, degree, value in self._reader.read(group)
             }
         if not self._turn:
-            append_samples(into, now_ns, self._samples)
+            into.append_round(now_ns, self._samples)
             self._samples = {}
 
     def _begin(self, now_ns: int) -> None:

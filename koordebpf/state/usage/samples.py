@@ -24,7 +24,6 @@ from koordebpf.state.series.kinds import (
     SYSTEM_NUMA_MEMORY,
     SeriesKey,
 )
-from koordebpf.state.series.node import NodeSeries
 
 # What is measured of a cgroup of each kind: CPU, memory, that with page cache, throttled ratio.
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -85,9 +84,3 @@ def system_samples(
     for node, held in numa_held.items():
         samples[SYSTEM_NUMA_MEMORY, str(node)] = max(held, 0.0)
     return samples
-
-
-def append_samples(into: NodeSeries, t_ns: int, samples: Mapping[SeriesKey, float]) -> None:
-    """Append one sample to each of these series, all of one moment."""
-    for key, value in samples.items():
-        into.append(key, t_ns, value)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from koordebpf.report.node_metric import usage_families
-
 from koordebpf.act.report.node_metric import Counts
 from koordebpf.agent.colocation.node_metric_shown import NodeMetricShown
+from koordebpf.report.prom.colocation.node_metric import usage_families
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.units import NS_PER_S
 
