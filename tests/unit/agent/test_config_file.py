@@ -84,10 +84,19 @@ def value_of(config: AgentConfig, field: tuple[str, ...]) -> Any:
     return value
 
 
+_PER_S = {"ns": NS_PER_S, "s": 1}
+
+
+def ranges(setting: Setting) -> list[msgspec.Meta]:
+    """Return what its type says of the least and the most."""
+    return [each for each in getattr(setting.type, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
+
+
 def another(setting: Setting, now: Any) -> Any:
     """Return a value of the file that is not the one in force, and that the range allows."""
     if setting.form == "duration":
-        return "3s" if file_value(setting, now) != "3s" else "2s"
+        is_long = any((each.ge or 0) > 3 * _PER_S[setting.field[-1].rpartition("_")[2]] for each in ranges(setting))
+        return next(each for each in (("1m30s", "3m") if is_long else ("3s", "2s")) if each != file_value(setting, now))
     if setting.form == "quantity":
         return "3Mi"
     of = get_args(setting.type)[0] if hasattr(setting.type, "__metadata__") else setting.type
