@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from koordebpf.report.prom.series import SeriesMetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +24,7 @@ from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.report.http.routes import Health, ReportServer
+from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.sources import MAX_POD_SERIES
