@@ -37,7 +37,7 @@ COLOCATION = {
 GATES = "NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true,BatchResource=true,CPUSetAllocator=true"
 BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "200Mi"}
 TOPOLOGY = "topology.node.k8s.io/v1alpha1"
-# What the two say of one node that does not change, without what the agent, outside the node's mounts, cannot ask kubelet.
+# What the two say of a node that does not change, but for what the agent, outside the mounts, cannot ask kubelet.
 SAME_ANNOTATIONS = (
     *(
         "cpu-topology",
