@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from koordebpf.kube.cache.own_node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH
+from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.contract.apiserver import until

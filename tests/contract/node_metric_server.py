@@ -10,7 +10,7 @@ from typing import Any
 
 from apiserver import Collection, Exchange, Reply, Request, Server, listing, status
 
-from koordebpf.kube.cache.own_node_metric import NODE_METRICS_PATH
+from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from tests.support.json_patch import applied
 
 STATUS_PATH = f"{NODE_METRICS_PATH}/n1/status"

@@ -12,7 +12,7 @@ from koordebpf.policy.hooks.adjust import UNLIMITED, HookRules, Setting, contain
 from koordebpf.policy.hooks.values import HOOKS
 from koordebpf.policy.hooks.writes import pod_writes
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.slo.pods.resource_status import SharePool
+from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.hooks.pods import HookPod, annotated_pod
@@ -49,7 +49,7 @@ RULES = st.builds(
     hooks=st.frozensets(st.sampled_from(HOOKS)),
     is_quota_off=st.booleans(),
     normalization_ratio=st.none() | st.floats(1.01, 100),
-    shared_pools=st.none() | st.just((SharePool(0, (0, 1)), SharePool(1, (2, 3)))),
+    shared_pools=st.none() | st.just((SharePool(0, 0, (0, 1)), SharePool(0, 1, (2, 3)))),
     system_cpus=st.just(frozenset()) | st.just(frozenset({3, 70})),
     kubelet_policy=st.sampled_from(["", "none", "static"]),
     online=st.none() | st.just(frozenset(range(4))),

@@ -5,12 +5,9 @@ Source: koordinator apis/slo/v1alpha1/nodemetric_types.go; k8s.io/apimachinery p
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-
-NODE_METRIC_VERSION: Final = "slo.koordinator.sh/v1alpha1"
-NODE_METRICS_PATH: Final = f"/apis/{NODE_METRIC_VERSION}/nodemetrics"
 
 
 class ManagedFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from koordebpf.kube.cache.own_node_metric import NODE_METRICS_PATH, OwnNodeMetric, decode_own_node_metric
+from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
+from koordebpf.kube.cache.own_node_metric import OwnNodeMetric, decode_own_node_metric
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.kube.cache.own_node_metric import NODE_METRICS_PATH, OwnNodeMetric, decode_own_node_metric
+from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
+from koordebpf.kube.cache.own_node_metric import OwnNodeMetric, decode_own_node_metric
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.http.transport import Transport
 

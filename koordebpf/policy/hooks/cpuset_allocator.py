@@ -15,9 +15,9 @@ from koordebpf.slo.pods.resource_status import (
     BE_SHARED_POOLS_ANNOTATION,
     SHARED_POOLS_ANNOTATION,
     ResourceStatus,
-    SharePool,
     resource_status,
 )
+from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.state.hooks.pods import HookPod
 
 _CPUSET = f"{RESOURCE_STATUS_ANNOTATION} cpuset"

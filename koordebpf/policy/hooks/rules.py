@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from koordebpf.policy.hooks.cpu_normalization import normalization_ratio
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.values import HOOKS, HookRules
-from koordebpf.slo.pods.resource_status import SharePool
+from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.hooks.measured import HookView
 
@@ -51,4 +53,4 @@ def hook_rules(
 def _without(pools: tuple[SharePool, ...] | None, cpus: frozenset[int]) -> tuple[SharePool, ...] | None:
     if pools is None or not cpus:
         return pools
-    return tuple(SharePool(each.numa_node, tuple(cpu for cpu in each.cpus if cpu not in cpus)) for each in pools)
+    return tuple(replace(each, cpus=tuple(cpu for cpu in each.cpus if cpu not in cpus)) for each in pools)

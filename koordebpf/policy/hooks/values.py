@@ -6,7 +6,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.slo.pods.resource_status import SharePool
+from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 
 BATCH_RESOURCE, CPUSET_ALLOCATOR, GROUP_IDENTITY = "BatchResource", "CPUSetAllocator", "GroupIdentity"

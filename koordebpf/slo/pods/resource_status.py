@@ -18,6 +18,7 @@ from koordebpf.slo.pods.cpu_placement import (
     SYSTEM_QOS_ANNOTATION,
 )
 from koordebpf.slo.pods.extended_resources import BATCH_CPU
+from koordebpf.slo.pods.share_pools import SharePool
 
 SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"  # of NodeResourceTopology
 BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
@@ -31,13 +32,6 @@ class ResourceStatus(msgspec.Struct, frozen=True, gc=False, forbid_unknown_field
 
     cpus: tuple[int, ...] = ()
     numa_nodes: tuple[int, ...] = ()
-
-
-class SharePool(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """CPUs of one NUMA node that pods share."""
-
-    numa_node: int
-    cpus: tuple[int, ...]
 
 
 class NodePools(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,6 +59,7 @@ class _Status(msgspec.Struct):
 
 
 class _Pool(msgspec.Struct):
+    socket: int = 0
     node: int = 0
     cpuset: str = ""
 
@@ -107,7 +102,7 @@ def node_pools(annotations: Annotations) -> NodePools:
         if written is None:
             return None
         try:
-            return tuple(SharePool(each.node, _cpus(each.cpuset, name)) for each in written)
+            return tuple(SharePool(each.socket, each.node, _cpus(each.cpuset, name)) for each in written)
         except ConfigError as error:
             problems.append(str(error))
             return None

@@ -23,8 +23,8 @@ class BoundPod(msgspec.Struct, frozen=True, gc=False):
     by_kubelet: bool = False
 
 
-class SharePool(msgspec.Struct, frozen=True, gc=False):
-    """The shared CPUs of one NUMA node, ascending; `socket` is that of the first of them."""
+class SharePool(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """CPUs of one NUMA node that pods share, ascending; `socket` is that of the first of them."""
 
     socket: int
     numa_node: int

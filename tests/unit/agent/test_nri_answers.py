@@ -18,7 +18,7 @@ from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.policy.hooks.values import HookRules
 from koordebpf.policy.strategies import FEATURE_GATES
-from koordebpf.slo.pods.resource_status import SharePool
+from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.tools.doctor_nri import nri_sources
 
 GIB = 1 << 30
@@ -82,7 +82,7 @@ def test_a_quota_is_scaled_from_what_the_runtime_says_of_the_container():
 
 
 def test_cpus_come_from_the_scheduler_and_from_share_pools():
-    by = rules("CPUSetAllocator", shared_pools=(SharePool(0, (2, 3, 5)),))
+    by = rules("CPUSetAllocator", shared_pools=(SharePool(0, 0, (2, 3, 5)),))
     bound = pod("LSR", "/kubepods/podu", **{"scheduling.koordinator.sh__resource-status": {"cpuset": "0-1"}})
     assert answer(by, bound, container()).resources == NriResources(cpu_quota_us=-1, cpuset_cpus="0-1")
     assert answer(by, pod("LS"), container()).resources == NriResources(cpuset_cpus="2-3,5")
@@ -91,7 +91,7 @@ def test_cpus_come_from_the_scheduler_and_from_share_pools():
 
 
 def test_both_cgroup_drivers_say_whether_a_pod_is_best_effort():
-    by = rules("CPUSetAllocator", shared_pools=(SharePool(0, (2,)),))
+    by = rules("CPUSetAllocator", shared_pools=(SharePool(0, 0, (2,)),))
     for parent in ("/kubepods/besteffort/podu", "kubepods-besteffort-podu.slice"):
         assert answer(by, pod("", parent), container()) == Answer()
     assert answer(by, pod("", "/kubepods/burstable/podu"), container()).resources == NriResources(cpuset_cpus="2")

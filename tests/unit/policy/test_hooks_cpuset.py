@@ -7,11 +7,12 @@ import json
 import pytest
 
 from koordebpf.policy.hooks.adjust import UNLIMITED, HookRules, container_adjustment, pod_adjustment
-from koordebpf.slo.pods.resource_status import NodePools, SharePool, node_pools
+from koordebpf.slo.pods.resource_status import NodePools, node_pools
+from koordebpf.slo.pods.share_pools import SharePool
 from tests.support.values.hooks import hook_pod_of
 
-POOLS = (SharePool(0, (0, 1, 2)), SharePool(1, (4, 5, 6)))
-BE_POOLS = (SharePool(0, (0, 1, 2, 3)), SharePool(1, (4, 5, 6, 7)))
+POOLS = (SharePool(0, 0, (0, 1, 2)), SharePool(0, 1, (4, 5, 6)))
+BE_POOLS = (SharePool(0, 0, (0, 1, 2, 3)), SharePool(0, 1, (4, 5, 6, 7)))
 ALL = frozenset({0, 1, 2, 4, 5, 6})
 RULES = HookRules(
     hooks=frozenset({"CPUSetAllocator"}), shared_pools=POOLS, be_pools=BE_POOLS, online=frozenset(range(8))
@@ -136,6 +137,6 @@ def test_pools_are_read_from_annotations_and_a_bad_one_says_nothing():
             "kubelet.koordinator.sh/cpu-manager-policy": '{"policy": "static"}',
         }
     )
-    assert made == NodePools((SharePool(0, (0, 1, 2)),), None, (7,), "static", made.problems)
+    assert made == NodePools((SharePool(0, 0, (0, 1, 2)),), None, (7,), "static", made.problems)
     assert len(made.problems) == 1
     assert "be-cpu-shared-pools" in made.problems[0]
