@@ -85,6 +85,15 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
 {{- end -}}
 
+{{- /* As components/nri has it. */ -}}
+{{- if $values.agent.nri -}}
+  {{- $folder := "/var/run/nri" -}}
+  {{- $mount := dict "name" "nri" "mountPath" $folder "readOnly" true -}}
+  {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
+  {{- $volume := dict "name" "nri" "hostPath" (dict "path" $folder "type" "DirectoryOrCreate") -}}
+  {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+{{- end -}}
+
 {{- /* As components/kubelet-state has it. */ -}}
 {{- if $values.agent.kubeletState -}}
   {{- $folder := "/var/lib/kubelet" -}}

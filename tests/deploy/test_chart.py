@@ -73,6 +73,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["cri-o"],
         {"enforce": {"enabled": True}, "agent": {"criDirectory": "/run/crio"}},
     ),
+    "containers before they start": ("observe", ["nri"], {"agent": {"nri": True}}),
     "kubelet keeps CPUs back": ("observe", ["kubelet-state"], {"agent": {"kubeletState": True}}),
     "layers of containers": ("observe", ["layers"], {"agent": {"layers": True}}),
     "agents that kill": (
@@ -94,6 +95,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "pod-deletion",
             "own-node-only",
             "cri",
+            "nri",
             "kubelet-state",
             "layers",
             "host-processes",
@@ -112,6 +114,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
                 "podDeletion": True,
                 "ownNodeOnly": True,
                 "criDirectory": "/run/containerd",
+                "nri": True,
                 "kubeletState": True,
                 "layers": True,
                 "hostProcesses": True,
