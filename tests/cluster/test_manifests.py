@@ -35,7 +35,8 @@ COMPONENTS = [
         "prometheus-operator",
     ],
     ["cri"],
-    ["cri-o", "kubelet-state", "layers"],
+    ["cri-o", "nri", "kubelet-state", "layers"],
+    ["batch-resources"],
     ["host-processes"],
     ["privileged"],
 ]
