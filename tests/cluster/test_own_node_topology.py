@@ -11,8 +11,8 @@ from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopol
 from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE
-from tests.cluster.own_node import POLICIES, Tenant, client, objects
+from tests.cluster.objects import BASE, documents
+from tests.cluster.own_node import POLICIES, Tenant, client
 from tests.cluster.topologies import defined, topology_of
 from tests.contract.apiserver import until
 
@@ -31,7 +31,7 @@ def topology(name: str, **metadata: Any) -> Object:
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The definition, the rights with one more to patch and delete, and the one policy that is about it, in force."""
-    made = [*objects(RIGHTS), *(one for one in objects(POLICIES) if one["metadata"]["name"] == "koordebpf-topologies")]
+    made = [*documents(RIGHTS), *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-topologies")]
     made[0]["rules"][0]["verbs"] += ["patch", "delete"]
     with defined(cluster):
         cluster.api.create(*made)
