@@ -31,7 +31,10 @@ def topology(name: str, **metadata: Any) -> Object:
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
     """The definition, the rights with one more to patch and delete, and the one policy that is about it, in force."""
-    made = [*documents(RIGHTS), *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-topologies")]
+    made = [
+        *documents(RIGHTS),
+        *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-topologies"),
+    ]
     made[0]["rules"][0]["verbs"] += ["patch", "delete"]
     with defined(cluster):
         cluster.api.create(*made)
