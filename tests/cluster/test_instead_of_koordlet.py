@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,7 +44,6 @@ SAME_ANNOTATIONS = (
         "cpu-topology",
         "cpu-shared-pools",
         "be-cpu-shared-pools",
-        "pod-cpu-allocs",
         "reservation",
         "system-qos-resource",
     ),
@@ -172,13 +172,14 @@ def zones(topology: Object) -> list[tuple[str, str, dict[str, str]]]:
 def test_a_cluster_sees_the_same_node_when_koordlet_is_replaced(
     plane: ControlPlane, real: RealNode, koord: Koordinator, tmp_path: Path
 ) -> None:
-    seen = Seen(plane, koord, real)
-    steady = pod("steady", NODE, "/bin/hog", "--mib", 120, "--hold", 600, qos="LS", priority="koord-prod")
+    seen, suffix = Seen(plane, koord, real), secrets.token_hex(2)
+    steady_name = f"steady-{suffix}"
+    steady = pod(steady_name, NODE, "/bin/hog", "--mib", 120, "--hold", 600, qos="LS", priority="koord-prod")
     plane.api.create(steady)
     with Koordlet(plane, real, tmp_path) as koordlet:
         theirs = seen.report_since(time.time(), koordlet.check)
         assert seen.batch()
-        of_koordlet = seen.scheduled("by-koordlet")
+        of_koordlet = seen.scheduled(f"by-koordlet-{suffix}")
         until(lambda: has_limits(seen.limits(of_koordlet)), lambda: f"limits: {seen.limits(of_koordlet)}", 60)
         limits_of_koordlet = seen.limits(of_koordlet)
         theirs = seen.report_since(time.time(), koordlet.check)
@@ -194,15 +195,15 @@ def test_a_cluster_sees_the_same_node_when_koordlet_is_replaced(
         assert time.time() - ended_s < 150
         batch = seen.batch()
         assert batch
-        of_ours = seen.scheduled("by-koordebpf")
+        of_ours = seen.scheduled(f"by-koordebpf-{suffix}")
         until(lambda: seen.limits(of_ours) == limits_of_koordlet, lambda: f"{seen.limits(of_ours)}", 30)
         plane.api.delete(topology_of_koordlet)
         topology = dict(until(seen.topology, "the agent's own NodeResourceTopology", 60))
 
     report, other = mine["status"], theirs["status"]
     assert shape(report["nodeMetric"]) == shape(other["nodeMetric"])
-    (pod_here,) = (each for each in report["podsMetric"] if each["name"] == "steady")
-    (pod_there,) = (each for each in other["podsMetric"] if each["name"] == "steady")
+    (pod_here,) = (each for each in report["podsMetric"] if each["name"] == steady_name)
+    (pod_there,) = (each for each in other["podsMetric"] if each["name"] == steady_name)
     assert {**pod_here, "podUsage": None} == {**pod_there, "podUsage": None}
     here, there = (each["podUsage"]["resources"] for each in (pod_here, pod_there))
     assert abs(quantity_bytes(here["memory"]) - quantity_bytes(there["memory"])) < 2 * MIB

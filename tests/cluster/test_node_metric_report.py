@@ -206,6 +206,7 @@ def test_an_older_definition_gets_what_it_knows_and_nothing_again_and_again(
         cluster.api.patch(newest, {"spec": {"versions": newest["spec"]["versions"]}})
 
 
+@pytest.mark.slow
 def test_two_writers_never_fight(cluster: ControlPlane, one: Object, rights: None, agent_kubeconfig: Path) -> None:
     koordlet_writes(cluster, one, 1)
     # Times of writers are in whole seconds.

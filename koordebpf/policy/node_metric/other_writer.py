@@ -45,9 +45,10 @@ class OtherWriter:
         self._update_time = time
         if time in self._own:
             return
+        # Times are in whole seconds: in one with both, the report that this agent did not send is the other's.
         newest = max(
             (each for each in found.metadata.managedFields if each.subresource == "status"),
-            key=lambda each: each.time,
+            key=lambda each: (each.time, each.manager != self._manager),
             default=ManagedFields(),
         )
         if newest.manager in ("", self._manager) or newest.time == self._written:

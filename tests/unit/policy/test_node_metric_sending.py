@@ -284,6 +284,11 @@ class TestOtherWriter:
         assert rig.try_send(made, 201) == "other"
         assert rig.try_send(made, 320) == "sent"
 
+    def test_a_report_of_koordlets_in_the_second_of_an_own_one_is_seen(self, rig: Rig) -> None:
+        assert rig.try_send(status(pod("a", 1)), 60) == "sent"
+        rig.other_writes(60, update_time=time_at(61))
+        assert rig.try_send(status(pod("a", 900)), 62) == "other"
+
     def test_what_koordlet_wrote_long_ago_holds_nothing_up(self) -> None:
         rig = Rig()
         rig.server["status"] = {"updateTime": time_at(-500), **status()}
