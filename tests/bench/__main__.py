@@ -56,6 +56,7 @@ _BENCHES = {
     "batch": "batch and mid resources of 5,000 Nodes with 30 pods each: a pass, memory, all written",
     "steady": "what the agent costs when nothing happens",
     "steady_deployed": "the same as it is deployed: each source and executor, suppression on",
+    "steady_colocated": "the same in koordlet's place: usage, prediction, reports, runtime hooks",
     "steady_held": "the same while best-effort pods are held",
 }
 _DEFAULT_JSON = Path(__file__).parents[2] / "build" / "bench.json"
