@@ -135,7 +135,6 @@ def _run(
             loop=loop,
             acts=acting is not None,
             want_round=agent.want_round,
-            sinks=sinks,
         )
         schedule = _open_schedule(job_parts, stack)
         _prepare_for_shortage(config)

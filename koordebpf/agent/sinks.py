@@ -42,8 +42,6 @@ class Sinks:
         self._takers = {kind: tuple(each for each in sinks if kind in each.takes) for kind in EVENTS}
         self._clock = clock
         self.errors: dict[str, int] = {}  # by sink
-        self.metrics: AgentMetrics | None = None  # to which parts that are switched on add theirs
-        self.health: Health | None = None  # the same of checks
 
     def publish(self, event: Event) -> None:
         """Let those sinks take the event."""
@@ -95,7 +93,6 @@ def open_sinks(
         ),
         clock,
     )
-    sinks.metrics, sinks.health = metrics, health
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
     sinks.publish(DecisionsInterrupted(trail.left))
     return sinks

@@ -182,14 +182,9 @@ def report(job: AnswersJob, answers: ContainerAnswers, prefix: str, node: str | 
     """Add its metrics and its check; `node`: for koordlet's name of a metric, None: it is left out."""
     from koordebpf.report.prom.colocation.nri import NriMetrics
 
-    metrics, health = (parts.sinks.metrics, parts.sinks.health) if parts.sinks else (None, None)
-    if metrics is None or health is None:
-        return
-    metrics.decision.parts.append(
-        NriMetrics(prefix, job.server.counts, lambda: job.server.state[0], node, lambda: answers.would_adjust)
-    )
-    others = health.parts
-    health.parts = lambda: (*others(), job.check())
+    beside, server = parts.measuring.beside, job.server
+    metrics = NriMetrics(prefix, server.counts, lambda: server.state[0], node, lambda: answers.would_adjust)
+    beside.families[prefix], beside.checks[prefix] = metrics.families, job.check
 
 
 def run_first() -> None:

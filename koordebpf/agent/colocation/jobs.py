@@ -20,7 +20,6 @@ from koordebpf.agent.colocation.topology_report import open_topology_report
 from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
-from koordebpf.agent.sinks import Sinks
 from koordebpf.collect.collector import Collector
 from koordebpf.kernel.io.loop import Loop
 
@@ -35,7 +34,6 @@ class ColocationParts:
         loop: a job may watch an fd, or wake it from another thread.
         acts: this agent acts on the node, and no other does: it may write to the API server.
         want_round: makes a full measurement due; from the loop's thread.
-        sinks: has the metrics and the checks that a job adds its own to; None: they are not reported.
     """
 
     config: AgentConfig
@@ -43,7 +41,6 @@ class ColocationParts:
     loop: Loop
     acts: bool
     want_round: Callable[[], None] = lambda: None
-    sinks: Sinks | None = None
 
 
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that

@@ -46,7 +46,7 @@ class KatalystSink:
         self._asked_by: dict[str, str] = {}  # plugin by UID of a victim
         self._acted_ns = 0
         self._called_ns: int | None = None  # when the round of plugins outside began
-        metrics.decision.parts.append(self._metrics)
+        metrics.decision.katalyst = self._metrics
         health.parts = lambda: self._checks.now.every
 
     def publish(self, event: Event) -> None:

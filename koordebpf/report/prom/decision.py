@@ -43,8 +43,8 @@ class Histogram:
         return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self._sum_s)
 
 
-class Families(Protocol):
-    """The metrics of a part that is there only where it is switched on, as `katalyst.KatalystMetrics`."""
+class KatalystFamilies(Protocol):
+    """The metrics of Katalyst's eviction manager; `katalyst.KatalystMetrics` are these."""
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
@@ -55,7 +55,7 @@ class DecisionMetrics:
 
     def __init__(self) -> None:
         self.is_dry_run = True
-        self.parts: list[Families] = []  # of parts that are switched on
+        self.katalyst: KatalystFamilies | None = None  # where its feature gate is on
         self.needs: dict[str, Amount] = {}  # feature → need of the last tick
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pending_bytes = 0
@@ -123,8 +123,8 @@ class DecisionMetrics:
         yield self.decided_to_freed.family(
             "koordebpf_decision_to_freed_seconds", "From the plan to the victims' memory free again."
         )
-        for part in self.parts:
-            yield from part.families()
+        if self.katalyst is not None:
+            yield from self.katalyst.families()
 
 
 # A family for each unit; those of memory and CPU are there before anything was judged.
