@@ -25,6 +25,8 @@ _QUANTITY = re.compile(
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE])?)"
 )
 _RULE = "must be a Kubernetes quantity such as 500m, 2Gi or 1e9"
+_DECIMAL: Final = ("m", "", "k", "M", "G", "T", "P", "E")
+_BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def parse_quantity(value: str | int | float, path: str = "quantity") -> Decimal:
@@ -70,3 +72,35 @@ def quantity_millicpu(value: str | int | float, path: str = "quantity") -> int:
     if number < 0:
         raise ConfigError(path, value, "must not be negative")
     return int((number * 1000).to_integral_value(rounding=ROUND_CEILING))
+
+
+def cpu_text(millicpu: int) -> str:
+    """Return an amount of CPU as Go writes it; a whole number of CPUs has no suffix, or one of thousands.
+
+    Source:  k8s.io/apimachinery pkg/api/resource/quantity.go NewMilliQuantity.
+    >>> cpu_text(1500), cpu_text(2000), cpu_text(0)
+    ('1500m', '2', '0')
+    """
+    return _shortest(millicpu, 1000, _DECIMAL) if millicpu else "0"
+
+
+def memory_text(n_bytes: int) -> str:
+    """Return an amount of memory as Go writes it; what is not a whole number of KiB is in bytes.
+
+    Less than a KiB has decimal suffixes.
+
+    Source:  k8s.io/apimachinery pkg/api/resource/quantity.go CanonicalizeBytes, NewQuantity.
+    >>> memory_text(1 << 30), memory_text(1_500_000), memory_text(1000)
+    ('1Gi', '1500000', '1k')
+    """
+    if n_bytes < 1024:
+        return _shortest(n_bytes, 1000, _DECIMAL[1:]) if n_bytes else "0"
+    return _shortest(n_bytes, 1024, _BINARY)
+
+
+def _shortest(n: int, step: int, suffixes: tuple[str, ...]) -> str:
+    place = 0
+    while n % step == 0 and place + 1 < len(suffixes):
+        n //= step
+        place += 1
+    return f"{n}{suffixes[place]}"

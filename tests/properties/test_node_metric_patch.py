@@ -7,10 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.policy.node_metric.amounts import cpu_text, memory_text
 from koordebpf.policy.node_metric.patch import dropped_fields, status_patch, without
 from koordebpf.policy.node_metric.settled import Limits, settled
-from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import cpu_text, memory_text, quantity_bytes, quantity_millicpu
 from tests.support.json_patch import applied
 
 NAMES = st.sampled_from(["a", "b", "c", "d/e", "f~g", "h"])

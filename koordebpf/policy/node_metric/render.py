@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from koordebpf.policy.node_metric.amounts import Resources, cpu_text, memory_text, resources
+from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.go_duration import go_duration
 from koordebpf.slo.node_metric import CollectPolicy, MemoryPolicy
 from koordebpf.slo.pods.priority import koord_priority
@@ -25,6 +25,7 @@ from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.store import SeriesStore
 
 Json = dict[str, Any]
+Resources = dict[str, str]
 
 _AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 _MOST_NUMA_NODES: Final = 1024  # CONFIG_NODES_SHIFT is 10 at most
@@ -134,7 +135,7 @@ class Report:
         now_ns, window_ns = self._of.now_ns, self._of.policy.aggregate_ns
         cores = self._usage.query(cpu, now_ns, window_ns, "avg")
         used_bytes = self._usage.query(memory, now_ns, window_ns, "avg")
-        return None if cores is None or used_bytes is None else resources(cores, used_bytes)
+        return None if cores is None or used_bytes is None else _resources(cores, used_bytes)
 
     # Empty where the samples of CPU span less than half of the time, as in koordlet.
     def _aggregated(self, cpu: SeriesKey, memory: SeriesKey, duration_ns: int) -> Generator[None, None, Json]:
@@ -149,7 +150,7 @@ class Report:
             if window.values:
                 yield
                 used = aggregated(window.values, 0)
-                usage = {each: _usage(resources(getattr(cores, each), getattr(used, each))) for each in usage}
+                usage = {each: _usage(_resources(getattr(cores, each), getattr(used, each))) for each in usage}
         return {"usage": usage, "duration": go_duration(duration_ns)}
 
     def _numa(self, number: int) -> Json | None:
@@ -197,6 +198,11 @@ def _amounts(amounts: Amounts | None) -> Json:
     if amounts is None:
         return {}
     return {"resources": {"cpu": cpu_text(amounts.cpu_millicpu), "memory": memory_text(amounts.memory_bytes)}}
+
+
+# A ResourceList of what was measured; fractions of a millicpu and of a byte are cut off.
+def _resources(cpu_cores: float, memory_bytes: float) -> Resources:
+    return {"cpu": cpu_text(int(cpu_cores * 1000)), "memory": memory_text(int(memory_bytes))}
 
 
 # A ResourceMap: Go leaves out a list of resources that is empty.

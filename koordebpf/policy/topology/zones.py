@@ -8,15 +8,13 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Node
-from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import cpu_text, memory_text, quantity_bytes, quantity_millicpu
 from koordebpf.state.node_info import NodeInfo
 from koordebpf.units import GIB, MIB
 
 NUMA_RESERVATION_LABEL = "node.koordinator.sh/enable-numa-reservation"
 HUGE_PAGES: Mapping[int, str] = {2 * MIB: "hugepages-2Mi", GIB: "hugepages-1Gi"}
 MANAGED = ("cpu", "memory", *HUGE_PAGES.values())
-_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_KIB = 1024
 _MILLI = 1000
 
 
@@ -61,8 +59,8 @@ def _zone(info: NodeInfo, number: int, cpu_kept: int, memory_kept: int) -> Zone:
     memory = max((numa.memory_bytes or 0) - numa.huge_bytes, 0) if numa is not None else 0
     resources = [
         ZoneResource("cpu", cpu_text(millicpu), cpu_text(max(millicpu - cpu_kept, 0))),
-        ZoneResource("memory", bytes_text(memory), bytes_text(max(memory - memory_kept, 0))),
-        *(ZoneResource(name, bytes_text(size), bytes_text(size)) for name, size in huge.items()),
+        ZoneResource("memory", memory_text(memory), memory_text(max(memory - memory_kept, 0))),
+        *(ZoneResource(name, memory_text(size), memory_text(size)) for name, size in huge.items()),
     ]
     return Zone(f"node-{number}", tuple(sorted(resources, key=lambda each: each.name)))
 
@@ -76,27 +74,6 @@ def _kept(node: Node, name: str) -> int:
     of = (amount(each[name], f"node.status.{name}") for each in (capacity, allocatable))
     whole, left = of
     return max(whole - left, 0)
-
-
-def cpu_text(millicpu: int) -> str:
-    """Return CPUs as Kubernetes writes them.
-
-    >>> cpu_text(4000), cpu_text(3950)
-    ('4', '3950m')
-    """
-    return f"{millicpu}m" if millicpu % _MILLI else f"{millicpu // _MILLI}"
-
-
-def bytes_text(size: int) -> str:
-    """Return bytes as Kubernetes writes them: with the largest binary suffix that leaves a whole number.
-
-    >>> bytes_text(3 << 30), bytes_text(1025), bytes_text(0)
-    ('3Gi', '1025', '0')
-    """
-    step = 0
-    while size and size % _KIB == 0 and step < len(_SUFFIXES) - 1:
-        size, step = size // _KIB, step + 1
-    return f"{size}{_SUFFIXES[step]}"
 
 
 def same_amount(name: str, one: object, other: object) -> bool:

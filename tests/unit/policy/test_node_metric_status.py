@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.policy.node_metric.amounts import cpu_text, memory_text
 from koordebpf.policy.node_metric.render import Report, Reported, with_prediction
+from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.pods.facts import PodFacts, pod_facts

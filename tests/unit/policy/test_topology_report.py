@@ -23,8 +23,8 @@ from koordebpf.policy.topology.report import (
     topology_report,
 )
 from koordebpf.policy.topology.reserved import take_by_topology
-from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL, bytes_text
-from koordebpf.quantity import quantity_bytes
+from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL
+from koordebpf.quantity import memory_text, quantity_bytes
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
     POD_ALLOCATIONS_ANNOTATION,
@@ -269,7 +269,7 @@ def test_a_kernel_without_numa_has_one_zone_with_its_cpus() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 3 << 30, (1 << 62) + 1, 5 << 60, 24684084 << 10])
 def test_bytes_are_written_without_loss(size: int) -> None:
-    assert quantity_bytes(bytes_text(size)) == size
+    assert quantity_bytes(memory_text(size)) == size
 
 
 def test_a_new_object_belongs_to_its_node_and_says_what_it_is_to_say() -> None:
