@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from koordebpf.kube.cache.cnr import CNR_PATH, CNR_VERSION
+from koordebpf.kube.cache.cnr import CNR_VERSION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.contract.apiserver import until
+from tests.cluster.objects import defined_by
 
 _ANY: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _TEXT: Object = {"type": "string"}
@@ -68,16 +68,5 @@ def cnr(name: str, *taints: Object) -> Object:
 @contextlib.contextmanager
 def defined(cluster: ControlPlane, **options: bool) -> Iterator[None]:
     """Serve CustomNodeResources; afterwards they are gone."""
-    made = cluster.api.create(definition(**options))
-
-    def is_served() -> bool:
-        with contextlib.suppress(Exception):
-            return "items" in cluster.api.call("GET", CNR_PATH)
-        return False
-
-    until(is_served, "customnoderesources")
-    try:
+    with defined_by(cluster.api, definition(**options)):
         yield
-    finally:
-        cluster.api.delete(made)
-        cluster.api.wait_gone(made)

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH
+from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.contract.apiserver import until
+from tests.cluster.objects import defined_by
 
 _TEXT: Object = {"type": "string"}
 _QUANTITY: Object = {
@@ -97,16 +97,5 @@ def node_metric(name: str, **spec: Any) -> Object:
 @contextlib.contextmanager
 def defined(cluster: ControlPlane, *, is_old: bool = False) -> Iterator[None]:
     """Serve NodeMetrics; afterwards they are gone."""
-    made = cluster.api.create(definition(is_old=is_old))
-
-    def is_served() -> bool:
-        with contextlib.suppress(Exception):
-            return "items" in cluster.api.call("GET", NODE_METRICS_PATH)
-        return False
-
-    until(is_served, "nodemetrics")
-    try:
+    with defined_by(cluster.api, definition(is_old=is_old)):
         yield
-    finally:
-        cluster.api.delete(made)
-        cluster.api.wait_gone(made)

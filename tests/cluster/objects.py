@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ AGENT = "koordebpf-agent"
 # Priorities come from classes: the API server lets no pod name a number. Koordinator's koord-batch is 5000 to 5999.
 PRIORITIES = {"koord-prod": 9500, "koord-batch-high": 5500, "koord-batch": 5000}
 GIB = 1 << 30
-_NOT_SERVED_YET = (404, 429)  # of a CRD that was accepted: its path, then its storage
+_NOT_SERVED_YET = (404, 429, 503)  # of a CRD that was accepted: its path, then its storage
 
 
 def deployed(name: str) -> list[Object]:
@@ -31,6 +32,32 @@ def documents(file: Path) -> list[Object]:
     return [one for one in yaml.safe_load_all(file.read_text()) if one]
 
 
+@contextlib.contextmanager
+def applied(api: Api, file: Path) -> Iterator[None]:
+    """Create the objects of a YAML file; afterwards delete them."""
+    objects = documents(file)
+    api.create(*objects)
+    try:
+        yield
+    finally:
+        for each in objects:
+            api.delete(each)
+
+
+@contextlib.contextmanager
+def defined_by(api: Api, definition: Object) -> Iterator[None]:
+    """Serve the objects of a CustomResourceDefinition; afterwards they are gone."""
+    spec = definition["spec"]
+    plural = spec["names"]["plural"]
+    made = api.create(definition)
+    try:
+        wait_for(lambda: _serves(api, f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{plural}"), plural, ())
+        yield
+    finally:
+        api.delete(made)
+        api.wait_gone(made)
+
+
 def install(api: Api) -> None:
     """Create what an administrator applies before the agents: namespaces, CRD, accounts with their rights, classes."""
     for name in ("namespace.yaml", "nodeslo-crd.yaml", "serviceaccount.yaml", "rbac.yaml"):
@@ -38,17 +65,16 @@ def install(api: Api) -> None:
     for name, value in PRIORITIES.items():
         priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
         api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
-    wait_for(lambda: _serves_nodeslos(api), "no NodeSLO is served", ())
+    wait_for(lambda: _serves(api, "/apis/slo.koordinator.sh/v1alpha1/nodeslos"), "no NodeSLO is served", ())
 
 
-def _serves_nodeslos(api: Api) -> bool:
+def _serves(api: Api, path: str) -> bool:
     try:
-        api.items("slo.koordinator.sh/v1alpha1", "NodeSLO")
+        return "items" in api.call("GET", path)
     except Refused as error:
         if error.status in _NOT_SERVED_YET:
             return False
         raise
-    return True
 
 
 def node(name: str, memory_bytes: int = 3 * GIB) -> Object:

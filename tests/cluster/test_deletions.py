@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.errors import KubeDenied, KubeGone
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import AGENT, BASE, NAMESPACE, budget, node, pod, running
+from tests.cluster.objects import AGENT, BASE, NAMESPACE, applied, budget, node, pod, running
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
@@ -32,13 +31,10 @@ def fake_node(cluster: ControlPlane) -> Iterator[None]:
 @pytest.fixture
 def deletions(cluster: ControlPlane) -> Iterator[PodDeletions]:
     """The agent's own account with the component."""
-    rights: list[Object] = list(yaml.safe_load_all(RIGHTS.read_text()))
-    cluster.api.create(*rights)
-    deletions = PodDeletions(open_cluster(cluster.service_account(NAMESPACE, AGENT)))
-    yield deletions
-    deletions.close()
-    for each in rights:
-        cluster.api.delete(each)
+    with applied(cluster.api, RIGHTS):
+        deletions = PodDeletions(open_cluster(cluster.service_account(NAMESPACE, AGENT)))
+        yield deletions
+        deletions.close()
 
 
 def running_pod(cluster: ControlPlane, namespace: str, name: str, grace_s: int = 30) -> Object:

@@ -33,7 +33,7 @@ from koordebpf.units import GIB
 from tests.cluster.api import Object
 from tests.cluster.cnr import cnr, defined, definition
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, documents, node
+from tests.cluster.objects import BASE, applied, node
 from tests.contract.apiserver import until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -273,11 +273,8 @@ def test_each_kind_of_condition_taints_its_own_object(cluster: ControlPlane, one
 
 @pytest.fixture(scope="module")
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = documents(RIGHTS)
-    cluster.api.create(*objects)
-    yield
-    for each in objects:
-        cluster.api.delete(each)
+    with applied(cluster.api, RIGHTS):
+        yield
 
 
 STATUS = {

@@ -17,7 +17,7 @@ from tests.cluster.accounts import account_that_lacks
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, documents, node, pod
+from tests.cluster.objects import BASE, applied, node, pod
 from tests.cluster.processes import ServerProcess
 from tests.contract.apiserver import until
 
@@ -35,11 +35,8 @@ def a_node(cluster: ControlPlane, namespace: str) -> Iterator[Object]:
 
 @pytest.fixture(scope="module")
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = documents(RIGHTS)
-    cluster.api.create(*objects)
-    yield
-    for one in objects:
-        cluster.api.delete(one)
+    with applied(cluster.api, RIGHTS):
+        yield
 
 
 @pytest.fixture

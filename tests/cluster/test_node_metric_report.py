@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.act.report.node_metric import NodeMetricReporter
 from koordebpf.errors import KubeConflict, KubeDenied
@@ -30,7 +29,7 @@ from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node_metrics import defined, node_metric
-from tests.cluster.objects import BASE
+from tests.cluster.objects import BASE, applied
 from tests.contract.apiserver import until
 
 RIGHTS = BASE.parent / "components/instead-of-koordlet/rbac-node-metric.yaml"
@@ -100,11 +99,8 @@ def served(cluster: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = [each for each in yaml.safe_load_all(RIGHTS.read_text()) if each]
-    cluster.api.create(*objects)
-    yield
-    for each in objects:
-        cluster.api.delete(each)
+    with applied(cluster.api, RIGHTS):
+        yield
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import RealNode
-from tests.cluster.objects import BASE, NAMESPACE, node
+from tests.cluster.objects import BASE, NAMESPACE, applied, node
 from tests.cluster.story import Story
 from tests.cluster.topologies import defined, topology_of
 from tests.contract.apiserver import let_it_spin, until
@@ -55,11 +55,8 @@ def served(cluster: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture
 def rights(cluster: ControlPlane) -> Iterator[None]:
-    objects = [each for each in yaml.safe_load_all(RIGHTS.read_text()) if each]
-    cluster.api.create(*objects)
-    yield
-    for each in objects:
-        cluster.api.delete(each)
+    with applied(cluster.api, RIGHTS):
+        yield
 
 
 @pytest.fixture

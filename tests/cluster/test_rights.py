@@ -31,6 +31,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.objects import AGENT, BASE, node, nodeslo, pod, running
+from tests.cluster.topologies import defined as topologies_defined
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 
@@ -179,34 +180,9 @@ class Account:
 
 @pytest.fixture(scope="module")
 def topologies(cluster: ControlPlane) -> Iterator[None]:
-    """The definition that Koordinator brings, without its fields: what is not served cannot be watched."""
-    group, plural = "topology.node.k8s.io", "noderesourcetopologies"
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    definition = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{plural}.{group}",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"},
-        },
-        "spec": {
-            "group": group,
-            "scope": "Cluster",
-            "names": {"plural": plural, "singular": "noderesourcetopology", "kind": "NodeResourceTopology"},
-            "versions": [version],
-        },
-    }
-    cluster.api.create(definition)
-
-    def is_served() -> bool:
-        with contextlib.suppress(Exception):
-            return "items" in cluster.api.call("GET", f"/apis/{group}/v1alpha1/{plural}")
-        return False
-
-    until(is_served, plural)
-    yield
-    cluster.api.delete(definition)
+    """The definition that Koordinator brings: what is not served cannot be watched."""
+    with topologies_defined(cluster):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.policy.topology.merge import API_VERSION
-from tests.cluster.api import Object, Refused
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.contract.apiserver import until
+from tests.cluster.objects import defined_by
 
 _TEXT: Object = {"type": "string"}
 _QUANTITY: Object = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
@@ -70,20 +69,5 @@ def topology_of(name: str) -> Object:
 @contextlib.contextmanager
 def defined(cluster: ControlPlane) -> Iterator[None]:
     """Define it for as long as the block lasts."""
-
-    def serves() -> bool:
-        try:
-            cluster.api.call("GET", TOPOLOGIES_PATH)
-        except Refused as error:
-            if error.status not in (404, 429, 503):
-                raise
-            return False
-        return True
-
-    made = cluster.api.create(definition())
-    try:
-        until(serves, "the definition is served")
+    with defined_by(cluster.api, definition()):
         yield
-    finally:
-        cluster.api.delete(made)
-        cluster.api.wait_gone(made)
