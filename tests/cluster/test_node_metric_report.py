@@ -12,25 +12,20 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.report.node_metric import NodeMetricReporter
 from koordebpf.errors import KubeConflict, KubeDenied
 from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
+from koordebpf.kube.colocation.node_metrics import NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.node_metrics import NodeMetricReflector
 from koordebpf.policy.node_metric import sending as sending_module
-from koordebpf.policy.node_metric.other_writer import OtherWriter
 from koordebpf.policy.node_metric.patch import status_patch
-from koordebpf.policy.node_metric.sending import Report, Sending
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import Limits
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node_metrics import defined, node_metric
 from tests.cluster.objects import BASE, applied
 from tests.contract.apiserver import until
+from tests.support.node_metric_reports import Reporting
 
 RIGHTS = BASE.parent / "components/instead-of-koordlet/rbac-node-metric.yaml"
 PACE = Pace(first_s=0.05, cap_s=0.2, slow_s=0.2)
@@ -55,35 +50,18 @@ def status_of(millicpu: int, pods: int = 3) -> Any:
     }
 
 
-class Rig:
+class Rig(Reporting):
     """A reporter of one node, with the credentials of that file."""
 
     def __init__(self, kubeconfig: Path, node_name: str, interval_ns: int = 60 * NS_PER_S) -> None:
-        self.interval_ns = interval_ns
         self._at = int(time.time())
-        transport = open_cluster(kubeconfig)
-        self.reflector = NodeMetricReflector(transport, node_name, self._publish, PACE)
-        sending = Sending(NodeMetricSettings(), OtherWriter(MANAGER))
-        self.reporter = NodeMetricReporter(NodeMetricStatus(transport, node_name), sending, self.reflector.recall)
+        super().__init__(kubeconfig, node_name, PACE, interval_ns)
         self.reflector.start()
-
-    def _publish(self, is_news: bool) -> None:
-        if is_news and self.reflector.view.synced_at_ns:
-            found = self.reflector.view.objects
-            self.reporter.found(found[0] if found else None, self.interval_ns)
 
     def report(self, millicpu: int, pods: int = 3) -> Any:
         self._at += 1
-        made = {"updateTime": datetime.fromtimestamp(self._at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-        made |= status_of(millicpu, pods)
-        within = Limits(ratio=0.05, total_ratio=0.02)
-        self.reporter.report(Report(time.monotonic_ns(), made, self.interval_ns, self.interval_ns, within))
-        return made
-
-    def close(self) -> None:
-        self.reflector.stop()
-        self.reporter.close()
-        self.reflector.join(5)
+        update_time = datetime.fromtimestamp(self._at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.send({"updateTime": update_time, **status_of(millicpu, pods)})
 
 
 @pytest.fixture(autouse=True)

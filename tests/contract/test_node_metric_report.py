@@ -14,17 +14,10 @@ import pytest
 from apiserver import Exchange, Server, gives, status, until
 from node_metric_server import NodeMetrics
 
-from koordebpf.act.report.node_metric import NodeMetricReporter
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
-from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.node_metrics import NodeMetricReflector
 from koordebpf.policy.node_metric import sending as sending_module
-from koordebpf.policy.node_metric.other_writer import OtherWriter
-from koordebpf.policy.node_metric.sending import Report, Sending
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import Limits
 from koordebpf.units import NS_PER_S
+from tests.support.node_metric_reports import Reporting
 
 PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)
 INTERVAL_NS = 60 * NS_PER_S
@@ -37,37 +30,18 @@ def status_of(millicpu: int, pods: int = 2) -> dict[str, Any]:
     return {"nodeMetric": {"nodeUsage": used}, "podsMetric": named}
 
 
-class Rig:
+class Rig(Reporting):
     """A reporter and its watch, on one server."""
 
     def __init__(self, kubeconfig: Path, server: Server, interval_ns: int = INTERVAL_NS) -> None:
         self.metrics = NodeMetrics(server)
-        self.interval_ns = interval_ns
         self._count = 0
-        transport = open_cluster(kubeconfig)
-        self.reflector = NodeMetricReflector(transport, "n1", self._publish, PACE)
-        sending = Sending(NodeMetricSettings(), OtherWriter(MANAGER))
-        self.reporter = NodeMetricReporter(NodeMetricStatus(transport, "n1"), sending, self.reflector.recall)
-
-    def _publish(self, is_news: bool) -> None:
-        if is_news and self.reflector.view.synced_at_ns:
-            found = self.reflector.view.objects
-            self.reporter.found(found[0] if found else None, self.interval_ns)
+        super().__init__(kubeconfig, "n1", PACE, interval_ns)
 
     def report(self, millicpu: int, pods: int = 2) -> dict[str, Any]:
         self._count += 1
-        made = {
-            "updateTime": f"2026-01-02T03:{self._count // 60:02}:{self._count % 60:02}Z",
-            **status_of(millicpu, pods),
-        }
-        within = Limits(ratio=0.05, total_ratio=0.02)
-        self.reporter.report(Report(time.monotonic_ns(), made, self.interval_ns, self.interval_ns, within))
-        return made
-
-    def close(self) -> None:
-        self.reflector.stop()
-        self.reporter.close()
-        self.reflector.join(5)
+        update_time = f"2026-01-02T03:{self._count // 60:02}:{self._count % 60:02}Z"
+        return self.send({"updateTime": update_time, **status_of(millicpu, pods)})
 
 
 @pytest.fixture(autouse=True)
