@@ -71,32 +71,14 @@ def status(samples: Samples, *pods: PodFacts, policy: CollectPolicy | None = Non
     return report.status
 
 
-def test_a_whole_status_is_as_koordlet_writes_it() -> None:
-    samples = Samples()
-    # 1..100 millicores and MiB, in the last 100 s: a window of 3 minutes is full for more than half, of 5 it is not.
-    samples.fill((kinds.NODE_CPU,), *(n / 1000 for n in range(1, 101)))
-    samples.fill((kinds.NODE_MEMORY,), *(n * MIB for n in range(1, 101)))
-    samples.fill((kinds.SYSTEM_CPU,), 0.0255, seconds=100).fill((kinds.SYSTEM_MEMORY,), 1000.9, seconds=100)
-    samples.pod("b", 1.9999, 3 * GIB).pod("a", 0.25, 1_500_000)
-    samples.fill((kinds.HOST_APPLICATION_CPU, "nginx"), 1.0, seconds=5)
-    samples.fill((kinds.HOST_APPLICATION_MEMORY, "nginx"), 5 * MIB, seconds=5)
-    made = status(
-        samples,
-        pod("b", priority=9000),
-        pod("a", qosClass="BE"),
-        pod("z-without-samples"),
-        policy=CollectPolicy(durations_ns=(180 * NS_PER_S, 300 * NS_PER_S)),
-        host_applications=(
-            HostApplication(name="unmeasured", qos="LS"),
-            HostApplication(name="nginx", priority="koord-prod", qos="LS"),
-        ),
-    )
+def whole_status() -> Any:
+    """What `test_a_whole_status_is_as_koordlet_writes_it` expects."""
     empty = {each: {} for each in ("avg", "p50", "p90", "p95", "p99")}
 
     def system() -> dict[str, Any]:
         return {"resources": {"cpu": "25m", "memory": "1k"}}
 
-    assert with_prediction(made, ProdPrediction(Amounts(1500, 2 * GIB), Amounts(4000, 3 * GIB))) == {
+    return {
         "updateTime": TIME,
         "nodeMetric": {
             # (1 + … + 100) / 100 = 50.5 millicores, of which the half is cut off.
@@ -148,6 +130,29 @@ def test_a_whole_status_is_as_koordlet_writes_it() -> None:
         "prodReclaimableMetric": {"resource": {"resources": {"cpu": "1500m", "memory": "2Gi"}}},
         "prodPeakMetric": {"resource": {"resources": {"cpu": "4", "memory": "3Gi"}}},
     }
+
+
+def test_a_whole_status_is_as_koordlet_writes_it() -> None:
+    samples = Samples()
+    # 1..100 millicores and MiB, in the last 100 s: a window of 3 minutes is full for more than half, of 5 it is not.
+    samples.fill((kinds.NODE_CPU,), *(n / 1000 for n in range(1, 101)))
+    samples.fill((kinds.NODE_MEMORY,), *(n * MIB for n in range(1, 101)))
+    samples.fill((kinds.SYSTEM_CPU,), 0.0255, seconds=100).fill((kinds.SYSTEM_MEMORY,), 1000.9, seconds=100)
+    samples.pod("b", 1.9999, 3 * GIB).pod("a", 0.25, 1_500_000)
+    samples.fill((kinds.HOST_APPLICATION_CPU, "nginx"), 1.0, seconds=5)
+    samples.fill((kinds.HOST_APPLICATION_MEMORY, "nginx"), 5 * MIB, seconds=5)
+    made = status(
+        samples,
+        pod("b", priority=9000),
+        pod("a", qosClass="BE"),
+        pod("z-without-samples"),
+        policy=CollectPolicy(durations_ns=(180 * NS_PER_S, 300 * NS_PER_S)),
+        host_applications=(
+            HostApplication(name="unmeasured", qos="LS"),
+            HostApplication(name="nginx", priority="koord-prod", qos="LS"),
+        ),
+    )
+    assert with_prediction(made, ProdPrediction(Amounts(1500, 2 * GIB), Amounts(4000, 3 * GIB))) == whole_status()
 
 
 def test_usage_is_the_average_over_the_aggregate_duration_alone() -> None:
