@@ -12,7 +12,6 @@ from koordebpf.units import NS_PER_S
 if TYPE_CHECKING:
     from koordebpf.act.topology.reporter import TopologyReporter
     from koordebpf.agent.colocation.jobs import ColocationParts
-    from koordebpf.agent.config.settings import AgentConfig
     from koordebpf.collect.cluster_view import Known
     from koordebpf.collect.collector import Collector
     from koordebpf.collect.cpu.files import CpuManagerReader
@@ -114,6 +113,7 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     if not config.feature_gates.get(GATE, False):
         return None
     from koordebpf.act.topology.reporter import TopologyReporter
+    from koordebpf.agent.lifecycle.open_source import open_own_kubelet
     from koordebpf.collect.cpu.files import CpuManagerReader
     from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
     from koordebpf.collect.hardware.node_info import NodeInfoReader
@@ -121,7 +121,8 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     from koordebpf.kube.sources.cpu_manager import STATE
 
     kubelet = KubeletCpus()
-    sources = NodeSources(NodeInfoReader(), _open_kubelet(config))
+    url = config.kubelet_url
+    sources = NodeSources(NodeInfoReader(), open_own_kubelet(config, url) if url else None)
     topologies = None
     if parts.acts and config.node_name and config.source != "file":
         from koordebpf.kube.http.transport import open_cluster
@@ -129,16 +130,3 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
         topologies = NodeTopologies(open_cluster(config.kubeconfig), config.node_name)
     manager = CpuManagerReader(STATE, kubelet.read)
     return TopologyJob(parts.measuring.known, TopologyReporter(sources, topologies), manager, kubelet)
-
-
-def _open_kubelet(config: AgentConfig) -> Transport | None:
-    if not config.kubelet_url:
-        return None
-    from koordebpf.kube.http.transport import SERVICE_ACCOUNT, open_kubelet
-
-    return open_kubelet(
-        config.kubelet_url,
-        config.kubelet_token_file or SERVICE_ACCOUNT / "token",
-        config.kubelet_ca_file,
-        insecure=config.kubelet_insecure,
-    )

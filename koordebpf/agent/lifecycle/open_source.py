@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.open import needs_cnr
@@ -13,7 +13,8 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
 from koordebpf.state.pods.exemptions import asked_labels
 
-_SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+if TYPE_CHECKING:
+    from koordebpf.kube.http.transport import Transport
 
 
 # urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.
@@ -41,17 +42,26 @@ def open_source(config: AgentConfig) -> Source:
             namespace_labels=asked_labels(config.eviction.exemptions),
             with_cnr=needs_cnr(config),
         )
-    from koordebpf.kube.http.transport import open_kubelet
     from koordebpf.kube.sources.kubelet import KubeletSource
 
     if not config.kubelet_url:
         raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
     if not config.files:
         raise ConfigError("--pods", None, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only")
-    transport = open_kubelet(
-        config.kubelet_url,
-        config.kubelet_token_file or _SERVICE_ACCOUNT_TOKEN,
+    transport = open_own_kubelet(config, config.kubelet_url)
+    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
+
+
+def open_own_kubelet(config: AgentConfig, url: str) -> Transport:
+    """Return a transport to the kubelet at that address, with the credentials that the settings name.
+
+    Raises:  as `koordebpf.kube.http.transport.open_kubelet`.
+    """
+    from koordebpf.kube.http.transport import SERVICE_ACCOUNT, open_kubelet
+
+    return open_kubelet(
+        url,
+        config.kubelet_token_file or SERVICE_ACCOUNT / "token",
         config.kubelet_ca_file,
         insecure=config.kubelet_insecure,
     )
-    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
