@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.policy.node_metric.sending import Held
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 
-_HELD = ("unread", "absent", "other", "quiet", "pace")
 _UNITS = (("cpu", "core"), ("memory", "byte"))
 
 
@@ -23,7 +23,7 @@ class NodeMetricNow(msgspec.Struct, frozen=True):
     conflicts: int = 0
     failures: int = 0
     age_s: float | None = None
-    held: str | None = None
+    held: Held | None = None
 
 
 def sending_families(now: NodeMetricNow) -> Iterator[Metric]:
@@ -36,7 +36,7 @@ def sending_families(now: NodeMetricNow) -> Iterator[Metric]:
     if now.age_s is not None:
         yield GaugeMetricFamily(f"{name}_age_seconds", "Age of the report that the API server has.", now.age_s)
     held = GaugeMetricFamily(f"{name}_held", "Why no report is being sent; 1 for the reason.", labels=["reason"])
-    for reason in _HELD:
+    for reason in get_args(Held):
         held.add_metric([reason], float(reason == now.held))
     yield held
 
