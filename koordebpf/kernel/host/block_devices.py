@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.errors import SupportError
+from koordebpf.kernel.io.sysfs_file import text_or_none
 
 _LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made
 _DISK_MAJORS = frozenset({7, 11})  # loop and CD: lsblk calls them loop and rom
@@ -141,9 +142,4 @@ def _unescaped(text: str) -> str:
 
 
 def _text(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode(errors="backslashreplace").strip()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EACCES):
-            return None
-        raise
+    return text_or_none(path, errno.ENOTDIR, errno.EACCES)

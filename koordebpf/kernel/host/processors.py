@@ -14,9 +14,11 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
 
 SYSFS = Path("/sys")
 PROC = Path("/proc")
+_ABSENT = (errno.ENOTDIR, errno.EACCES, errno.EINVAL)
 _TRIES = 3  # Why: a CPU that goes offline while its files are read; the next look finds one list
 
 
@@ -164,13 +166,8 @@ def _caches(cache: Path, seen: dict[tuple[int, frozenset[int]], int]) -> dict[in
 
 
 def _list(path: Path) -> frozenset[int] | None:
-    return None if (text := _text(path)) is None else parse_cpu_list(text, str(path))
+    return cpus_or_none(path, *_ABSENT)
 
 
 def _text(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode(errors="backslashreplace").strip()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EACCES, errno.EINVAL):
-            return None
-        raise
+    return text_or_none(path, *_ABSENT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
 
 SYSFS = Path("/sys/devices/system")
 _FILE_BYTES = 1 << 14  # a list of 8192 CPUs of which every other one is there has 20 KiB; real ones have some ranges
@@ -95,37 +95,24 @@ class CpuTopologyFiles(KeptFile):
         if not cpus:
             raise KernelFileError(str(self.path), "", "must name at least one CPU that is online")
         here = {each.cpu for each in cpus}
-        present = _list(self._sysfs / "cpu" / "present") or online
+        present = cpus_or_none(self._sysfs / "cpu" / "present") or online
         return CpuTopology(tuple(cpus), tuple(sorted(cpu for cpu in present if cpu not in here)))
 
     # core_cpus_list since Linux 5.3; thread_siblings_list is the same under its older name and is still there. Both
     # hold the CPUs that are online only.
     def _siblings(self, topology: Path) -> Collection[int]:
-        return _list(topology / "core_cpus_list") or _list(topology / "thread_siblings_list") or ()
+        return cpus_or_none(topology / "core_cpus_list") or cpus_or_none(topology / "thread_siblings_list") or ()
 
     # A kernel without CONFIG_NUMA has no such directory: everything is node 0. A node without CPUs has an empty list.
     def _numa_nodes(self) -> dict[int, int]:
         nodes: dict[int, int] = {}
         for directory in (self._sysfs / "node").glob("node[0-9]*"):
-            nodes |= dict.fromkeys(_list(directory / "cpulist") or (), int(directory.name.removeprefix("node")))
+            nodes |= dict.fromkeys(cpus_or_none(directory / "cpulist") or (), int(directory.name.removeprefix("node")))
         return nodes
 
 
-def _list(path: Path) -> Collection[int] | None:
-    return None if (text := _text(path)) is None else parse_cpu_list(text, str(path))
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode(errors="backslashreplace").strip()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):  # ENODEV: it went offline while the file was open
-            return None
-        raise
-
-
 def _number(path: Path) -> int | None:
-    if (text := _text(path)) is None:
+    if (text := text_or_none(path)) is None:
         return None
     try:
         return int(text)
