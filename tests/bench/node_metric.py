@@ -10,8 +10,7 @@ from typing import Any
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.policy.node_metric.other_writer import OtherWriter
-from koordebpf.policy.node_metric.render import Report as Rendering
-from koordebpf.policy.node_metric.render import Reported, with_prediction
+from koordebpf.policy.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.policy.node_metric.sending import Report as Rendered
 from koordebpf.policy.node_metric.sending import Send, Sending
 from koordebpf.policy.node_metric.settings import NodeMetricSettings

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from koordebpf.clock import Clock, Due, SystemClock
 from koordebpf.errors import ConfigError
-from koordebpf.policy.node_metric.render import Report as Rendering
-from koordebpf.policy.node_metric.render import Reported, with_prediction
+from koordebpf.policy.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.policy.node_metric.sending import Report
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.node_metric.settled import limits

@@ -66,7 +66,7 @@ _MEMORY: Final[dict[MemoryPolicy, _Memory]] = {
 }
 
 
-class Report:
+class Rendering:
     """One report, made in steps that are short each: `steps()`, and then `status`.
 
     `status` is None where the node's own usage was not measured: a report without it would say that all is free.

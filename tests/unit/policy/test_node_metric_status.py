@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.policy.node_metric.render import Report, Reported, with_prediction
+from koordebpf.policy.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.slo.strategies.host_applications import HostApplication
@@ -62,7 +62,7 @@ class Samples:
 
 
 def status(samples: Samples, *pods: PodFacts, policy: CollectPolicy | None = None, **of: Any) -> Any:
-    report = Report(
+    report = Rendering(
         samples.store,
         Reported(now_ns=NOW_NS, time=TIME, policy=policy or CollectPolicy(), pods=pods, **of),
     )
@@ -256,7 +256,7 @@ def test_a_report_is_made_in_steps_of_few_pods() -> None:
     pods = [pod(f"p{number}") for number in range(100)]
     for each in pods:
         samples.pod(each.name)
-    report = Report(samples.store, Reported(now_ns=NOW_NS, time=TIME, policy=CollectPolicy(), pods=pods))
+    report = Rendering(samples.store, Reported(now_ns=NOW_NS, time=TIME, policy=CollectPolicy(), pods=pods))
     assert sum(1 for _ in report.steps()) >= 6 + 100 / 16
     assert report.status is not None
     assert len(report.status["podsMetric"]) == len(report.measured) == 100
