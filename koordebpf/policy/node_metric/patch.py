@@ -82,7 +82,7 @@ def _of_object(path: str, base: Json, target: Json) -> list[bytes]:
     return changes
 
 
-# None: entries cannot be told apart, or are in another order.
+# None: an entry has no key or that of another, or they are in another order.
 def _of_list(path: str, base: list[Any], target: list[Any], names: tuple[str, ...]) -> list[bytes] | None:
     before, after = [key_of(each, names) for each in base], [key_of(each, names) for each in target]
     known, wanted = set(before), set(after)

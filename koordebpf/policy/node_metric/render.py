@@ -122,7 +122,7 @@ class Rendering:
             status["hostApplicationMetric"] = applications
         self.status = status
 
-    # Where the kernel does not tell hot pages, as koordlet without kidled.
+    # Where the kernel does not track idle pages, as koordlet without kidled.
     def _memory_policy(self) -> MemoryPolicy:
         policy = self._of.policy.memory
         if policy == "usageWithHotPageCache":

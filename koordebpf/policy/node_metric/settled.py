@@ -18,7 +18,7 @@ from koordebpf.quantity import quantity_bytes, quantity_millicpu
 
 Json = dict[str, Any]
 
-# What tells the entries of a list apart.
+# The fields that are the key of a list's entry.
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "podsMetric": ("namespace", "name"),
     "hostApplicationMetric": ("name",),
@@ -61,7 +61,7 @@ def settled(base: Json, new: Json, within: Limits) -> Json:
 
 
 def key_of(entry: Any, names: Iterable[str]) -> tuple[Any, ...] | None:
-    """Return what tells an entry of a list apart; None: it has no such thing."""
+    """Return the key of a list's entry, from the fields of these names; None: it has none."""
     if not isinstance(entry, dict):
         return None
     key = tuple(entry.get(name) for name in names)
