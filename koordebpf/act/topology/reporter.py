@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from koordebpf.act.topology.rival import Rival
+from koordebpf.act.topology.koordlet import KoordletWriter
 from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
@@ -100,7 +100,7 @@ class TopologyReporter:
         self.problem: str | None = None
         self._sources = sources
         self._topologies = topologies
-        self._rival = Rival(now)
+        self._koordlet = KoordletWriter(now)
         self._apart_s = apart_s
         self._noted: Noted | None = None
         self._is_due = threading.Event()
@@ -166,7 +166,7 @@ class TopologyReporter:
             return
         if self._topologies is None:
             self._show(report)
-        elif self._rival.is_here(noted.pods):
+        elif self._koordlet.is_here(noted.pods):
             self._sent.report = None
         elif self._is_to_be_read(report, noted.topology):
             self._send(self._topologies, report, noted.node)
@@ -196,12 +196,12 @@ class TopologyReporter:
 
     def _send(self, topologies: Topologies, report: Report, node: Node) -> None:
         written = topologies.read(timeout_s=TIMEOUT_S)
-        if self._rival.wrote(written or {}):
+        if self._koordlet.wrote(written or {}):
             self._sent.report = None
             return
         differing = "there was none" if written is None else difference(written, report)
         if differing is not None:
-            self._rival.note_write()
+            self._koordlet.note_write()
             if written is None:
                 topologies.create(new_topology(report, node), timeout_s=TIMEOUT_S)
             else:

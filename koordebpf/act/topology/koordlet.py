@@ -17,7 +17,7 @@ RECENT = timedelta(minutes=15)  # Why: koordlet writes only what changed, so tha
 _LONGEST = timedelta(hours=24)
 
 
-class Rival:
+class KoordletWriter:
     """koordlet, by its pod on this node and by the object's managed fields. Says once when it is there, or is gone."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
