@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from koordebpf.collect.hardware.cpi import Counted
+from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.collect.hardware.gpu import GpuCollector
 from koordebpf.demo.node import remove_subtree
 from koordebpf.errors import SupportError
@@ -81,7 +81,7 @@ def test_memory_that_the_driver_does_not_tell_is_unknown(said: Path, nvml: Nvml)
 
 
 @pytest.fixture
-def containers() -> Iterator[list[Counted]]:
+def containers() -> Iterator[list[ContainerCgroup]]:
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups")
     hierarchy = find_memory_hierarchy()
@@ -89,7 +89,7 @@ def containers() -> Iterator[list[Counted]]:
     names = ("one", "two/nested")
     for name in names:
         (top / name).mkdir(parents=True)
-    yield [Counted("uid-a", "c-one", f"{top.name}/one"), Counted("uid-a", "c-two", f"{top.name}/two")]
+    yield [ContainerCgroup("uid-a", "c-one", f"{top.name}/one"), ContainerCgroup("uid-a", "c-two", f"{top.name}/two")]
     remove_subtree(top, hierarchy.version)
 
 
@@ -98,7 +98,7 @@ def latest(series: NodeSeries, *key: str) -> float | None:
     return series.query(key, time.monotonic_ns(), 60 * NS_PER_S, "latest")
 
 
-def test_pods_and_containers_have_the_sums_of_their_processes(said: Path, containers: list[Counted]) -> None:
+def test_pods_and_containers_have_the_sums_of_their_processes(said: Path, containers: list[ContainerCgroup]) -> None:
     mount = find_memory_hierarchy().mount_point
     series = node_series()
     collector = GpuCollector(Nvml(), lambda: containers, mount)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.hardware.cpi import Counted, CpiCollector
+from koordebpf.collect.hardware.containers import ContainerCgroup
+from koordebpf.collect.hardware.cpi import CpiCollector
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event, find_perf_event_mount
 from koordebpf.state.series.kinds import CONTAINER_CPI
@@ -116,7 +117,7 @@ def test_without_a_pmu_it_says_so_once_and_appends_nothing(cgroup: Path, caplog:
     else:
         pytest.skip("this machine has a PMU")
     series = node_series()
-    one = Counted("uid", "id", cgroup.name)
+    one = ContainerCgroup("uid", "id", cgroup.name)
     collector = CpiCollector(lambda: [one], lambda: CPUS, cgroup.parent, every_ns=1, window_ns=NS_PER_MS)
     for _ in range(20):
         collector.collect(time.monotonic_ns(), series)
@@ -128,7 +129,10 @@ def test_without_a_pmu_it_says_so_once_and_appends_nothing(cgroup: Path, caplog:
 
 def test_each_container_is_counted_over_the_window(cgroup: Path) -> None:
     series = node_series()
-    busy, idle = Counted("u", "busy", f"{cgroup.name}/child"), Counted("u", "gone", f"{cgroup.name}/none")
+    busy, idle = (
+        ContainerCgroup("u", "busy", f"{cgroup.name}/child"),
+        ContainerCgroup("u", "gone", f"{cgroup.name}/none"),
+    )
     collector = CpiCollector(
         lambda: [idle, busy], lambda: CPUS, cgroup.parent, events=CLOCKS, every_ns=NS_PER_S, window_ns=200 * NS_PER_MS
     )
@@ -152,7 +156,7 @@ def test_each_container_is_counted_over_the_window(cgroup: Path) -> None:
 def test_containers_that_are_in_another_hierarchy_are_said_to_be_missing_once(
     cgroup: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = Counted("u", "c", "kubepods/none")
+    one = ContainerCgroup("u", "c", "kubepods/none")
     collector = CpiCollector(lambda: [one], lambda: CPUS, cgroup.parent, events=CLOCKS, every_ns=1, window_ns=NS_PER_MS)
     series = node_series()
 
@@ -169,7 +173,7 @@ def test_containers_that_are_in_another_hierarchy_are_said_to_be_missing_once(
 
 
 def test_closing_does_not_wait_for_the_window(cgroup: Path) -> None:
-    one = Counted("u", "c", cgroup.name)
+    one = ContainerCgroup("u", "c", cgroup.name)
     collector = CpiCollector(lambda: [one], lambda: CPUS, cgroup.parent, events=CLOCKS, window_ns=600 * NS_PER_S)
     collector.collect(time.monotonic_ns(), node_series())
     began = time.monotonic()

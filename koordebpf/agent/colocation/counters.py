@@ -21,7 +21,8 @@ def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     """Return what counts cycles per instruction; None: its gate is off, or nothing can be counted here."""
     if not parts.config.feature_gates.get(CPI_GATE, False):
         return None
-    from koordebpf.collect.hardware.cpi import CpiCollector, containers_of
+    from koordebpf.collect.hardware.containers import containers_of
+    from koordebpf.collect.hardware.cpi import CpiCollector
     from koordebpf.kernel.cgroup.hierarchy import find_perf_event_mount
     from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
 
@@ -38,7 +39,7 @@ def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     """Return what measures the usage of GPUs; None: its gate is off, or there are none."""
     if not parts.config.feature_gates.get(GPU_GATE, False):
         return None
-    from koordebpf.collect.hardware.cpi import containers_of
+    from koordebpf.collect.hardware.containers import containers_of
     from koordebpf.collect.hardware.gpu import GpuCollector
     from koordebpf.errors import SupportError
     from koordebpf.kernel.gpu.nvml import Nvml

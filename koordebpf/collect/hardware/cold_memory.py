@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.collect.hardware.beside_loop import BesideLoop
-from koordebpf.collect.hardware.cpi import containers_of
+from koordebpf.collect.hardware.containers import containers_of
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory

@@ -14,10 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
-from koordebpf.attribution.owner import OwnerKind
-from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event
 from koordebpf.state.series.kinds import CONTAINER_CPI
@@ -28,14 +25,6 @@ log = logging.getLogger(__name__)
 
 MOST_FDS = 8192  # Why: 330 containers on 12 CPUs; the agent's own limit is far above it
 PROPERTIES = ("cycle", "instruction")  # koordlet's cpi_resource
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """A container whose cgroup is counted; `path` is relative to the hierarchy's root."""
-
-    uid: str
-    container_id: str
-    path: str
 
 
 class CpiCollector:
@@ -49,7 +38,7 @@ class CpiCollector:
 
     def __init__(
         self,
-        containers: Callable[[], Sequence[Counted]],
+        containers: Callable[[], Sequence[ContainerCgroup]],
         cpus: Callable[[], Sequence[int]],
         mount: Path,
         *,
@@ -73,7 +62,7 @@ class CpiCollector:
         self._events = events
         self._times_ns = (every_ns, window_ns)
         self._due_ns = 0
-        self._found: deque[tuple[int, Counted, tuple[int, ...]]] = deque(maxlen=MOST_FDS)
+        self._found: deque[tuple[int, ContainerCgroup, tuple[int, ...]]] = deque(maxlen=MOST_FDS)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._next = 0  # of the containers, where one window could not have all
@@ -99,7 +88,7 @@ class CpiCollector:
         if self._thread is not None:
             self._thread.join()
 
-    def _chosen(self, containers: Sequence[Counted], cpus: int) -> Sequence[Counted]:
+    def _chosen(self, containers: Sequence[ContainerCgroup], cpus: int) -> Sequence[ContainerCgroup]:
         most = max(MOST_FDS // (len(self._events) * max(cpus, 1)), 1)
         if len(containers) <= most:
             return containers
@@ -107,8 +96,8 @@ class CpiCollector:
         self._next = first + most
         return [*containers[first:], *containers[:first]][:most]
 
-    def _count(self, containers: Sequence[Counted], cpus: Sequence[int]) -> None:
-        opened: list[tuple[Counted, CgroupCounters]] = []
+    def _count(self, containers: Sequence[ContainerCgroup], cpus: Sequence[int]) -> None:
+        opened: list[tuple[ContainerCgroup, CgroupCounters]] = []
         try:
             for one in containers:
                 try:
@@ -142,15 +131,3 @@ class CpiCollector:
         if str(error) != self._problem:
             log.warning("cycles per instruction are not counted: %s", error)
         self._problem = str(error)
-
-
-def containers_of(watch: NodeWatch) -> list[Counted]:
-    """Return the containers of known pods, by the node's cgroups; sandboxes are none."""
-    index, found = watch.index, []
-    for uid, pod_cgroup in index.pod_cgroups().items():
-        for cgroup_id in index.children(pod_cgroup):
-            owner, path = index.owner(cgroup_id), index.path(cgroup_id)
-            if owner is None or path is None or owner.kind is not OwnerKind.CONTAINER or owner.container_id is None:
-                continue
-            found.append(Counted(uid, owner.container_id, path))
-    return found

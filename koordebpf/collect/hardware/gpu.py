@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from koordebpf.collect.hardware.beside_loop import BesideLoop
-from koordebpf.collect.hardware.cpi import Counted
+from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.gpu.nvml import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import (
@@ -24,18 +24,16 @@ from koordebpf.units import NS_PER_S
 _MOST_DIRECTORIES = 64  # of one container's subtree
 
 
-class GpuCollector(BesideLoop[Sequence[Counted]]):
+class GpuCollector(BesideLoop[Sequence[ContainerCgroup]]):
     """`Accelerators` of koordlet: node, pod and container usage of each GPU. Owns `nvml` and closes it.
 
     Needs:   the machine's pid namespace (component host-processes): the driver names processes by its pids.
     """
 
     name = "usage of GPUs"
-    period_ns = (
-        5 * NS_PER_S
-    )  # Why: 12 samples in the shortest window that reports ask for; the driver takes milliseconds
+    period_ns = 5 * NS_PER_S  # Why: 12 samples in the shortest window of reports; the driver takes milliseconds
 
-    def __init__(self, nvml: Nvml, containers: Callable[[], Sequence[Counted]], mount: Path) -> None:
+    def __init__(self, nvml: Nvml, containers: Callable[[], Sequence[ContainerCgroup]], mount: Path) -> None:
         """Begin.
 
         Args:
@@ -47,13 +45,13 @@ class GpuCollector(BesideLoop[Sequence[Counted]]):
         self._nvml = nvml
         self._containers = containers
         self._mount = mount
-        self._owners: dict[int, Counted | None] = {}  # by pid; None: of no container
+        self._owners: dict[int, ContainerCgroup | None] = {}  # by pid; None: of no container
 
-    def prepare(self) -> Sequence[Counted]:
+    def prepare(self) -> Sequence[ContainerCgroup]:
         """As `BesideLoop.prepare`."""
         return self._containers()
 
-    def look(self, prepared: Sequence[Counted]) -> Mapping[SeriesKey, float]:
+    def look(self, prepared: Sequence[ContainerCgroup]) -> Mapping[SeriesKey, float]:
         """As `BesideLoop.look`."""
         processes = self._nvml.processes()
         self._learn({each.pid for each in processes}, prepared)
@@ -64,7 +62,7 @@ class GpuCollector(BesideLoop[Sequence[Counted]]):
         self._nvml.close()
 
     # Processes stay in their container: only new ones are looked for.
-    def _learn(self, seen: set[int], containers: Sequence[Counted]) -> None:
+    def _learn(self, seen: set[int], containers: Sequence[ContainerCgroup]) -> None:
         here = {each.container_id for each in containers}
         known = {pid: one for pid, one in self._owners.items() if pid in seen and one and one.container_id in here}
         new = seen - known.keys()
@@ -78,7 +76,7 @@ class GpuCollector(BesideLoop[Sequence[Counted]]):
 
 
 def usage(
-    processes: Iterable[GpuProcess], owners: Mapping[int, Counted | None], gpus: Iterable[Gpu]
+    processes: Iterable[GpuProcess], owners: Mapping[int, ContainerCgroup | None], gpus: Iterable[Gpu]
 ) -> dict[SeriesKey, float]:
     """Return the sums of node, pods and containers by GPU; `owners` by pid. A GPU without processes is not used: 0."""
     sums: dict[SeriesKey, float] = {}
