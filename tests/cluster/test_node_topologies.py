@@ -68,7 +68,7 @@ def one(served: None, cluster: ControlPlane, namespace: str) -> Iterator[Object]
 
 
 @pytest.fixture
-def reporter(one: Object, rights: None, agent_kubeconfig: Path, tmp_path: Path) -> Iterator[TopologyReporter]:
+def reporter(one: Object, rights: None, agent_kubeconfig: Path) -> Iterator[TopologyReporter]:
     sources = NodeSources(NodeInfoReader(), None)
     topologies = NodeTopologies(open_cluster(agent_kubeconfig), one["metadata"]["name"])
     made = TopologyReporter(sources, topologies, apart_s=0.001)
@@ -138,7 +138,7 @@ def test_one_that_koordlet_writes_is_left_alone(
 
 
 def test_without_the_component_it_says_which_right_is_missing(
-    cluster: ControlPlane, one: Object, agent_kubeconfig: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: ControlPlane, one: Object, agent_kubeconfig: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sources = NodeSources(NodeInfoReader(), None)
     made = TopologyReporter(sources, NodeTopologies(open_cluster(agent_kubeconfig), one["metadata"]["name"]))

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from tests.support.node_metric_reports import Reporting
 
 PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)
 INTERVAL_NS = 60 * NS_PER_S
-Send = Callable[..., None]
 
 
 def status_of(millicpu: int, pods: int = 2) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def test_an_answer_that_is_no_node_metric_is_a_failure_and_no_end(rig: Rig, body
     assert rig.reporter.counts.failures == 1
 
 
-def test_without_the_right_it_says_which_and_continues(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_right_it_says_which_and_continues(rig: Rig) -> None:
     rig.metrics.answers.append(gives(403, status(403, "Forbidden", "no")))
     rig.report(100)
     until(lambda: rig.reporter.problem, "the problem")
@@ -208,9 +207,7 @@ class TestSlowServers:
         until(lambda: rig.metrics.status == made[-1], "the last one")
         assert len(rig.metrics.patches) <= 3
 
-    def test_one_that_never_answers_holds_the_next_try_up_for_the_timeout_alone(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_never_answers_holds_the_next_try_up_for_the_timeout_alone(self, rig: Rig) -> None:
         rig.reporter._sending._timeout_s = 0.15
         rig.metrics.answers += [lambda exchange: exchange.hold()] * 2
         made = rig.report(100)
