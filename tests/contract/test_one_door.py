@@ -17,8 +17,7 @@ _KERNEL = {
     "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on disk before",
 }
 _OWN = {
-    "act/hooks/core_cookies.py",
-    "act/hooks/oom_scores.py",
+    "act/hooks/task_record.py",
     "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "store/budget.py",

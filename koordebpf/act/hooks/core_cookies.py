@@ -7,14 +7,14 @@ between the two leaves a cookie that keeps one process off the cores of others.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from koordebpf.act.hooks.processes import processes_in
+from koordebpf.act.hooks.task_record import TaskRecord, TaskReports
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.act.writer.journal import this_boot
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.core_sched import cookie_of, give_new_cookie, share_cookie
 from koordebpf.policy.hooks.writes import TaskSetting
@@ -28,11 +28,6 @@ class _Given(msgspec.Struct, frozen=True):
     cookie: int
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    boot_id: str
-    given: dict[str, _Given]
-
-
 class CoreCookies:
     """The containers whose tasks have a cookie.
 
@@ -44,12 +39,10 @@ class CoreCookies:
 
     def __init__(self, mount_point: Path, path: Path | None, report: Callable[[FileChange], None]) -> None:
         self._mount_point = mount_point
-        self._path = path
-        self._report = report
-        self._boot_id = this_boot()
-        self._given = _read(path, self._boot_id)
+        self._record = TaskRecord(path, dict[str, _Given])
+        self._reports = TaskReports(report, OWNER)
+        self._given = self._record.read()
         self._groups: dict[str, int] = {}  # the cookie of each
-        self._said: set[tuple[str, str]] = set()
 
     def apply(self, wanted: Iterable[TaskSetting], now_ns: int) -> None:
         """Make containers of one group share a cookie; those of none, and those not named any more, have none."""
@@ -59,7 +52,7 @@ class CoreCookies:
             if each.value:
                 groups.setdefault(str(each.value), []).append(each)
                 named.add(each.path)
-        self._said = {each for each in self._said if each[0] in named}
+        self._reports.keep_only(named)
         try:
             for path in [path for path in self._given if path not in named]:
                 self._take(path, now_ns)
@@ -75,8 +68,8 @@ class CoreCookies:
         with contextlib.suppress(SupportError):
             for path in list(self._given):
                 self._take(path, now_ns)
-        if self._path is not None and not self._given:
-            self._path.unlink(missing_ok=True)
+        if not self._given:
+            self._record.save({})
 
     def _share(self, group: str, settings: list[TaskSetting], now_ns: int) -> None:
         cookies: dict[int, int] = {}
@@ -92,9 +85,9 @@ class CoreCookies:
         leader = next((pid for pid, cookie in sorted(cookies.items()) if cookie and cookie == known), None)
         changed: set[int] = set()
         if leader is None and cookies:
-            if self._path is None:
+            if self._record.is_dry_run:
                 for each in settings:
-                    self._say(each, WriteResult.DRY_RUN, now_ns, "")
+                    self._say(each, WriteResult.DRY_RUN, now_ns)
                 return
             leader = min(cookies)
             known = give_new_cookie(leader)
@@ -109,57 +102,25 @@ class CoreCookies:
             share_cookie(leader, others)
         for each in settings:
             if of.get(each.path, set()) & (changed | set(others)):
-                self._say(each, WriteResult.WRITTEN, now_ns, "")
+                self._say(each, WriteResult.WRITTEN, now_ns)
 
     def _take(self, path: str, now_ns: int) -> None:
         given = self._given[path]
-        found = processes_in(self._mount_point / path)
+        directory = self._mount_point / path
+        found = processes_in(directory)
         if found is not None and found[0] == given.inode:
             pids = [pid for pid in found[1] if cookie_of(pid) == given.cookie]
             share_cookie(None, pids)
             if pids:
-                reason = "it had no cookie before"
-                where = str(self._mount_point / path)
-                self._report(FileChange(where, "cookie", "no cookie", WriteResult.WRITTEN, reason, now_ns, owner=OWNER))
+                self._reports.report_restored(directory, "cookie", "no cookie", "it had no cookie before", now_ns)
         self._keep({each: kept for each, kept in self._given.items() if each != path})
 
-    def _keep(self, given: Mapping[str, _Given]) -> None:
-        if self._path is None or given == self._given:
-            return
-        part = self._path.with_suffix(".part")
-        with contextlib.suppress(OSError):
-            if given:
-                part.write_bytes(msgspec.json.encode(_Kept(self._boot_id, dict(given))))
-                part.rename(self._path)
-            else:
-                self._path.unlink(missing_ok=True)
-        self._given = dict(given)
+    # Where it cannot be on disk it is remembered all the same: this agent takes away what it has given.
+    def _keep(self, given: dict[str, _Given]) -> None:
+        if given != self._given:
+            self._record.save(given)
+            self._given = given
 
-    def _say(self, setting: TaskSetting, result: WriteResult, now_ns: int, detail: str) -> None:
-        key = (setting.path, f"{result.value} {setting.value} {detail}")
-        if result is not WriteResult.WRITTEN:
-            if key in self._said:
-                return
-            self._said.add(key)
-        self._report(
-            FileChange(
-                path=str(self._mount_point / setting.path),
-                old=None,
-                new=f"cookie of {setting.value}",
-                result=result,
-                reason=f"{setting.source} of pod {setting.pod}",
-                now_ns=now_ns,
-                detail=detail,
-                owner=OWNER,
-            )
-        )
-
-
-def _read(path: Path | None, boot_id: str) -> dict[str, _Given]:
-    if path is None:
-        return {}
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
-        if kept.boot_id == boot_id:
-            return kept.given
-    return {}
+    def _say(self, setting: TaskSetting, result: WriteResult, now_ns: int, detail: str = "") -> None:
+        values = None, f"cookie of {setting.value}"
+        self._reports.report(setting, self._mount_point / setting.path, values, result, now_ns, detail)

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.hooks.processes import processes_in
+from koordebpf.act.hooks.task_record import TaskRecord, TaskReports
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.act.writer.journal import this_boot
 from koordebpf.kernel.proc.oom_score import change_score
 from koordebpf.policy.hooks.writes import TaskSetting
 
@@ -28,11 +28,6 @@ class _Score(msgspec.Struct, frozen=True):
     value: int
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    boot_id: str
-    scores: dict[str, _Score]
-
-
 class OomScores:
     """The processes of containers that have a score of their own.
 
@@ -44,18 +39,16 @@ class OomScores:
 
     def __init__(self, mount_point: Path, path: Path | None, report: Callable[[FileChange], None]) -> None:
         self._mount_point = mount_point
-        self._path = path
-        self._report = report
-        self._boot_id = this_boot()
-        self._scores = _read(path, self._boot_id)
-        self._said: set[tuple[str, str]] = set()  # containers with what was reported of them
+        self._record = TaskRecord(path, dict[str, _Score])
+        self._reports = TaskReports(report, OWNER)
+        self._scores = self._record.read()
 
     def apply(self, wanted: Iterable[TaskSetting], now_ns: int) -> None:
         """Make the processes of these containers have their score, and those of all others what they had."""
         by_path = {each.path: each for each in wanted if isinstance(each.value, int)}
         for path in [path for path in self._scores if path not in by_path]:
             self._put_back(path, now_ns)
-        self._said = {each for each in self._said if each[0] in by_path}
+        self._reports.keep_only(by_path)
         for path, setting in by_path.items():
             self._set(path, setting, now_ns)
 
@@ -63,8 +56,8 @@ class OomScores:
         """Put back what all of them had, and remove the record."""
         for path in list(self._scores):
             self._put_back(path, now_ns)
-        if self._path is not None and not self._scores:
-            self._path.unlink(missing_ok=True)
+        if not self._scores:
+            self._record.save({})
 
     def _set(self, path: str, setting: TaskSetting, now_ns: int) -> None:
         found = processes_in(self._mount_point / path)
@@ -79,8 +72,9 @@ class OomScores:
             before = _score_of(pid)
             if before is None or before == score:
                 continue
-            if self._path is None:
-                self._tell(path, pid, before, setting, now_ns, WriteResult.DRY_RUN, "")
+            file, values = _file_of(pid), (str(before), str(score))
+            if self._record.is_dry_run:
+                self._reports.report(setting, file, values, WriteResult.DRY_RUN, now_ns)
                 continue
             if known is None or known.value != score:
                 known = _Score(inode, known.before if known else before, score)
@@ -88,9 +82,10 @@ class OomScores:
                     return
             try:
                 if change_score(pid, name, score) is not None:
-                    self._tell(path, pid, before, setting, now_ns, WriteResult.WRITTEN, "")
+                    self._reports.report(setting, file, values, WriteResult.WRITTEN, now_ns)
             except OSError as error:
-                self._tell(path, pid, before, setting, now_ns, WriteResult.REFUSED, error.strerror or str(error))
+                detail = error.strerror or str(error)
+                self._reports.report(setting, file, values, WriteResult.REFUSED, now_ns, detail)
 
     def _put_back(self, path: str, now_ns: int) -> None:
         known = self._scores[path]
@@ -99,69 +94,24 @@ class OomScores:
             for pid in found[1]:
                 with contextlib.suppress(OSError):  # a lower score, without the right: it stays
                     if change_score(pid, path.rpartition("/")[2], known.before, only_from=known.value) == known.value:
+                        values = str(known.value), str(known.before)
                         reason = "it held this before the first write"
-                        self._report(
-                            FileChange(
-                                f"/proc/{pid}/oom_score_adj",
-                                str(known.value),
-                                str(known.before),
-                                WriteResult.WRITTEN,
-                                reason,
-                                now_ns,
-                                owner=OWNER,
-                            )
-                        )
+                        self._reports.report_restored(_file_of(pid), *values, reason, now_ns)
         self._keep({each: score for each, score in self._scores.items() if each != path})
 
     def _keep(self, scores: dict[str, _Score]) -> bool:
-        if self._path is None:
-            return False
-        part = self._path.with_suffix(".part")
-        try:
-            if scores:
-                part.write_bytes(msgspec.json.encode(_Kept(self._boot_id, scores)))
-                part.rename(self._path)
-            else:
-                self._path.unlink(missing_ok=True)
-        except OSError:
+        if not self._record.save(scores):
             return False
         self._scores = scores
         return True
 
-    def _tell(
-        self, path: str, pid: int, before: int, setting: TaskSetting, now_ns: int, result: WriteResult, detail: str
-    ) -> None:
-        if result is not WriteResult.WRITTEN:
-            key = (path, f"{result.value} {setting.value} {detail}")
-            if key in self._said:
-                return
-            self._said.add(key)
-        self._report(
-            FileChange(
-                path=f"/proc/{pid}/oom_score_adj",
-                old=str(before),
-                new=str(setting.value),
-                result=result,
-                reason=f"{setting.source} of pod {setting.pod}",
-                now_ns=now_ns,
-                detail=detail,
-                owner=OWNER,
-            )
-        )
+
+def _file_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/oom_score_adj")
 
 
 def _score_of(pid: int) -> int | None:
     try:
-        return int(Path(f"/proc/{pid}/oom_score_adj").read_bytes())
+        return int(_file_of(pid).read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _read(path: Path | None, boot_id: str) -> dict[str, _Score]:
-    if path is None:
-        return {}
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
-        if kept.boot_id == boot_id:
-            return kept.scores
-    return {}
