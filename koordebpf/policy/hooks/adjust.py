@@ -72,9 +72,10 @@ def container_adjustment(pod: HookPod, container: HookContainer, rules: HookRule
     hooks, problems = rules.hooks, list[str]()
     found = batch_container(container, rules) if BATCH_RESOURCE in hooks and is_batch(pod) else NOTHING
     changes: dict[str, object] = {}
-    status = status_of(pod, []) if {CPUSET_ALLOCATOR, CPU_NORMALIZATION} & hooks else None
+    # Of an annotation that cannot be read the pod's own level has the problem too.
+    has_status = not hooks.isdisjoint((CPUSET_ALLOCATOR, CPU_NORMALIZATION))
+    status = status_of(pod, problems if CPUSET_ALLOCATOR in hooks else []) if has_status else None
     if CPUSET_ALLOCATOR in hooks:
-        status = status_of(pod, problems)
         if (cpus := container_cpus(pod, status, rules, problems)) is not None:
             changes["cpuset_cpus"] = cpus
         if found.cfs_quota_us is None and (quota := unset_quota(status, rules)) is not None:
