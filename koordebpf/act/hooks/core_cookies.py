@@ -46,12 +46,11 @@ class CoreCookies:
 
     def apply(self, wanted: Iterable[TaskSetting], now_ns: int) -> None:
         """Make containers of one group share a cookie; those of none, and those not named any more, have none."""
+        all_settings = [each for each in wanted if each.value]
+        named = {each.path for each in all_settings}
         groups: dict[str, list[TaskSetting]] = {}
-        named: set[str] = set()
-        for each in wanted:
-            if each.value:
-                groups.setdefault(str(each.value), []).append(each)
-                named.add(each.path)
+        for each in all_settings:
+            groups.setdefault(str(each.value), []).append(each)
         self._reports.keep_only(named)
         try:
             for path in [path for path in self._given if path not in named]:
@@ -59,7 +58,7 @@ class CoreCookies:
             for group, settings in groups.items():
                 self._share(group, settings, now_ns)
         except SupportError as error:
-            for each in (each for settings in groups.values() for each in settings):
+            for each in all_settings:
                 self._say(each, WriteResult.UNSUPPORTED, now_ns, str(error))
         self._groups = {group: cookie for group, cookie in self._groups.items() if group in groups}
 
