@@ -5,6 +5,7 @@ Source: koordinator pkg/koordlet/runtimehooks/hooks/coresched; apis/slo/v1alpha1
 
 from __future__ import annotations
 
+from koordebpf.policy.hooks.cpu_qos import CLASSES, class_of, cpu_qos
 from koordebpf.policy.hooks.values import CORE_SCHED, HookRules, Setting
 from koordebpf.slo.strategies.resource_qos import CPUQOS, ResourceQOSStrategy
 from koordebpf.state.hooks.pods import HookPod
@@ -12,8 +13,6 @@ from koordebpf.state.hooks.pods import HookPod
 GROUP_LABEL = "koordinator.sh/core-sched-group-id"
 POLICY_LABEL = "koordinator.sh/core-sched-policy"
 _EXPELLER = "-expeller"  # what koordlet appends where a class expels others from its cores
-_CLASSES = {"LSE": "lsrClass", "LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
-_KUBE_CLASSES = {"Burstable": "lsClass", "BestEffort": "beClass"}
 
 
 def core_sched_group(pod: HookPod, rules: HookRules) -> Setting[str] | None:
@@ -22,12 +21,10 @@ def core_sched_group(pod: HookPod, rules: HookRules) -> Setting[str] | None:
     The label core-sched-group-id, or with policy exclusive the pod's UID; with none no cookie. Pods that name no group
     share one.
     """
-    qos = rules.qos
-    if qos is None or qos.policies is None or qos.policies.cpuPolicy != "coreSched" or pod.koord_qos == "SYSTEM":
+    if pod.koord_qos == "SYSTEM":
         return None
-    name = _CLASSES.get(pod.koord_qos) or _of_kube_qos(pod.kube_qos, qos)
-    cpu = _cpu_qos(qos, name)
-    if cpu is None or not cpu.enable:
+    cpu = _enabled(rules.qos, class_of(pod, rules.qos) or "lsClass")
+    if cpu is None:
         return None
     policy = pod.labels.get(POLICY_LABEL, "")
     if policy == "none":
@@ -47,22 +44,16 @@ def pod_idle(pod: HookPod, rules: HookRules) -> Setting[int] | None:
 
     At the pod's level: kubelet writes the weight of its QoS directories, which the kernel refuses while they are idle.
     """
-    qos, name = rules.qos, _CLASSES.get(pod.koord_qos)
-    if qos is None or qos.policies is None or qos.policies.cpuPolicy != "coreSched" or name is None:
-        return None
-    cpu = _cpu_qos(qos, name)
-    if cpu is None or not cpu.enable or cpu.schedIdle != 1 or not rules.has_idle:
+    name = CLASSES.get(pod.koord_qos)
+    cpu = _enabled(rules.qos, name) if name is not None else None
+    if cpu is None or cpu.schedIdle != 1 or not rules.has_idle:
         return None
     return Setting(1, CORE_SCHED, f"NodeSLO resourceQOSStrategy.{name}.cpuQOS.schedIdle")
 
 
-def _of_kube_qos(kube_qos: str, qos: ResourceQOSStrategy) -> str:
-    if kube_qos == "Guaranteed":
-        lsr = _cpu_qos(qos, "lsrClass")
-        return "lsrClass" if lsr is not None and lsr.enable else "lsClass"
-    return _KUBE_CLASSES.get(kube_qos, "lsClass")
-
-
-def _cpu_qos(qos: ResourceQOSStrategy, name: str) -> CPUQOS | None:
-    of_class = getattr(qos, name)
-    return of_class.cpuQOS if of_class is not None else None
+# cpuQOS of a class that is enabled, under that policy.
+def _enabled(qos: ResourceQOSStrategy | None, name: str) -> CPUQOS | None:
+    if qos is None or qos.policies is None or qos.policies.cpuPolicy != "coreSched":
+        return None
+    cpu = cpu_qos(qos, name)
+    return cpu if cpu is not None and cpu.enable else None

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import msgspec
 
+from koordebpf.policy.hooks.cpu_qos import CLASSES, KUBE_CLASSES, class_of, cpu_qos
 from koordebpf.policy.hooks.values import GROUP_IDENTITY, HookRules, Setting
-from koordebpf.slo.strategies.resource_qos import CPUQOS, QOSClass, ResourceQOSStrategy
+from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 from koordebpf.state.hooks.pods import HookPod
 
 CPU_QOS_ANNOTATION = "koordinator.sh/cpuQOS"  # of a Pod
-_CLASSES = {"LSE": "lsrClass", "LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
 
 
 class _CpuQos(msgspec.Struct):
@@ -28,8 +28,7 @@ def pod_identity(pod: HookPod, rules: HookRules, problems: list[str]) -> Setting
     """Return cpu.bvt_warp_ns of a pod; None: this kernel has none, or no class is enabled."""
     if not rules.has_bvt or not is_enabled(rules.qos):
         return None
-    qos, kube_qos = pod.koord_qos, pod.kube_qos
-    if qos == "LS" and (written := pod.annotations.get(CPU_QOS_ANNOTATION)):
+    if pod.koord_qos == "LS" and (written := pod.annotations.get(CPU_QOS_ANNOTATION)):
         try:
             own = msgspec.json.decode(written, type=_CpuQos)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -37,23 +36,16 @@ def pod_identity(pod: HookPod, rules: HookRules, problems: list[str]) -> Setting
             return None
         value = own.groupIdentity if own.enable else 0
         return None if value is None else _setting(value, f"annotation {CPU_QOS_ANNOTATION}")
-    if qos in _CLASSES:
-        return _of_class(rules.qos, _CLASSES[qos])
-    if kube_qos == "Guaranteed":
-        lsr = _cpu_qos(rules.qos, "lsrClass")
-        return _of_class(rules.qos, "lsrClass" if lsr is not None and lsr.enable else "lsClass")
-    return directory_identity(kube_qos, rules)
+    name = class_of(pod, rules.qos)
+    return _of_class(rules.qos, name) if name else directory_identity(pod.kube_qos, rules)
 
 
 def directory_identity(kube_qos: str, rules: HookRules) -> Setting[int] | None:
     """Return cpu.bvt_warp_ns of the directory of a Kubernetes QoS class; that of Guaranteed is always 0."""
     if not rules.has_bvt or not is_enabled(rules.qos):
         return None
-    match kube_qos:
-        case "Burstable":
-            return _of_class(rules.qos, "lsClass")
-        case "BestEffort":
-            return _of_class(rules.qos, "beClass")
+    if name := KUBE_CLASSES.get(kube_qos):
+        return _of_class(rules.qos, name)
     return _setting(0, "the kernel takes no other value there")
 
 
@@ -61,7 +53,7 @@ def application_identity(qos: str | None, rules: HookRules) -> Setting[int] | No
     """Return cpu.bvt_warp_ns of a host application: that of its class, 0 for none."""
     if not rules.has_bvt or not is_enabled(rules.qos):
         return None
-    name = _CLASSES.get(qos or "")
+    name = CLASSES.get(qos or "")
     return _of_class(rules.qos, name) if name else _setting(0, "a host application without QoS class")
 
 
@@ -78,17 +70,12 @@ def is_enabled(qos: ResourceQOSStrategy | None) -> bool:
     """Tell whether any class has group identity: enabled, under that policy or under none."""
     if qos is None or (qos.policies is not None and qos.policies.cpuPolicy not in (None, "groupIdentity")):
         return False
-    return any((each := _cpu_qos(qos, name)) is not None and bool(each.enable) for name in set(_CLASSES.values()))
-
-
-def _cpu_qos(qos: ResourceQOSStrategy | None, name: str) -> CPUQOS | None:
-    of_class: QOSClass | None = getattr(qos, name) if qos is not None else None
-    return of_class.cpuQOS if of_class is not None else None
+    return any((each := cpu_qos(qos, name)) is not None and bool(each.enable) for name in set(CLASSES.values()))
 
 
 # A class that is not enabled has 0 (slo.strategies.resource_qos.without_disabled).
 def _of_class(qos: ResourceQOSStrategy | None, name: str) -> Setting[int]:
-    found = _cpu_qos(qos, name)
+    found = cpu_qos(qos, name)
     value = found.groupIdentity if found is not None and found.enable else 0
     return _setting(value or 0, f"NodeSLO resourceQOSStrategy.{name}.cpuQOS.groupIdentity")
 
