@@ -8,7 +8,7 @@ Source: koordinator pkg/koordlet/runtimehooks/hooks/batchresource.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from koordebpf.policy.hooks.values import (
     BATCH_RESOURCE,
@@ -32,8 +32,8 @@ def is_batch(pod: HookPod) -> bool:
 
 def batch_pod(pod: HookPod, rules: HookRules) -> Adjustment:
     """Return what the pod's own level gets: what its containers may have together, at the most at any moment."""
-    requests, limits = _of(pod, _cpu_request), _of(pod, _cpu_limit)
-    memory = _of(pod, _memory_limit)
+    requests, limits = _most_at_once(pod, _cpu_request), limit_of(pod, _cpu_limit)
+    memory = limit_of(pod, _memory_limit)
     return Adjustment(
         cpu_shares=_setting(shares_of(requests), f"{BATCH_CPU} requests"),
         cfs_quota_us=_quota(limits, rules),
@@ -75,6 +75,12 @@ def quota_of(millicpu: int, ratio: float | None = None) -> int:
     return quota_us if ratio is None else max(math.ceil(quota_us / ratio), MIN_QUOTA_US)
 
 
+def limit_of(pod: HookPod, limit: Callable[[HookContainer], int]) -> int:
+    """Return what the containers of a pod may have at any moment; 0: one of them has no limit, so the pod has none."""
+    is_limited = all(limit(each) > 0 for each in pod.containers)
+    return _most_at_once(pod, limit) if is_limited else 0
+
+
 def _setting(value: int, source: str) -> Setting[int]:
     return Setting(value, BATCH_RESOURCE, source)
 
@@ -94,20 +100,12 @@ def _memory(limit_bytes: int, path: str = "") -> Setting[int]:
     return _setting(limit_bytes, source) if limit_bytes > 0 else _setting(UNLIMITED, f"{source}: none")
 
 
-# What the containers may have at any moment: main containers and sidecars together, or an init container beside the
-# sidecars if that is more. 0: one of them has no limit, so that the pod has none.
-def _of(pod: HookPod, amount: Callable[[HookContainer], int]) -> int:
-    is_limit = amount is not _cpu_request
-    steady = [amount(each) for each in pod.containers if each.kind != "init"]
+# Main containers and sidecars together, or an init container beside the sidecars if that is more.
+def _most_at_once(pod: HookPod, amount: Callable[[HookContainer], int]) -> int:
+    steady = sum(amount(each) for each in pod.containers if each.kind != "init")
     beside = sum(amount(each) for each in pod.containers if each.kind == "sidecar")
-    init = [amount(each) for each in pod.containers if each.kind == "init"]
-    if is_limit and not _are_limited(steady, init):
-        return 0
-    return min(max(sum(steady), *(beside + each for each in init), 0), MAX_BYTES)
-
-
-def _are_limited(steady: Sequence[int], init: Sequence[int]) -> bool:
-    return all(each > 0 for each in (*steady, *init))
+    init = (beside + amount(each) for each in pod.containers if each.kind == "init")
+    return min(max(steady, *init, 0), MAX_BYTES)
 
 
 # A container that asks for no extended resource counts by its native ones: a side container that was injected.

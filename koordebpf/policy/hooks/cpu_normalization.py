@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from koordebpf.policy.hooks.batch_resource import quota_of
+from koordebpf.policy.hooks.batch_resource import limit_of, quota_of
 from koordebpf.policy.hooks.values import CPU_NORMALIZATION, HookRules, Setting
 from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.resource_status import ResourceStatus
@@ -44,13 +44,12 @@ def is_normalized(pod: HookPod, status: ResourceStatus | None) -> bool:
 
 def normalized_pod(pod: HookPod, rules: HookRules) -> Setting[int] | None:
     """Return the quota of the pod's own level; None: one of its containers has no limit, or there is no ratio."""
-    main = [each.cpu_limit_millicpu for each in pod.containers if each.kind != "init"]
-    beside = sum(each.cpu_limit_millicpu for each in pod.containers if each.kind == "sidecar")
-    init = [each.cpu_limit_millicpu for each in pod.containers if each.kind == "init"]
-    if rules.normalization_ratio is None or not all(each > 0 for each in (*main, *init)) or not main:
+    if rules.normalization_ratio is None or all(each.kind == "init" for each in pod.containers):
         return None
-    most = max(sum(main), *(beside + each for each in init), 0)
-    return Setting(quota_of(most, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)
+    limit = limit_of(pod, lambda each: each.cpu_limit_millicpu)
+    if limit <= 0:
+        return None
+    return Setting(quota_of(limit, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)
 
 
 def normalized_container(container: HookContainer, rules: HookRules) -> Setting[int] | None:

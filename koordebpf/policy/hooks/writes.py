@@ -55,7 +55,7 @@ class PodWrites(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What the hooks want of a node. `writes` by hook; `pods` and `tasks` by hook count what they concern."""
+    """What the hooks want of a node, `writes` and `tasks` by hook; `rules` is what it was decided by."""
 
     writes: Mapping[str, tuple[CgroupWrite, ...]] = {}
     tasks: Mapping[str, tuple[TaskSetting, ...]] = {}
