@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.errors import KernelFileError
+from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 
 RESOURCE_STATUS_ANNOTATION = "scheduling.koordinator.sh/resource-status"  # of a Pod
@@ -105,14 +105,25 @@ def node_cpus(node: Annotations, topology: Annotations) -> NodeCpus:
     )
 
 
-def _read(annotations: Annotations, name: str, kind: Any, problems: list[str]) -> Any:
+def read_annotation(annotations: Annotations, name: str, kind: Any) -> Any:
+    """Return what an annotation says, as `kind`; None: it is absent or empty.
+
+    Raises:  ConfigError: it is not of its form.
+    """
     written = (annotations or {}).get(name)
     if not written:
         return None
     try:
-        return msgspec.json.decode(written, type=kind | None)  # Go writes a nil slice or pointer as null
+        return msgspec.json.decode(written, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        problems.append(f"annotation {name}: {written[:80]!r}: {error}")
+        raise ConfigError(f"annotation {name}", written[:80], str(error)) from None
+
+
+def _read(annotations: Annotations, name: str, kind: Any, problems: list[str]) -> Any:
+    try:
+        return read_annotation(annotations, name, kind | None)  # Go writes a nil slice or pointer as null
+    except ConfigError as error:
+        problems.append(str(error))
         return None
 
 

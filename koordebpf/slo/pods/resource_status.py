@@ -5,7 +5,6 @@ Source: koordinator apis/extension/numa_aware.go, ResourceStatus, CPUSharedPool;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +15,8 @@ from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
     RESOURCE_STATUS_ANNOTATION,
     SYSTEM_QOS_ANNOTATION,
+    Annotations,
+    read_annotation,
 )
 from koordebpf.slo.pods.extended_resources import BATCH_CPU
 from koordebpf.slo.pods.share_pools import SharePool
@@ -23,8 +24,6 @@ from koordebpf.slo.pods.share_pools import SharePool
 SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"  # of NodeResourceTopology
 BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
 _CPU = frozenset({"cpu", BATCH_CPU})
-
-Annotations = Mapping[str, str] | None
 
 
 class ResourceStatus(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -77,7 +76,7 @@ def resource_status(annotations: Annotations) -> ResourceStatus | None:
 
     Raises:  ConfigError: the annotation is not of its form.
     """
-    written = _read(annotations, RESOURCE_STATUS_ANNOTATION, _Status)
+    written = read_annotation(annotations, RESOURCE_STATUS_ANNOTATION, _Status)
     if written is None:
         return None
     cpus = _cpus(written.cpuset, RESOURCE_STATUS_ANNOTATION)
@@ -92,7 +91,7 @@ def node_pools(annotations: Annotations) -> NodePools:
 
     def read(name: str, kind: Any) -> Any:
         try:
-            return _read(annotations, name, kind)
+            return read_annotation(annotations, name, kind)
         except ConfigError as error:
             problems.append(str(error))
             return None
@@ -120,16 +119,6 @@ def node_pools(annotations: Annotations) -> NodePools:
         policy.policy if policy else "",
         tuple(problems),
     )
-
-
-def _read(annotations: Annotations, name: str, kind: Any) -> Any:
-    text = (annotations or {}).get(name)
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"annotation {name}", text[:80], str(error)) from None
 
 
 def _cpus(text: str, name: str) -> tuple[int, ...]:
