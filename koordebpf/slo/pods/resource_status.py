@@ -91,7 +91,7 @@ def node_pools(annotations: Annotations) -> NodePools:
 
     def read(name: str, kind: Any) -> Any:
         try:
-            return read_annotation(annotations, name, kind)
+            return read_annotation(annotations, name, kind | None)  # Go writes a nil slice or pointer as null
         except ConfigError as error:
             problems.append(str(error))
             return None

@@ -140,3 +140,8 @@ def test_pools_are_read_from_annotations_and_a_bad_one_says_nothing():
     assert made == NodePools((SharePool(0, 0, (0, 1, 2)),), None, (7,), "static", made.problems)
     assert len(made.problems) == 1
     assert "be-cpu-shared-pools" in made.problems[0]
+
+
+def test_null_as_go_writes_pools_without_cpus_says_nothing_and_is_no_problem():
+    names = ("cpu-shared-pools", "be-cpu-shared-pools", "system-qos-resource")
+    assert node_pools({f"node.koordinator.sh/{name}": "null" for name in names}) == NodePools()
