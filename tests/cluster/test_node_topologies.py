@@ -20,8 +20,9 @@ from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.topology.report import BASIC_INFO_ANNOTATION, SHARED_POOLS_ANNOTATION
+from koordebpf.policy.topology.report import BASIC_INFO_ANNOTATION
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION
+from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import RealNode

@@ -23,8 +23,9 @@ from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopolog
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.topology.merge import difference
-from koordebpf.policy.topology.report import SHARED_POOLS_ANNOTATION, Known, topology_report
+from koordebpf.policy.topology.report import Known, topology_report
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
+from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.series.node import node_series
 from tests.contract.objectstore import Store

@@ -23,6 +23,7 @@ from koordebpf.slo.pods.cpu_placement import (
     RESERVATION_ANNOTATION,
     SYSTEM_QOS_ANNOTATION,
 )
+from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.slo.pods.share_pools import BoundPod, SharePool, share_pools
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.node_info import NodeInfo
@@ -31,8 +32,6 @@ from koordebpf.state.view import FINISHED_PHASES
 
 BASIC_INFO_ANNOTATION = "node.koordinator.sh/cpu-basic-info"
 CPU_TOPOLOGY_ANNOTATION = "node.koordinator.sh/cpu-topology"
-SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"
-BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"
 _MILLI = 1000
 # By kubelet's topologyManagerPolicy; behind it comes the scope.
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}

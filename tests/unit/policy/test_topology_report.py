@@ -14,9 +14,7 @@ from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.policy.topology.merge import MANAGED_BY, difference, merged, new_topology
 from koordebpf.policy.topology.report import (
     BASIC_INFO_ANNOTATION,
-    BE_SHARED_POOLS_ANNOTATION,
     CPU_TOPOLOGY_ANNOTATION,
-    SHARED_POOLS_ANNOTATION,
     Known,
     Report,
     topology_policy,
@@ -32,6 +30,7 @@ from koordebpf.slo.pods.cpu_placement import (
     RESOURCE_STATUS_ANNOTATION,
     SYSTEM_QOS_ANNOTATION,
 )
+from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.node_info import CpuModel, NodeInfo, NumaNode, Processor
 from koordebpf.state.pods.facts import PodFacts, pod_facts
