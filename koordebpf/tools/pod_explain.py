@@ -17,7 +17,7 @@ from koordebpf.act.writer.places import Original, Places, Unusable, look
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.errors import ActuationError, ConfigError, SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, settled
-from koordebpf.kernel.cgroup.hierarchy import find_controllers, walk
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, walk
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.policy.strategies import STRATEGIES
@@ -50,15 +50,16 @@ def explain_pod(wanted: str, run_dir: Path) -> ExplainedPodValues:
     """
     pods, folder = _asked_pods(run_dir)
     settings = _found(wanted, pods)
-    places = Places(find_controllers())
+    mounts = find_controllers()
+    places, mount = Places(mounts), _mount_point(mounts)
     uid = settings.uid if settings else wanted
-    path = settings.path if settings and settings.path else _path_of(uid)
+    path = settings.path if settings and settings.path else _path_of(mount, uid)
     if path is None:
         rule = "must be a pod of this node" if pods else "must be a UID of a pod here: no agent runs that knows names"
         raise ConfigError("POD", wanted, rule)
     originals = _originals(folder, run_dir)
     wanted_of = {(each.path, each.file): each for each in (settings.settings if settings else ())}
-    cgroups = tuple(_cgroup(places, each, path, originals, wanted_of) for each in (path, *_below(path)))
+    cgroups = tuple(_cgroup(places, each, path, originals, wanted_of) for each in (path, *_below(mount, path)))
     name = f"{settings.namespace}/{settings.name}" if settings else None
     return ExplainedPodValues(uid, name, cgroups, settings.problems if settings else ())
 
@@ -80,21 +81,18 @@ def _found(wanted: str, pods: Iterable[PodSettings]) -> PodSettings | None:
 
 
 # The directory that bears a pod's UID.
-def _path_of(uid: str) -> str | None:
-    mount = _mount()
+def _path_of(mount: Path, uid: str) -> str | None:
     for _, _, path in walk(mount, mount):
         if bears(path.rpartition("/")[2], [uid]) and place_of_path(path).pod_uid:
             return path
     return None
 
 
-def _below(path: str) -> list[str]:
-    mount = _mount()
+def _below(mount: Path, path: str) -> list[str]:
     return sorted(each for _, _, each in walk(mount / path, mount) if each.rpartition("/")[0] == path)
 
 
-def _mount() -> Path:
-    mounts = find_controllers()
+def _mount_point(mounts: Mapping[str, ControllerMount]) -> Path:
     if (mount := mounts.get("cpu") or mounts.get("memory")) is None:
         raise SupportError("cgroups", "no cpu and no memory controller", "Mount a cgroup hierarchy")
     return mount.mount_point
