@@ -97,7 +97,7 @@ class TestCookies:
         assert [cookie_of(pid) for pid in tasks.values()] == [0, 0, 0]
         assert not rig.record.exists()
 
-    def test_a_child_is_in_its_parents_group_and_a_new_process_joins(
+    def test_a_new_process_joins_the_group_of_its_container(
         self, cgroups: CpuNode, tasks: dict[str, int], tmp_path: Path
     ) -> None:
         rig = Rig(cgroups, tmp_path)

@@ -157,9 +157,8 @@ def test_cpus_that_are_not_there_are_named_and_bind_no_pod(hooks: HookNode, tmp_
         assert agent.stop() == 0
 
 
-@pytest.mark.parametrize("grown", [24 * MIB])
-def test_a_memory_limit_below_what_is_used_is_tried_again(hooks: HookNode, tmp_path: Path, grown: int) -> None:
-    container = hooks.be[0]
+def test_a_memory_limit_below_what_is_used_is_tried_again(hooks: HookNode, tmp_path: Path) -> None:
+    container, grown = hooks.be[0], 24 * MIB
     limit = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 4 * MIB}
     hooks.node.pods[0]["spec"]["containers"][0]["resources"] = {"limits": limit, "requests": limit}
     if hooks.places.versions["memory"] == 2:

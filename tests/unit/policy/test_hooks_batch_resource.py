@@ -108,11 +108,8 @@ def test_each_value_says_where_it_comes_from():
 
 
 class TestTheAnnotation:
-    def written(self, spec: object) -> str:
-        return spec if isinstance(spec, str) else json.dumps(spec)
-
     def pod(self, spec: object) -> HookPod:
-        text = self.written(spec)
+        text = spec if isinstance(spec, str) else json.dumps(spec)
         return hook_pod_of("BE", {"a": {}}, annotations={EXTENDED_RESOURCE_ANNOTATION: text})
 
     def test_it_stands_for_a_spec_that_names_none(self):
