@@ -9,16 +9,14 @@ Source: koordinator pkg/koordlet/runtimehooks/nri/server.go, whose reconnecting 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.stoppable_thread import StoppableThread, Stopped
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.session import RegistrationRefused, Session
 from koordebpf.kube.nri.settings import NriSettings
@@ -27,10 +25,6 @@ from koordebpf.units import NS_PER_S
 
 _READ_BYTES = 1 << 18
 _SEND_NS = 2 * NS_PER_S  # Why: a runtime that reads nothing for so long has given up its call
-
-
-class _Stopped(Exception):
-    pass
 
 
 class NriPlugin(Closing):
@@ -46,11 +40,9 @@ class NriPlugin(Closing):
         self.counts = NriCounts()
         self._settings = settings
         self._answering = answering
-        self._begin = begin
         self._state = "starting"
         self._is_registered = False
-        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
+        self._thread = StoppableThread("nri", self._run, begin)
         self._thread.start()
 
     @property
@@ -60,25 +52,17 @@ class NriPlugin(Closing):
 
     def close(self) -> None:
         """End the connection and the thread."""
-        if self._stop_fd < 0:
-            return
-        os.eventfd_write(self._stop_fd, 1)
-        self._thread.join()
-        fd, self._stop_fd = self._stop_fd, -1
-        os.close(fd)
+        self._thread.close()
 
     def _run(self) -> None:
-        if self._begin is not None:
-            self._begin()
         pauses = _pauses(self._settings)
-        with contextlib.suppress(_Stopped):
-            while True:
-                problem = self._connect_once()
-                if self._is_registered:
-                    self._is_registered = False
-                    pauses = _pauses(self._settings)  # it was a good one
-                self._state = problem
-                self._wait(None, 0, time.monotonic_ns() + next(pauses))
+        while True:
+            problem = self._connect_once()
+            if self._is_registered:
+                self._is_registered = False
+                pauses = _pauses(self._settings)  # it was a good one
+            self._state = problem
+            self._thread.wait(time.monotonic_ns() + next(pauses))
 
     # One connection, from connect to close. The next one is made after its socket is closed.
     def _connect_once(self) -> str:
@@ -92,7 +76,7 @@ class NriPlugin(Closing):
             return f"{self._settings.socket}: no runtime listens there"
         except (OSError, KubeError, DecodeError) as error:
             return f"{self._settings.socket}: {error}"
-        except _Stopped:
+        except Stopped:
             raise
         except Exception as error:  # a fault of ours ends one connection, not the thread
             return f"{self._settings.socket}: {type(error).__name__}: {error}"
@@ -102,7 +86,7 @@ class NriPlugin(Closing):
         self._send(trunk, session.opening())
         due_ns: int | None = time.monotonic_ns() + self._settings.registration_timeout_ns
         while True:
-            if not self._wait(trunk, select.POLLIN, due_ns):
+            if not self._thread.wait(due_ns, trunk.fileno()):
                 raise RegistrationRefused("the runtime did not configure the plugin in time")
             try:
                 data = trunk.recv(_READ_BYTES)
@@ -125,20 +109,8 @@ class NriPlugin(Closing):
             try:
                 view = view[trunk.send(view) :]
             except BlockingIOError:
-                if not self._wait(trunk, select.POLLOUT, due_ns):
+                if not self._thread.wait(due_ns, trunk.fileno(), select.POLLOUT):
                     raise RegistrationRefused("the runtime does not read its answers") from None
-
-    # Whether the socket is ready; not: the time is over.
-    def _wait(self, trunk: socket.socket | None, events: int, until_ns: int | None) -> bool:
-        poll = select.poll()
-        poll.register(self._stop_fd, select.POLLIN)
-        if trunk is not None:
-            poll.register(trunk, events)
-        left_ms = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e6
-        ready = poll.poll(left_ms)
-        if any(fd == self._stop_fd for fd, _ in ready):
-            raise _Stopped
-        return bool(ready)
 
 
 def _pauses(settings: NriSettings) -> Iterator[int]:

@@ -6,24 +6,24 @@ Source: koordinator pkg/koordlet/runtimehooks/proxyserver/server.go; pkg/runtime
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.stoppable_thread import StoppableThread
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.values import Answering
 from koordebpf.kube.plugins.server import GrpcServer
 from koordebpf.kube.runtime_proxy.service import HookService
 from koordebpf.kube.runtime_proxy.settings import STAGES, RuntimeProxySettings
+from koordebpf.units import NS_PER_S
 
-_AGAIN_S = 5.0  # after a problem with the socket or the file
+_AGAIN_NS = 5 * NS_PER_S  # after a problem with the socket or the file
 _MODE = 0o644  # Why: koordlet's; the proxy may run as another user
 _POLICIES = {"ignore": "Ignore", "fail": "Fail"}
 
@@ -43,10 +43,8 @@ class RuntimeProxyServer(Closing):
         self.counts = NriCounts()
         self._settings = settings
         self._methods = HookService(answering, self.counts, fails=settings.failure_policy == "fail").methods
-        self._begin = begin
         self._state = (False, "starting")
-        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="runtime-proxy", daemon=True)
+        self._thread = StoppableThread("runtime-proxy", self._run, begin)
         self._thread.start()
 
     @property
@@ -56,37 +54,23 @@ class RuntimeProxyServer(Closing):
 
     def close(self) -> None:
         """Remove the file, then the socket."""
-        if self._stop_fd < 0:
-            return
-        os.eventfd_write(self._stop_fd, 1)
-        self._thread.join()
-        fd, self._stop_fd = self._stop_fd, -1
-        os.close(fd)
+        self._thread.close()
 
-    def _run(self) -> None:
-        if self._begin is not None:
-            self._begin()
+    def _run(self) -> NoReturn:
         while True:
             try:
                 with GrpcServer(Path(self._settings.socket), self._methods, time.monotonic()) as server:
                     self._serve(server)
-                    return
             except (ConfigError, OSError) as error:
                 self._state = (False, str(error))
-            if _is_stopped(self._stop_fd, _AGAIN_S):
-                return
+            self._thread.wait(time.monotonic_ns() + _AGAIN_NS)
 
-    def _serve(self, server: GrpcServer) -> None:
-        poll = select.poll()
-        for fd in (self._stop_fd, server.fileno()):
-            poll.register(fd, select.POLLIN)
+    def _serve(self, server: GrpcServer) -> NoReturn:
         with self._announced():
             self._state = (True, f"serving koord-runtime-proxy at {self._settings.socket}")
             while True:
                 due_s = server.look(time.monotonic())
-                ready = poll.poll(max(0.0, due_s - time.monotonic()) * 1000)
-                if any(fd == self._stop_fd for fd, _ in ready):
-                    return
+                self._thread.wait(int(due_s * NS_PER_S), server.fileno())
                 server.serve(time.monotonic())
 
     # The proxy asks the agent from when the file is there until it is gone.
@@ -107,9 +91,3 @@ class RuntimeProxyServer(Closing):
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-def _is_stopped(stop_fd: int, within_s: float) -> bool:
-    poll = select.poll()
-    poll.register(stop_fd, select.POLLIN)
-    return bool(poll.poll(within_s * 1000))
