@@ -40,15 +40,14 @@ class NriPlugin(Closing):
         self.counts = NriCounts()
         self._settings = settings
         self._answering = answering
-        self._state = "starting"
-        self._is_registered = False
+        self._state = (False, "starting")
         self._thread = StoppableThread("nri", self._run, begin)
         self._thread.start()
 
     @property
     def state(self) -> tuple[bool, str]:
         """Whether a runtime has taken the plugin, and a sentence."""
-        return self._is_registered, self._state
+        return self._state
 
     def close(self) -> None:
         """End the connection and the thread."""
@@ -58,10 +57,9 @@ class NriPlugin(Closing):
         pauses = _pauses(self._settings)
         while True:
             problem = self._connect_once()
-            if self._is_registered:
-                self._is_registered = False
+            if self._state[0]:
                 pauses = _pauses(self._settings)  # it was a good one
-            self._state = problem
+            self._state = (False, problem)
             self._thread.wait(time.monotonic_ns() + next(pauses))
 
     # One connection, from connect to close. The next one is made after its socket is closed.
@@ -98,9 +96,9 @@ class NriPlugin(Closing):
                 self._send(trunk, answer)
             if session.is_configured:
                 due_ns = None  # it synchronizes when none of its pods is being created
-            if session.is_synchronized and not self._is_registered:
+            if session.is_synchronized and not self._state[0]:
                 self.counts.registrations += 1
-                self._state, self._is_registered = f"registered with {session.runtime}", True
+                self._state = (True, f"registered with {session.runtime}")
 
     def _send(self, trunk: socket.socket, data: bytes) -> None:
         view = memoryview(data)
