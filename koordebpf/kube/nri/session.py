@@ -7,7 +7,6 @@ Source: containerd/nri pkg/adaptation/plugin.go (the runtime's side), pkg/stub/s
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,7 +24,9 @@ from koordebpf.kube.nri.values import (
     NriResources,
     container_of,
     create_answer,
+    judged,
     pod_of,
+    problem_of,
     update_answer,
 )
 from koordebpf.kube.nri.wire import PLUGIN_CONN, REQUEST, RESPONSE, RUNTIME_CONN, Message, Wire, frames_of
@@ -152,32 +153,22 @@ class Session:
     def _state_change(self, payload: bytes) -> bytes:
         request = decode(NRI_MESSAGES, "StateChangeEvent", payload)
         pod = pod_of(request["pod"])
-        with self._concerning(pod):
+        try:
             if request["event"] == EVENTS["RunPodSandbox"]:
                 self._answering.pod_started(pod)
             elif request["event"] == EVENTS["RemovePodSandbox"]:
                 self._answering.pod_removed(pod)
+        except Exception as error:  # whatever is wrong with one pod concerns that one alone
+            self._failed(problem_of(pod, error))
         return _EMPTY
 
     def _resources(self, pod: NriPod, container: NriContainer) -> NriResources | None:
-        with self._concerning(pod):
-            answer = self._answering.container(pod, container)
-            for problem in answer.problems:
-                self._failed(problem)
-            if answer.resources is not None:
-                self._counts.adjusted += 1
-            return answer.resources
-        return None
-
-    # Whatever is wrong with one pod or container concerns that one alone.
-    @contextlib.contextmanager
-    def _concerning(self, pod: NriPod) -> Iterator[None]:
-        try:
-            yield
-        except _Failed:
-            raise
-        except Exception as error:
-            self._failed(f"pod {pod.namespace[:63]}/{pod.name[:63]}: {error}")
+        answer = judged(self._answering, pod, container)
+        for problem in answer.problems:
+            self._failed(problem)
+        if answer.resources is not None:
+            self._counts.adjusted += 1
+        return answer.resources
 
     def _failed(self, problem: str) -> None:
         sentence = _said(problem)

@@ -69,6 +69,19 @@ class Answering(Protocol):
         """Return what a container that is created or updated is to have."""
 
 
+def judged(answering: Answering, pod: NriPod, container: NriContainer) -> Answer:
+    """Return what a container gets; an error of `answering` is a problem of that container alone."""
+    try:
+        return answering.container(pod, container)
+    except Exception as error:
+        return Answer(problems=(problem_of(pod, error),))
+
+
+def problem_of(pod: NriPod, error: Exception) -> str:
+    """Return what is wrong with a pod, as a sentence."""
+    return f"pod {pod.namespace[:63]}/{pod.name[:63]}: {error}"
+
+
 def pod_of(message: Mapping[str, Any] | None) -> NriPod:
     """Return the pod of a decoded message; one without a pod is empty."""
     given = message or decode(NRI_MESSAGES, "PodSandbox", b"")

@@ -14,7 +14,7 @@ from typing import Any
 
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.nri.counts import NriCounts
-from koordebpf.kube.nri.values import Answering, NriContainer, NriPod, NriResources
+from koordebpf.kube.nri.values import Answering, NriContainer, NriPod, NriResources, judged
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.units import NS_PER_MS
 
@@ -108,22 +108,16 @@ class HookService:
 
     def _container(self, message: bytes) -> bytes:
         request = decode(PROXY_MESSAGES, "ContainerResourceHookRequest", message)
-        pod, container = _container_pod(request), _container(request)
-        wanted = None
-        try:
-            answer = self._answering.container(pod, container)
-            wanted, problems = answer.resources, answer.problems
-        except Exception as error:
-            problems = (f"pod {pod.namespace[:63]}/{pod.name[:63]}: {error}",)
-        for problem in problems:
+        answer = judged(self._answering, _container_pod(request), _container(request))
+        for problem in answer.problems:
             self._counts.failed(problem[:300])
-        if problems and self._fails:
-            raise CallFailed("UNKNOWN", problems[0][:300])
-        if wanted is None:
+        if answer.problems and self._fails:
+            raise CallFailed("UNKNOWN", answer.problems[0][:300])
+        if answer.resources is None:
             return _same(request)
         self._counts.adjusted += 1
         given = request["container_resources"] or {}
-        return _same({**request, "container_resources": {**given, **_changes(wanted)}})
+        return _same({**request, "container_resources": {**given, **_changes(answer.resources)}})
 
     def _pod(self, message: bytes, note: Callable[[NriPod], None]) -> bytes:
         request = decode(PROXY_MESSAGES, "PodSandboxHookRequest", message)
