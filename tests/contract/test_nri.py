@@ -26,7 +26,7 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import NRI, PLUGIN, Connection, NriRuntimeServer, Refused
 
-POD = {"id": "s", "name": "web", "uid": "u-1", "namespace": "team"}
+POD = {"name": "web", "uid": "u-1", "namespace": "team"}
 
 
 class Answers:

@@ -14,7 +14,6 @@ from koordebpf.kube.nri.messages import NRI_MESSAGES
 class NriPod(msgspec.Struct, frozen=True, gc=False):
     """A pod as the runtime knows it: what the kubelet passed with RunPodSandbox, so no spec."""
 
-    id: str
     name: str
     uid: str
     namespace: str
@@ -28,8 +27,6 @@ class NriContainer(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     name: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
     cpu_period_us: int | None = None
@@ -87,7 +84,6 @@ def pod_of(message: Mapping[str, Any] | None) -> NriPod:
     given = message or decode(NRI_MESSAGES, "PodSandbox", b"")
     linux = given["linux"] or {}
     return NriPod(
-        id=given["id"],
         name=given["name"],
         uid=given["uid"],
         namespace=given["namespace"],
@@ -105,8 +101,6 @@ def container_of(message: Mapping[str, Any] | None) -> NriContainer:
     return NriContainer(
         id=given["id"],
         name=given["name"],
-        labels=_mapping(given["labels"]),
-        annotations=_mapping(given["annotations"]),
         cpu_shares=_number(cpu.get("shares")),
         cpu_quota_us=_number(cpu.get("quota")),
         cpu_period_us=_number(cpu.get("period")),

@@ -154,7 +154,7 @@ def _container_pod(request: Mapping[str, Any]) -> NriPod:
 
 
 def _pod(meta: Mapping[str, str], labels: list[dict[str, str]], annotations: list[dict[str, str]], at: str) -> NriPod:
-    return NriPod("", meta["name"], meta["uid"], meta["namespace"], _mapping(labels), _mapping(annotations), at)
+    return NriPod(meta["name"], meta["uid"], meta["namespace"], _mapping(labels), _mapping(annotations), at)
 
 
 # 0 of proto3 is also what was not sent: no limit, and no shares of its own.
@@ -163,8 +163,6 @@ def _container(request: Mapping[str, Any]) -> NriContainer:
     return NriContainer(
         meta["id"],
         meta["name"],
-        {},
-        {},
         cpu_shares=resources.get("cpu_shares") or None,
         cpu_quota_us=resources.get("cpu_quota") or None,
         cpu_period_us=resources.get("cpu_period") or None,

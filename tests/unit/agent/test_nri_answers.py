@@ -33,7 +33,7 @@ def wake_fd() -> Iterator[int]:
 
 def pod(qos: str = "BE", parent: str = "/kubepods/besteffort/podu", **annotations: Any) -> NriPod:
     written = {key.replace("__", "/"): json.dumps(value) for key, value in annotations.items()}
-    return NriPod("s", "p", "u", "ns", {"koordinator.sh/qosClass": qos} if qos else {}, written, parent)
+    return NriPod("p", "u", "ns", {"koordinator.sh/qosClass": qos} if qos else {}, written, parent)
 
 
 def batch(**containers: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ _KINDS = ("requests", "limits")
 
 
 def container(name: str = "main", **known: Any) -> NriContainer:
-    return NriContainer(f"id-{name}", name, {}, {}, **known)
+    return NriContainer(f"id-{name}", name, **known)
 
 
 def rules(*hooks: str, **changes: Any) -> HookRules:
