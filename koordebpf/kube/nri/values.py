@@ -87,8 +87,8 @@ def pod_of(message: Mapping[str, Any] | None) -> NriPod:
         name=given["name"],
         uid=given["uid"],
         namespace=given["namespace"],
-        labels=_mapping(given["labels"]),
-        annotations=_mapping(given["annotations"]),
+        labels=mapping_of(given["labels"]),
+        annotations=mapping_of(given["annotations"]),
         cgroup_parent=linux.get("cgroup_parent", ""),
     )
 
@@ -124,6 +124,11 @@ def update_answer(container_id: str, wanted: NriResources | None) -> bytes:
     return encode(NRI_MESSAGES, "UpdateContainerResponse", {"update": [update]})
 
 
+def mapping_of(entries: list[dict[str, str]]) -> dict[str, str]:
+    """Return a map of protobuf, whose entries have a key and a value each."""
+    return {each["key"]: each["value"] for each in entries}
+
+
 def _resources(wanted: NriResources) -> dict[str, Any]:
     cpu: dict[str, Any] = {
         "shares": _optional(wanted.cpu_shares),
@@ -144,7 +149,3 @@ def _optional(value: int | None) -> dict[str, int] | None:
 
 def _number(optional: Mapping[str, int] | None) -> int | None:
     return None if optional is None else optional["value"]
-
-
-def _mapping(entries: list[dict[str, str]]) -> dict[str, str]:
-    return {each["key"]: each["value"] for each in entries}

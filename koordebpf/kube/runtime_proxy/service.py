@@ -14,7 +14,7 @@ from typing import Any
 
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.nri.counts import NriCounts
-from koordebpf.kube.nri.values import Answering, NriContainer, NriPod, NriResources, judged
+from koordebpf.kube.nri.values import Answering, NriContainer, NriPod, NriResources, judged, mapping_of
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.units import NS_PER_MS
 
@@ -85,14 +85,14 @@ class HookService:
     @property
     def methods(self) -> Methods:
         """The service's methods by their path."""
-        container = {
+        hooks = {
             "PreCreateContainerHook": ("CreateContainer", self._container),
             "PreUpdateContainerResourcesHook": ("UpdateContainer", self._container),
             **{f"{stage}ContainerHook": (stage, _same_container) for stage in ("PreStart", "PostStart", "PostStop")},
             "PreRunPodSandboxHook": ("StateChange", lambda message: self._pod(message, self._answering.pod_started)),
             "PostStopPodSandboxHook": ("Removed", lambda message: self._pod(message, self._answering.pod_removed)),
         }
-        return {f"{SERVICE}/{name}": self._counted(*each) for name, each in container.items()}
+        return {f"{SERVICE}/{name}": self._counted(*each) for name, each in hooks.items()}
 
     def _counted(self, name: str, method: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         def call(message: bytes) -> bytes:
@@ -154,7 +154,7 @@ def _container_pod(request: Mapping[str, Any]) -> NriPod:
 
 
 def _pod(meta: Mapping[str, str], labels: list[dict[str, str]], annotations: list[dict[str, str]], at: str) -> NriPod:
-    return NriPod(meta["name"], meta["uid"], meta["namespace"], _mapping(labels), _mapping(annotations), at)
+    return NriPod(meta["name"], meta["uid"], meta["namespace"], mapping_of(labels), mapping_of(annotations), at)
 
 
 # 0 of proto3 is also what was not sent: no limit, and no shares of its own.
@@ -168,7 +168,3 @@ def _container(request: Mapping[str, Any]) -> NriContainer:
         cpu_period_us=resources.get("cpu_period") or None,
         memory_limit_bytes=resources.get("memory_limit_in_bytes") or None,
     )
-
-
-def _mapping(entries: list[dict[str, str]]) -> dict[str, str]:
-    return {each["key"]: each["value"] for each in entries}

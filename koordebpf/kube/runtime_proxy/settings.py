@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 ProxyStage = Literal["PreRunPodSandbox", "PostStopPodSandbox", "PreCreateContainer", "PreUpdateContainerResources"]
-STAGES: tuple[ProxyStage, ...] = (
-    "PreRunPodSandbox",
-    "PostStopPodSandbox",
-    "PreCreateContainer",
-    "PreUpdateContainerResources",
-)
+STAGES: tuple[ProxyStage, ...] = get_args(ProxyStage)
 
 
 class RuntimeProxySettings(msgspec.Struct, frozen=True, kw_only=True):
