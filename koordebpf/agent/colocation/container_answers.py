@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +19,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
+from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.time_slice import shorten_time_slice
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
@@ -164,8 +165,19 @@ class Rules:
         return hook_rules(view, known.strategy, config.feature_gates, settings_of(RUNTIME_HOOKS[0], config))
 
 
-def round_wake(loop: Loop, want_round: Callable[[], None], stack: contextlib.ExitStack) -> int:
-    """Return an eventfd that makes a round due; of many writes within a moment one does."""
+def open_answers(parts: ColocationParts, stack: contextlib.ExitStack) -> tuple[ContainerAnswers, Rules]:
+    """Return what a server asks, by the rules in force, and what keeps these up to date."""
+    topology = stack.enter_context(contextlib.closing(CpuTopologyFiles(SYSFS)))
+    rules = Rules(parts.config, parts.measuring.known, topology)
+    found = rules()
+    in_force = found[0] if found is not None else HookRules()
+    answers = ContainerAnswers(in_force, _round_wake(parts.loop, parts.want_round, stack), dry_run=not parts.acts)
+    stack.enter_context(_quick_switches())
+    return answers, rules
+
+
+# An eventfd that makes a round due; of many writes within a moment one does.
+def _round_wake(loop: Loop, want_round: Callable[[], None], stack: contextlib.ExitStack) -> int:
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     stack.callback(os.close, fd)
 
@@ -178,10 +190,13 @@ def round_wake(loop: Loop, want_round: Callable[[], None], stack: contextlib.Exi
     return fd
 
 
-def report(job: AnswersJob, answers: ContainerAnswers, prefix: str, node: str | None, parts: ColocationParts) -> None:
-    """Add its metrics and its check; `node`: for koordlet's name of a metric, None: it is left out."""
+def report(
+    job: AnswersJob, answers: ContainerAnswers, prefix: str, parts: ColocationParts, *, has_koordlets_name: bool
+) -> None:
+    """Add its metrics, one of them under koordlet's name too, and its check."""
     from koordebpf.report.prom.colocation.nri import NriMetrics
 
+    node = (parts.config.node_name or socket.gethostname()) if has_koordlets_name else None
     beside, server = parts.measuring.beside, job.server
     metrics = NriMetrics(prefix, server.counts, lambda: server.state[0], node, lambda: answers.would_adjust)
     beside.families[prefix], beside.checks[prefix] = metrics.families, job.check
@@ -194,9 +209,9 @@ def run_first() -> None:
             log.warning("answers to the container runtime may be late: %s", problem)
 
 
+# Threads hand the interpreter over quickly for as long as an answer may be asked for.
 @contextlib.contextmanager
-def quick_switches() -> Iterator[None]:
-    """Let threads hand the interpreter over quickly for as long as an answer may be asked for."""
+def _quick_switches() -> Iterator[None]:
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(min(SWITCH_S, before_s))
     try:
