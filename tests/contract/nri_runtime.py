@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from koordebpf.kube.nri.messages import NRI_MESSAGES, TTRPC_MESSAGES
+from koordebpf.kube.nri.values import Answer, NriContainer, NriPod
 from tests.contract.protobuf_classes import message_classes
 from tests.support.patience import patience
 
@@ -28,6 +29,31 @@ ASKED = {
     "StopContainer": ("ContainerRequest", "Empty"),
     "Shutdown": ("Empty", "Empty"),
 }
+
+
+class Answers:
+    """Gives what it was made with, and remembers what it was asked."""
+
+    def __init__(self, answer: Answer | Exception = Answer()) -> None:  # noqa: B008 - frozen
+        self.answer = answer
+        self.started: list[NriPod] = []
+        self.removed: list[NriPod] = []
+        self.asked: list[tuple[NriPod, NriContainer]] = []
+
+    def pod_started(self, pod: NriPod) -> None:
+        """Remember it."""
+        self.started.append(pod)
+
+    def pod_removed(self, pod: NriPod) -> None:
+        """Remember it."""
+        self.removed.append(pod)
+
+    def container(self, pod: NriPod, container: NriContainer) -> Answer:
+        """Remember it, and give the answer."""
+        self.asked.append((pod, container))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
 class Closed(Exception):

@@ -20,35 +20,13 @@ from hypothesis import strategies as st
 from koordebpf.errors import DecodeError
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
+from koordebpf.kube.nri.values import Answer, NriResources
 from koordebpf.kube.nri.wire import MOST_DATA, PLUGIN_CONN, REQUEST, Message, Wire, frames_of
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
-from tests.contract.nri_runtime import NRI, PLUGIN, Connection, NriRuntimeServer, Refused
+from tests.contract.nri_runtime import NRI, PLUGIN, Answers, Connection, NriRuntimeServer, Refused
 
 POD = {"name": "web", "uid": "u-1", "namespace": "team"}
-
-
-class Answers:
-    """Gives what it was made with, and remembers what it was asked."""
-
-    def __init__(self, answer: Answer | Exception = Answer()) -> None:  # noqa: B008 - frozen
-        self.answer = answer
-        self.started: list[NriPod] = []
-        self.removed: list[NriPod] = []
-        self.asked: list[tuple[NriPod, NriContainer]] = []
-
-    def pod_started(self, pod: NriPod) -> None:
-        self.started.append(pod)
-
-    def pod_removed(self, pod: NriPod) -> None:
-        self.removed.append(pod)
-
-    def container(self, pod: NriPod, container: NriContainer) -> Answer:
-        self.asked.append((pod, container))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 @pytest.fixture

@@ -15,37 +15,17 @@ from typing import Any
 import grpc
 import pytest
 
-from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
+from koordebpf.kube.nri.values import Answer, NriResources
 from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
 from koordebpf.kube.runtime_proxy.service import PROXY_MESSAGES, SERVICE
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
 from tests.contract.apiserver import until
+from tests.contract.nri_runtime import Answers
 from tests.contract.protobuf_classes import message_classes
 from tests.support.patience import patience
 
 PROXY = message_classes("runtime.v1alpha1", PROXY_MESSAGES)
 META = {"name": "web", "uid": "u-1", "namespace": "team"}
-
-
-class Answers:
-    """Gives what it was made with, and remembers what it was asked."""
-
-    def __init__(self, answer: Answer | Exception = Answer()) -> None:  # noqa: B008 - frozen
-        self.answer = answer
-        self.pods: list[NriPod] = []
-        self.asked: list[tuple[NriPod, NriContainer]] = []
-
-    def pod_started(self, pod: NriPod) -> None:
-        self.pods.append(pod)
-
-    def pod_removed(self, pod: NriPod) -> None:
-        self.pods = [each for each in self.pods if each.uid != pod.uid]
-
-    def container(self, pod: NriPod, container: NriContainer) -> Answer:
-        self.asked.append((pod, container))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 @pytest.fixture
@@ -126,9 +106,10 @@ def test_pods_that_start_and_stop_are_noted(folder):
     with serving(folder, answers) as (_, channel):
         request = PROXY["PodSandboxHookRequest"](pod_meta=META, cgroup_parent="/kubepods/podu-1")
         assert call(channel, "PreRunPodSandboxHook", request).cgroup_parent == "/kubepods/podu-1"
-        assert [each.uid for each in answers.pods] == ["u-1"]
+        assert ([each.uid for each in answers.started], answers.removed) == (["u-1"], [])
         call(channel, "PostStopPodSandboxHook", request)
-        assert answers.pods == []
+        assert [each.uid for each in answers.started] == ["u-1"]
+        assert [each.uid for each in answers.removed] == ["u-1"]
 
 
 def test_a_container_that_cannot_be_judged_is_passed_on_as_it_was(folder):
