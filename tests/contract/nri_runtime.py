@@ -27,6 +27,7 @@ ASKED = {
     "UpdateContainer": ("ContainerRequest", "UpdateContainerResponse"),
     "StateChange": ("StateChangeEvent", "Empty"),
     "StopContainer": ("ContainerRequest", "Empty"),
+    "UpdatePodSandbox": ("ContainerRequest", "Empty"),
     "Shutdown": ("Empty", "Empty"),
 }
 

@@ -261,9 +261,13 @@ class TestAnswering:
         assert [each.uid for each in answers.removed] == ["u-1"]
 
     def test_calls_that_were_not_subscribed_to_change_nothing(self, opened):
-        _, connection = opened(Answers(ValueError("never asked")))
-        connection.call("StopContainer")
-        connection.call("Shutdown")
+        answers = Answers(ValueError("never asked"))
+        plugin, connection = opened(answers)
+        assert connection.call("StopContainer") == NRI["Empty"]()
+        assert connection.call("UpdatePodSandbox") == NRI["Empty"]()
+        assert connection.call("Shutdown") == NRI["Empty"]()
+        assert (answers.started, answers.removed, answers.asked) == ([], [], [])
+        assert (plugin.counts.errors, plugin.counts.adjusted) == (0, 0)
 
     def test_an_unknown_method_is_refused_and_the_next_call_answered(self, opened):
         _, connection = opened(Answers())
