@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,8 +34,7 @@ WANTED = NriResources(cpu_shares=512, cpu_quota_us=-1, cpuset_cpus="0-1", memory
 class Answers:
     """Gives every container the same, and counts pods."""
 
-    def __init__(self, wanted: NriResources | None = WANTED) -> None:
-        self.wanted = wanted
+    def __init__(self) -> None:
         self.pods: list[str] = []
 
     def pod_started(self, pod: NriPod) -> None:
@@ -46,18 +44,17 @@ class Answers:
         self.pods.remove(pod.uid)
 
     def container(self, pod: NriPod, container: NriContainer) -> Answer:
-        return Answer(self.wanted)
+        return Answer(WANTED)
 
 
 @pytest.fixture
 def socket() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="nri-"))
-    yield folder / "nri.sock"
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="nri-") as folder:
+        yield Path(folder) / "nri.sock"
 
 
-def plugin_settings(socket: Path, name: str = "koordebpf") -> NriSettings:
-    return NriSettings(socket=str(socket), name=name, backoff_ns=20 * NS_PER_MS, backoff_cap_ns=NS_PER_S)
+def plugin_settings(socket: Path) -> NriSettings:
+    return NriSettings(socket=str(socket), backoff_ns=20 * NS_PER_MS, backoff_cap_ns=NS_PER_S)
 
 
 @contextmanager

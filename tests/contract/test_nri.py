@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import socket
 import struct
 import tempfile
@@ -32,9 +31,8 @@ POD = {"name": "web", "uid": "u-1", "namespace": "team"}
 @pytest.fixture
 def path() -> Iterator[Path]:
     """A socket's path, short as it needs to be."""
-    folder = Path(tempfile.mkdtemp(prefix="nri-"))
-    yield folder / "nri.sock"
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="nri-") as folder:
+        yield Path(folder) / "nri.sock"
 
 
 @pytest.fixture

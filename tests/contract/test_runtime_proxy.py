@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import threading
 import time
@@ -30,9 +29,8 @@ META = {"name": "web", "uid": "u-1", "namespace": "team"}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="proxy-"))
-    yield made
-    shutil.rmtree(made)
+    with tempfile.TemporaryDirectory(prefix="proxy-") as made:
+        yield Path(made)
 
 
 def proxy_settings(folder: Path, **changes: Any) -> RuntimeProxySettings:
