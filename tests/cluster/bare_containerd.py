@@ -10,6 +10,7 @@ from typing import Any, Self
 import grpc
 
 from tests.cluster.binaries import IMAGE, Binaries
+from tests.cluster.node import containerd_settings
 from tests.cluster.overlay import can_overlay
 from tests.contract.apiserver import until
 from tests.contract.protobuf_classes import message_classes
@@ -151,19 +152,7 @@ class BareContainerd:
 
 def _settings(folder: Path, socket: Path, snapshotter: str) -> str:
     return f"""\
-version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{IMAGE}"
-  disable_apparmor = true
-  restrict_oom_score_adj = true
-  disable_hugetlb_controller = true
-  tolerate_missing_hugetlb_controller = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "{snapshotter}"
+{containerd_settings(folder / "root", folder / "state", socket, snapshotter)}\
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   socket_path = "{folder}/nri.sock"

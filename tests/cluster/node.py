@@ -243,14 +243,15 @@ def _kubelet_settings(authority: Path) -> Object:
     }
 
 
-def _containerd_settings(folder: Path, binaries: Binaries, snapshotter: str) -> str:
+def containerd_settings(root: Path, state: Path, socket: Path, snapshotter: str) -> str:
+    """Return what each containerd here is configured with; tables of its own may follow."""
     # Without CAP_SYS_RESOURCE no process may lower oom_score_adj: restrict_oom_score_adj.
     return f"""\
 version = 2
-root = "{folder}/containerd"
-state = "/run/containerd"
+root = "{root}"
+state = "{state}"
 [grpc]
-  address = "/{_SOCKET}"
+  address = "{socket}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{IMAGE}"
   disable_apparmor = true
@@ -259,6 +260,13 @@ state = "/run/containerd"
   tolerate_missing_hugetlb_controller = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{snapshotter}"
+"""
+
+
+def _containerd_settings(folder: Path, binaries: Binaries, snapshotter: str) -> str:
+    common = containerd_settings(folder / "containerd", Path("/run/containerd"), Path("/", _SOCKET), snapshotter)
+    return f"""\
+{common}\
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
