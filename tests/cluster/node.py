@@ -148,7 +148,7 @@ class RealNode:
             self._cluster.way_to_nodes.unlink(missing_ok=True)
         self._cluster.api.delete(self.object)
         for directory in self._directories:
-            _remove(directory)
+            remove_cgroups(directory)
 
     def _open_passage(self, server: ServerProcess) -> ServerProcess:
         wait_for(lambda: _children(server.pid), f"node {self.name} has no process", [server])
@@ -287,8 +287,9 @@ def _first_child(pid: int) -> int:
     return first
 
 
-# A process is out of cgroup.procs before it is out of the cgroup.
-def _remove(root: Path) -> None:
+def remove_cgroups(root: Path) -> None:
+    """Remove a cgroup and those below it, when killed processes have left them; it may be gone already."""
+    # A process is out of cgroup.procs before it is out of the cgroup.
     deadline = time.monotonic() + patience(20)
     for directory, _, _ in os.walk(root, topdown=False):
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ from koordebpf.units import MIB
 from tests.cluster.bare_containerd import BareContainerd
 from tests.cluster.binaries import Binaries, CannotHave, say_line
 from tests.cluster.newer_containerd import newer_containerd
-from tests.cluster.node import hierarchies
+from tests.cluster.node import hierarchies, remove_cgroups
 from tests.contract.apiserver import until
 
 pytestmark = pytest.mark.slow
@@ -67,14 +66,7 @@ def runtime(binaries: Binaries) -> Iterator[BareContainerd]:
     shutil.rmtree(folder, ignore_errors=True)
     # Of each hierarchy of v1, and the one of v2 that is mounted beside them.
     for top in Path("/sys/fs/cgroup").glob(f"*{cgroup}"):
-        until(lambda top=top: _is_removed(top), f"{top} is empty")
-
-
-def _is_removed(top: Path) -> bool:
-    for directory, _, _ in os.walk(top, topdown=False):
-        with contextlib.suppress(OSError):  # a killed process is still leaving
-            Path(directory).rmdir()
-    return not top.exists()
+        remove_cgroups(top)
 
 
 class Agent:
