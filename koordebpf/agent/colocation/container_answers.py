@@ -152,7 +152,7 @@ class Rules:
         """Return them, and what cannot be read of them; None: they are as the last time."""
         known, config = self._known, self._config
         seen = (known.spec, known.node, known.topology, self._topology.read().cpus)
-        if len(self._seen) == len(seen) and all(a is b or a == b for a, b in zip(seen, self._seen, strict=True)):
+        if seen == self._seen:  # of values that are the same objects nothing is compared
             return None
         self._seen = seen
         spec, node, topology, online = seen
