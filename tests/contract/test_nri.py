@@ -25,7 +25,7 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import NRI, PLUGIN, Answers, Connection, NriRuntimeServer, Refused
 
-POD = {"name": "web", "uid": "u-1", "namespace": "team"}
+POD = {"id": "s", "name": "web", "uid": "u-1", "namespace": "team"}
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ class TestAnswering:
         sending.join()
         connection.call("Shutdown")
 
-    @pytest.mark.parametrize("payload", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\x0b\x0b"])
+    @pytest.mark.parametrize("payload", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\x0b\x0b", b"\x12\x03\x32\x01\xff"])
     def test_bytes_that_are_no_message_are_refused_and_the_next_call_answered(self, payload, opened):
         _, connection = opened(Answers())
         connection.ask("CreateContainer", payload)
