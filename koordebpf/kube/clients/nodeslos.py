@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -11,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.clients.events import Regarding, core_event
@@ -21,7 +21,6 @@ from koordebpf.kube.sources.manifest import NODESLO_VERSION
 
 NODESLOS_PATH: Final = f"/apis/{NODESLO_VERSION}/nodeslos"
 _ANSWER_S: Final = 5.0  # of one write; a lease is given up sooner than one that began under it can still arrive
-_CLOSE_S: Final = 0.9  # threads end within a second
 T = TypeVar("T")
 
 
@@ -133,12 +132,7 @@ class ControllerSource:
         """Cut the connections and end the threads."""
         with self._lock:
             self._is_closed = True
-        for reflector in self._reflectors():
-            reflector.stop()
-        self._transport.close()
-        deadline = time.monotonic() + _CLOSE_S
-        for reflector in self._reflectors():
-            reflector.join(max(0.0, deadline - time.monotonic()))
+        close_reflectors(self._reflectors(), self._transport)
 
     def _reflect(self, resource: Resource, decode: Callable[[msgspec.Raw], T]) -> Reflector[T]:
         return Reflector(self._transport, resource, decode, self._combine, self._pace)

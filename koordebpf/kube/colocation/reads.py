@@ -12,7 +12,7 @@ from koordebpf.errors import KubeGone
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.store import ObjectList, decode_list
-from koordebpf.kube.colocation.source import TOPOLOGIES_PATH
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.grouped_table import GroupedTable
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
 
-TOPOLOGIES_PATH: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
 # Of a pod without a Node, and of one that has ended, nothing is asked: the server leaves them out of list and watch.
 _POD_SELECTOR: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-_CLOSE_S: Final = 0.9  # threads end within a second
 P = TypeVar("P")
 M = TypeVar("M")
 Z = TypeVar("Z")
@@ -91,12 +90,7 @@ class ColocationSource(Generic[P, M, Z]):
 
     def close(self) -> None:
         """Cut the connections and end the threads."""
-        for reflector in self._reflectors():
-            reflector.stop()
-        self._transport.close()
-        deadline = time.monotonic() + _CLOSE_S
-        for reflector in self._reflectors():
-            reflector.join(max(0.0, deadline - time.monotonic()))
+        close_reflectors(self._reflectors(), self._transport)
 
     # Nothing is woken: a number that is a second old is as good, and a busy cluster has hundreds of events in one.
     def _changed(self, is_news: bool) -> None:

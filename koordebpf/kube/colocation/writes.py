@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH, NodeMetricSpec
 from koordebpf.kube.clients.nodeslos import NodeSLOMeta
-from koordebpf.kube.colocation.source import TOPOLOGIES_PATH
+from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 

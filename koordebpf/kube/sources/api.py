@@ -6,13 +6,13 @@ By list and watch.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Pod, PodDisruptionBudget
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import (
@@ -30,7 +30,6 @@ from koordebpf.kube.sources.pdbs import PdbReflector
 
 CONFIG_NAMESPACE: Final = "koordinator-system"
 CONFIG_NAME: Final = "slo-controller-config"
-_CLOSE_S: Final = 0.9  # threads end within a second
 T = TypeVar("T")
 
 
@@ -123,13 +122,7 @@ class ApiSource:
         """Cut the connections and end the threads."""
         with self._lock:
             self._is_closed = True
-        reflectors = [*self._reflectors(), *self._beside()]
-        for reflector in reflectors:
-            reflector.stop()
-        self._transport.close()
-        deadline = time.monotonic() + _CLOSE_S
-        for reflector in reflectors:
-            reflector.join(max(0.0, deadline - time.monotonic()))
+        close_reflectors([*self._reflectors(), *self._beside()], self._transport)
 
     # The pods' reflector found that etcd was restored; the others may have nothing that tells them for hours.
     def _go_back(self) -> None:
