@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 _VERSION: Final = "coordination.k8s.io/v1"
 
@@ -81,11 +81,8 @@ def micro_time(at: datetime) -> str:
 
 
 def _body(lease: Lease) -> bytes:
-    return msgspec.json.encode({"apiVersion": _VERSION, "kind": "Lease", **msgspec.to_builtins(lease)})
+    return encoded(lease, _VERSION, "Lease")
 
 
 def _answered(body: bytes) -> Lease:
-    try:
-        return _DECODER.decode(body)
-    except MALFORMED as e:
-        raise malformed("leases", "the answer is not a Lease", e) from e
+    return decoded(body, _DECODER.decode, "leases", "a Lease")

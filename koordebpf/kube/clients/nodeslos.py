@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.clients.events import Regarding, core_event
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
 from koordebpf.kube.sources.manifest import NODESLO_VERSION
 
@@ -178,13 +178,13 @@ class NodeSLOWriter:
     def create(self, nodeslo: NodeSLO) -> NodeSLO:
         """Return the object as the server has it. KubeConflict: there is one already."""
         body = self._transport.post(NODESLOS_PATH, _body(nodeslo), resource="nodeslos", timeout_s=_ANSWER_S)
-        return _answered(body, "create nodeslos")
+        return decoded(body, _NODESLO.decode, "create nodeslos", "a NodeSLO")
 
     def update(self, nodeslo: NodeSLO) -> NodeSLO:
         """Put it in place of the version it was made from. KubeConflict: that is not the newest any more."""
         path = f"{NODESLOS_PATH}/{quote(nodeslo.metadata.name, safe='')}"
         body = self._transport.put(path, _body(nodeslo), resource="nodeslos", timeout_s=_ANSWER_S)
-        return _answered(body, "update nodeslos")
+        return decoded(body, _NODESLO.decode, "update nodeslos", "a NodeSLO")
 
     def warn(self, config_map: ConfigMap, reason: str, message: str, at: datetime) -> None:
         """Record a Warning on this version of the ConfigMap, for `kubectl describe`. KubeConflict: recorded already."""
@@ -198,12 +198,4 @@ class NodeSLOWriter:
 
 
 def _body(nodeslo: NodeSLO) -> bytes:
-    whole: Mapping[str, Any] = msgspec.to_builtins(nodeslo)
-    return msgspec.json.encode({"apiVersion": NODESLO_VERSION, "kind": "NodeSLO", **whole})
-
-
-def _answered(body: bytes, what: str) -> NodeSLO:
-    try:
-        return _NODESLO.decode(body)
-    except MALFORMED as e:
-        raise malformed(what, "the answer is not a NodeSLO", e) from e
+    return encoded(nodeslo, NODESLO_VERSION, "NodeSLO")

@@ -9,15 +9,16 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.errors import KubeGone
+from koordebpf.kube.body import decoded
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.objects import ConfigMap
-from koordebpf.kube.cache.store import ObjectList, decode_list
+from koordebpf.kube.cache.store import decode_list
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
 
 _TIMEOUT_S = 15.0
+_ASKED = "what was asked for"
 T = TypeVar("T")
 
 
@@ -35,46 +36,33 @@ class NodeReads:
     def node(self, decode: Callable[[msgspec.Raw], T]) -> T:
         """Return the Node. KubeGone: there is none of this name."""
         body = self._transport.get(f"/api/v1/nodes/{self._name}", verb="get", resource="nodes", timeout_s=_TIMEOUT_S)
-        return _decoded(body, decode, "get nodes")
+        return decoded(msgspec.Raw(body), decode, "get nodes", _ASKED)
 
     def pods(self, decode: Callable[[msgspec.Raw], T]) -> tuple[T, ...]:
         """Return the pods of the Node that have not ended."""
         selector = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
         query = {"fieldSelector": selector}
         body = self._transport.get("/api/v1/pods", query, verb="list", resource="pods", timeout_s=_TIMEOUT_S)
-        listed: ObjectList = _decoded(body, decode_list, "list pods")
-        return tuple(_decoded(raw, decode, "list pods") for raw in listed.items or ())
+        listed = decoded(body, decode_list, "list pods", _ASKED)
+        return tuple(decoded(raw, decode, "list pods", _ASKED) for raw in listed.items or ())
 
     def node_metric(self, decode: Callable[[msgspec.Raw], T]) -> T | None:
         """Return its NodeMetric."""
-        path = f"{NODE_METRICS_PATH}/{self._name}"
-        try:
-            body = self._transport.get(path, verb="get", resource="nodemetrics", timeout_s=_TIMEOUT_S)
-        except KubeGone:
-            return None
-        return _decoded(body, decode, "get nodemetrics")
+        return self._optional(f"{NODE_METRICS_PATH}/{self._name}", decode, "nodemetrics")
 
     def topology(self, decode: Callable[[msgspec.Raw], T]) -> T | None:
         """Return its NodeResourceTopology."""
-        path = f"{TOPOLOGIES_PATH}/{self._name}"
-        try:
-            body = self._transport.get(path, verb="get", resource="noderesourcetopologies", timeout_s=_TIMEOUT_S)
-        except KubeGone:
-            return None
-        return _decoded(body, decode, "get noderesourcetopologies")
+        return self._optional(f"{TOPOLOGIES_PATH}/{self._name}", decode, "noderesourcetopologies")
 
     def config(self) -> dict[str, str]:
         """Return the data of slo-controller-config; empty where it is not there."""
         path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps/{CONFIG_NAME}"
+        found = self._optional(path, msgspec.json.Decoder(ConfigMap).decode, "configmaps")
+        return (found.data if found else None) or {}
+
+    def _optional(self, path: str, decode: Callable[[msgspec.Raw], T], resource: str) -> T | None:
         try:
-            body = self._transport.get(path, verb="get", resource="configmaps", timeout_s=_TIMEOUT_S)
+            body = self._transport.get(path, verb="get", resource=resource, timeout_s=_TIMEOUT_S)
         except KubeGone:
-            return {}
-        return _decoded(body, msgspec.json.Decoder(ConfigMap).decode, "get configmaps").data or {}
-
-
-def _decoded(body: bytes | msgspec.Raw, decode: Callable[..., T], what: str) -> T:
-    try:
-        return decode(msgspec.Raw(body) if isinstance(body, bytes) else body)
-    except MALFORMED as e:
-        raise malformed(what, "the answer is not what was asked for", e) from e
+            return None
+        return decoded(msgspec.Raw(body), decode, f"get {resource}", _ASKED)

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH, NodeMetricSpec
 from koordebpf.kube.clients.nodeslos import NodeSLOMeta
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 _ANSWER_S: Final = 5.0  # of one write, as of a NodeSLO
 
@@ -28,6 +28,7 @@ class WrittenMetric(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _METRIC = msgspec.json.Decoder(WrittenMetric)
+_TOPOLOGY = msgspec.json.Decoder(dict[str, Any])
 
 
 class ColocationWriter:
@@ -57,13 +58,13 @@ class ColocationWriter:
     def create_metric(self, metric: WrittenMetric) -> WrittenMetric:
         """Return the object as the server has it. KubeConflict: there is one already."""
         body = self._transport.post(NODE_METRICS_PATH, _body(metric), resource="nodemetrics", timeout_s=_ANSWER_S)
-        return _answered(body, "create nodemetrics")
+        return decoded(body, _METRIC.decode, "create nodemetrics", "a NodeMetric")
 
     def update_metric(self, metric: WrittenMetric) -> WrittenMetric:
         """Put it in place of the version it was made from. KubeConflict: that is not the newest any more."""
         path = f"{NODE_METRICS_PATH}/{quote(metric.metadata.name, safe='')}"
         body = self._transport.put(path, _body(metric), resource="nodemetrics", timeout_s=_ANSWER_S)
-        return _answered(body, "update nodemetrics")
+        return decoded(body, _METRIC.decode, "update nodemetrics", "a NodeMetric")
 
     def delete_metric(self, name: str, uid: str) -> None:
         """Delete it, if it is still the one with this UID. KubeGone: it is not."""
@@ -78,21 +79,10 @@ class ColocationWriter:
         """
         path = f"{TOPOLOGIES_PATH}/{quote(name, safe='')}"
         body = self._transport.get(path, verb="get", resource="noderesourcetopologies", timeout_s=_ANSWER_S)
-        try:
-            written = msgspec.json.decode(body, type=dict[str, Any])
-        except MALFORMED as e:
-            raise malformed("get noderesourcetopologies", "the answer is not an object", e) from e
+        written = decoded(body, _TOPOLOGY.decode, "get noderesourcetopologies", "an object")
         changed = msgspec.json.encode(change(written))
         self._transport.put(path, changed, resource="noderesourcetopologies", timeout_s=_ANSWER_S)
 
 
 def _body(metric: WrittenMetric) -> bytes:
-    whole: Mapping[str, Any] = msgspec.to_builtins(metric)
-    return msgspec.json.encode({"apiVersion": NODE_METRIC_VERSION, "kind": "NodeMetric", **whole})
-
-
-def _answered(body: bytes, what: str) -> WrittenMetric:
-    try:
-        return _METRIC.decode(body)
-    except MALFORMED as e:
-        raise malformed(what, "the answer is not a NodeMetric", e) from e
+    return encoded(metric, NODE_METRIC_VERSION, "NodeMetric")
