@@ -29,10 +29,11 @@ from koordebpf.policy.batch.facts import (
     HostApplicationUse,
     NodeFacts,
     PodRequest,
+    PodUse,
     Usage,
 )
 from koordebpf.policy.batch.pods import PodSums, Taken, pod_sums
-from koordebpf.slo.manager.node_colocation import NodeColocation
+from koordebpf.slo.manager.node_colocation import CPU_POLICIES, MEMORY_POLICIES, NodeColocation
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koordebpf.units import NS_PER_S
 
@@ -69,9 +70,11 @@ def node_result(
     for kind, resource in _BATCH:
         total = _batch(kind, resource, node, sums, usage, strategy)
         if kind == "cpu":
-            _normalize(total, node.normalization_ratio)
+            ratio = node.normalization_ratio
+            more = normalized(total.total, ratio) - total.total
+            total.add("CPU normalization", more, f"annotation cpu-normalization-ratio {ratio:g}")
         origin.append(total.total)
-        total.add("third party", -_of(node.third_party, kind), "annotation thirdPartyAllocations")
+        total.add("third party", -amount_of(node.third_party, kind), "annotation thirdPartyAllocations")
         total.at_least_zero()
         found[resource] = total.calculation()
     found[MID_CPU] = _mid("cpu", MID_CPU, node, sums, usage, strategy)
@@ -103,23 +106,51 @@ def safety_margin(capacity: int, reclaim_percent: int) -> int:
     return int(capacity * ((100 - reclaim_percent) / 100.0))
 
 
+def batch_percents(kind: Kind, strategy: NodeColocation) -> tuple[int, int | None]:
+    """Return ReclaimThresholdPercent and batch ThresholdPercent; None: no limit."""
+    if kind == "cpu":
+        return strategy.cpuReclaimThresholdPercent, strategy.batchCPUThresholdPercent
+    return strategy.memoryReclaimThresholdPercent, strategy.batchMemoryThresholdPercent
+
+
+def normalized(millicpu: int, ratio: float) -> int:
+    """Return batch CPU by the ratio of normalization; 1 or less changes nothing.
+
+    Upwards to a whole millicpu, of a product that was cut to a thousandth: as Koordinator's quantities are.
+    """
+    return math.ceil(int(millicpu * 1000 * ratio) / 1000) if ratio > 1 and math.isfinite(ratio) else millicpu
+
+
+def reserved_of(kind: Kind, node: NodeFacts) -> tuple[int, str]:
+    """Return what kubelet or the annotation reserves, whichever is more, and which of them."""
+    kubelet = max(0, amount_of(node.capacity, kind) - amount_of(node.allocatable, kind))
+    annotation = amount_of(node.reserved, kind)
+    if annotation > kubelet:
+        return annotation, "annotation reservation"
+    return kubelet, "kubelet: capacity − allocatable"
+
+
+def amount_of(of: CpuMemory | HostApplicationUse | PodRequest | PodUse, kind: Kind) -> int:
+    """Return its millicpu or bytes."""
+    return of.cpu_millicpu if kind == "cpu" else of.memory_bytes
+
+
 def policy_of(kind: Kind, strategy: NodeColocation) -> str:
     """Return usage, request or maxUsageRequest; of CPU there is no request, and any other word is usage."""
     policy = strategy.cpuCalculatePolicy if kind == "cpu" else strategy.memoryCalculatePolicy
-    known = ("maxUsageRequest",) if kind == "cpu" else ("request", "maxUsageRequest")
-    return policy if policy in known else "usage"
+    return policy if policy in (CPU_POLICIES if kind == "cpu" else MEMORY_POLICIES) else "usage"
 
 
 def system_use(kind: Kind, usage: Usage, *, without: frozenset[str]) -> tuple[int, int]:
     """Return what the system uses, and what host applications use of other bands than `without`."""
-    applications = sum(_of(each, kind) for each in usage.host_applications if each.band not in without)
-    return _of(usage.system, kind), applications
+    applications = sum(amount_of(each, kind) for each in usage.host_applications if each.band not in without)
+    return amount_of(usage.system, kind), applications
 
 
 def _batch(kind: Kind, resource: str, node: NodeFacts, sums: PodSums, usage: Usage, strategy: NodeColocation) -> Sum:
     total = Sum(resource)
-    capacity = _of(node.capacity, kind)
-    percent = strategy.cpuReclaimThresholdPercent if kind == "cpu" else strategy.memoryReclaimThresholdPercent
+    capacity = amount_of(node.capacity, kind)
+    percent, limit = batch_percents(kind, strategy)
     policy = policy_of(kind, strategy)
     total.add("capacity", capacity, f"node.status.capacity.{kind}", keep=True)
     total.add(
@@ -132,7 +163,6 @@ def _batch(kind: Kind, resource: str, node: NodeFacts, sums: PodSums, usage: Usa
     taken = sums.cpu if kind == "cpu" else sums.memory
     _add_pods(total, kind, taken, sums, policy)
     total.at_least_zero()
-    limit = strategy.batchCPUThresholdPercent if kind == "cpu" else strategy.batchMemoryThresholdPercent
     if limit is not None:
         field = "batchCPUThresholdPercent" if kind == "cpu" else "batchMemoryThresholdPercent"
         total.at_most(int(capacity * (limit / 100.0)), f"{field} {limit}")
@@ -141,7 +171,7 @@ def _batch(kind: Kind, resource: str, node: NodeFacts, sums: PodSums, usage: Usa
 
 # Use and reservations are not added up: what runs may run on what is reserved for it.
 def _add_system(total: Sum, kind: Kind, node: NodeFacts, usage: Usage, policy: str) -> None:
-    reserved, source = _reserved(kind, node)
+    reserved, source = reserved_of(kind, node)
     if policy == "request":
         total.add("reserved", -reserved, source, keep=True)
         return
@@ -172,7 +202,7 @@ def _mid(
     kind: Kind, resource: str, node: NodeFacts, sums: PodSums, usage: Usage, strategy: NodeColocation
 ) -> Calculation:
     total = Sum(resource)
-    capacity = _of(node.capacity, kind)
+    capacity = amount_of(node.capacity, kind)
     word = "CPU" if kind == "cpu" else "Memory"
     limit = getattr(strategy, f"mid{word}ThresholdPercent")
     ceiling = int(capacity * (limit / 100.0)), f"mid{word}ThresholdPercent {limit}"
@@ -184,13 +214,13 @@ def _mid(
         return total.calculation()
     reclaimable = usage.prod_reclaimable
     source = "NodeMetric prodReclaimableMetric" if reclaimable is not None else "not reported"
-    total.add("prod reclaimable", _of(reclaimable or NOTHING, kind), source, keep=True)
-    unused = capacity - _of(usage.node, kind) if usage.node is not None else 0
+    total.add("prod reclaimable", amount_of(reclaimable or NOTHING, kind), source, keep=True)
+    unused = capacity - amount_of(usage.node, kind) if usage.node is not None else 0
     total.at_most(unused, "unused: capacity − nodeUsage" if usage.node is not None else "no nodeUsage was reported")
     total.at_least_zero()
     taken = sums.cpu if kind == "cpu" else sums.memory
     system, applications = system_use(kind, usage, without=MID_BANDS)
-    reserved, _ = _reserved(kind, node)
+    reserved, _ = reserved_of(kind, node)
     free = max(0, capacity - max(system + applications, reserved) - taken.prod)
     share = int(free * (strategy.midUnallocatedPercent / 100.0))
     source = f"{strategy.midUnallocatedPercent} % of what prod pods do not request"
@@ -199,24 +229,5 @@ def _mid(
     return total.calculation()
 
 
-# Upwards to a whole millicpu, of a product that was cut to a thousandth: as Koordinator's quantities are.
-def _normalize(total: Sum, ratio: float) -> None:
-    if ratio > 1 and math.isfinite(ratio):
-        more = math.ceil(int(total.total * 1000 * ratio) / 1000) - total.total
-        total.add("CPU normalization", more, f"annotation cpu-normalization-ratio {ratio:g}")
-
-
-def _reserved(kind: Kind, node: NodeFacts) -> tuple[int, str]:
-    kubelet = max(0, _of(node.capacity, kind) - _of(node.allocatable, kind))
-    annotation = _of(node.reserved, kind)
-    if annotation > kubelet:
-        return annotation, "annotation reservation"
-    return kubelet, "kubelet: capacity − allocatable"
-
-
 def _pods(count: int) -> str:
     return f"{count} pod" if count == 1 else f"{count} pods"
-
-
-def _of(amount: CpuMemory | HostApplicationUse, kind: Kind) -> int:
-    return amount.cpu_millicpu if kind == "cpu" else amount.memory_bytes

@@ -41,7 +41,6 @@ class PodSums(msgspec.Struct, gc=False):
     unreported: int = 0
     gone: int = 0
     listed: int = 0
-    prod: int = 0
 
 
 def pod_sums(pods: Iterable[PodRequest], uses: Iterable[PodUse]) -> PodSums:
@@ -62,7 +61,6 @@ def pod_sums(pods: Iterable[PodRequest], uses: Iterable[PodUse]) -> PodSums:
         cpu.requested += wanted_cpu
         memory.requested += wanted_memory
         if band not in MID_BANDS:
-            sums.prod += 1
             cpu.prod += wanted_cpu
             memory.prod += wanted_memory
         if use is None:

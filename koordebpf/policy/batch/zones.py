@@ -5,11 +5,19 @@ Source: koordinator pkg/slo-controller/noderesource/plugins/batchresource/plugin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from koordebpf.policy.batch.facts import BATCH_BANDS, CpuMemory, NodeFacts, PodRequest, Usage
-from koordebpf.policy.batch.formulas import Kind, policy_of, safety_margin, system_use
+from koordebpf.policy.batch.formulas import (
+    Kind,
+    amount_of,
+    batch_percents,
+    normalized,
+    policy_of,
+    reserved_of,
+    safety_margin,
+    system_use,
+)
 from koordebpf.slo.manager.node_colocation import NodeColocation
 
 
@@ -29,21 +37,18 @@ def _of_kind(
 ) -> list[int]:
     zones = len(node.zones)
     policy = policy_of(kind, strategy)
-    reserved = max(0, _of(node.capacity, kind) - _of(node.allocatable, kind), _of(node.reserved, kind))
+    reserved, _ = reserved_of(kind, node)
     system = sum(system_use(kind, usage, without=BATCH_BANDS))
     used = reserved if policy == "request" else max(system, reserved)
     taken = _taken(kind, pods, usage, policy, zones)
-    percent = strategy.cpuReclaimThresholdPercent if kind == "cpu" else strategy.memoryReclaimThresholdPercent
-    limit = strategy.batchCPUThresholdPercent if kind == "cpu" else strategy.batchMemoryThresholdPercent
+    percent, limit = batch_percents(kind, strategy)
     results = []
     for zone, pods_take in zip(node.zones, taken, strict=True):
-        there = _of(zone.allocatable, kind)
+        there = amount_of(zone.allocatable, kind)
         left = max(0, there - safety_margin(there, percent) - _share(used, zones) - pods_take)
         if limit is not None:
             left = min(left, int(there * (limit / 100.0)))
-        if kind == "cpu" and node.normalization_ratio > 1 and math.isfinite(node.normalization_ratio):
-            left = math.ceil(int(left * 1000 * node.normalization_ratio) / 1000)
-        results.append(left)
+        results.append(normalized(left, node.normalization_ratio) if kind == "cpu" else left)
     return results
 
 
@@ -54,23 +59,18 @@ def _taken(kind: Kind, pods: Sequence[PodRequest], usage: Usage, policy: str, zo
         use = reported.pop(pod.key, None)
         if pod.band in BATCH_BANDS:
             continue
-        request = _of(pod, kind)
-        used = request if use is None or (pod.is_lse and kind == "cpu" and policy == "usage") else _of(use, kind)
+        request = amount_of(pod, kind)
+        used = request if use is None or (pod.is_lse and kind == "cpu" and policy == "usage") else amount_of(use, kind)
         amount = {"usage": used, "request": request}.get(policy, max(used, request))
         # A zone that is not there is ignored; a pod without any that is there has a share of all.
         own = {zone for zone in pod.zones if 0 <= zone < zones} or range(zones)
         for zone in own:
             taken[zone] += _share(amount, len(own))
     if policy != "request":
-        gone = sum(_share(_of(use, kind), zones) for use in reported.values() if use.band not in BATCH_BANDS)
+        gone = sum(_share(amount_of(use, kind), zones) for use in reported.values() if use.band not in BATCH_BANDS)
         taken = [each + gone for each in taken]
     return taken
 
 
 def _share(amount: int, parts: int) -> int:
     return -(-amount // parts)
-
-
-def _of(amount: object, kind: Kind) -> int:
-    value: int = getattr(amount, "cpu_millicpu" if kind == "cpu" else "memory_bytes")
-    return value
