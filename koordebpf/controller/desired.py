@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -10,32 +10,39 @@ from koordebpf.controller.settings import Settings
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
 from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
 
+if TYPE_CHECKING:
+    from koordebpf.kube.colocation.writes import WrittenMetric
+
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "koordebpf-controller"
 
 
-def is_ours(nodeslo: NodeSLO) -> bool:
+def is_ours(obj: NodeSLO | WrittenMetric) -> bool:
     """Tell whether this controller made the object; koord-manager's have no such label."""
-    return (nodeslo.metadata.labels or {}).get(MANAGED_BY) == OURS
+    return (obj.metadata.labels or {}).get(MANAGED_BY) == OURS
 
 
-def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
-    """Return the object as it should be, made from `current` so that others' labels and annotations stay.
+def owned_by(node: NodeMeta, current: NodeSLOMeta | None) -> NodeSLOMeta:
+    """Return the metadata of a Node's object, made from `current` so that others' labels and annotations stay.
 
     It is owned by its Node: when that is deleted, garbage collection deletes it, also while no controller runs,
     and a list of Nodes that is wrong can never delete anything.
     """
+    meta = current or NodeSLOMeta(name=node.name)
+    owner = Owner(apiVersion="v1", kind="Node", name=node.name, uid=node.uid)
+    others = tuple(each for each in meta.ownerReferences if each.kind != "Node")
+    return msgspec.structs.replace(
+        meta, labels={**(meta.labels or {}), MANAGED_BY: OURS}, ownerReferences=(owner, *others)
+    )
+
+
+def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
+    """Return the object as it should be, made from `current`."""
     spec = render_spec(settings.data, node.labels or {}, node.annotations)
     for field in (SPEC_FIELDS[key] for key in settings.held):
         if current is not None and isinstance(current.spec, dict) and field in current.spec:
             spec[field] = current.spec[field]
-    meta = current.metadata if current else NodeSLOMeta(name=node.name)
-    owner = Owner(apiVersion="v1", kind="Node", name=node.name, uid=node.uid)
-    others = tuple(each for each in meta.ownerReferences if each.kind != "Node")
-    meta = msgspec.structs.replace(
-        meta, labels={**(meta.labels or {}), MANAGED_BY: OURS}, ownerReferences=(owner, *others)
-    )
-    return NodeSLO(meta, _as_received(spec))
+    return NodeSLO(owned_by(node, current.metadata if current else None), _as_received(spec))
 
 
 # What a server sends back has lists where a value has tuples.

@@ -8,9 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.controller.batch.calculations import Computed
-from koordebpf.controller.desired import MANAGED_BY, OURS
+from koordebpf.controller.desired import is_ours, owned_by
 from koordebpf.kube.cache.node_metric import AggregatePolicy, CollectPolicy, NodeMetricSpec
-from koordebpf.kube.clients.nodeslos import NodeSLOMeta, Owner
 from koordebpf.kube.colocation.writes import WrittenMetric
 
 
@@ -19,11 +18,6 @@ class MetricStep(msgspec.Struct, frozen=True):
 
     verb: str
     metric: WrittenMetric
-
-
-def is_ours(metric: WrittenMetric) -> bool:
-    """Tell whether this controller made the object."""
-    return (metric.metadata.labels or {}).get(MANAGED_BY) == OURS
 
 
 def metric_step(computed: Computed, *, adopts: bool) -> MetricStep | None:
@@ -42,8 +36,7 @@ def metric_step(computed: Computed, *, adopts: bool) -> MetricStep | None:
     return None if wanted == current else MetricStep("update", wanted)
 
 
-def collect_policy(computed: Computed) -> CollectPolicy:
-    """Return what the agent is asked for."""
+def _collect_policy(computed: Computed) -> CollectPolicy:
     strategy = computed.strategy
     return CollectPolicy(
         strategy.metricAggregateDurationSeconds,
@@ -54,11 +47,5 @@ def collect_policy(computed: Computed) -> CollectPolicy:
 
 
 def _wanted(computed: Computed, current: WrittenMetric | None) -> WrittenMetric:
-    node = computed.node
-    meta = current.metadata if current else NodeSLOMeta(name=node.name)
-    owner = Owner(apiVersion="v1", kind="Node", name=node.name, uid=node.uid)
-    others = tuple(each for each in meta.ownerReferences if each.kind != "Node")
-    meta = msgspec.structs.replace(
-        meta, labels={**(meta.labels or {}), MANAGED_BY: OURS}, ownerReferences=(owner, *others)
-    )
-    return WrittenMetric(meta, NodeMetricSpec(collect_policy(computed)))
+    meta = owned_by(computed.node, current.metadata if current else None)
+    return WrittenMetric(meta, NodeMetricSpec(_collect_policy(computed)))
