@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from koordebpf.controller.batch.facts import MetricRecord, PodRecord, TopologyRecord, node_facts
 from koordebpf.kube.colocation.nodes import ColocationNode
-from koordebpf.policy.batch.facts import NodeFacts
+from koordebpf.policy.batch.facts import NodeFacts, Usage
 from koordebpf.policy.batch.formulas import NodeResult, node_result
 from koordebpf.policy.batch.zones import zone_results
 from koordebpf.slo.manager.node_colocation import ColocationConfig, NodeColocation, node_colocation
@@ -83,10 +83,7 @@ class Calculations:
             facts = known[2]
         resolved = node_colocation(config, node.labels or {}, node.annotations)
         usage = metric.usage if metric else None
-        result = node_result(facts, pods, usage, resolved.strategy, now_ns)
-        if facts.zones and usage is not None and not result.reset:
-            zones = zone_results(facts, pods, usage, resolved.strategy)
-            result = msgspec.structs.replace(result, zones=zones)
+        result = whole_result(facts, pods, usage, resolved.strategy, now_ns)
         self.computed[name] = Computed(
             node, resolved.strategy, result, metric, topology, (*resolved.problems, *facts.problems)
         )
@@ -103,6 +100,16 @@ class Calculations:
         if now_ns <= self._earliest_ns:
             return set()
         return {name for name, stale_ns in self._stale_ns.items() if now_ns > stale_ns}
+
+
+def whole_result(
+    facts: NodeFacts, pods: Sequence[PodRecord], usage: Usage | None, strategy: NodeColocation, now_ns: int
+) -> NodeResult:
+    """Return the four resources of a Node with those of its zones. `now_ns` is CLOCK_REALTIME."""
+    result = node_result(facts, pods, usage, strategy, now_ns)
+    if not facts.zones or usage is None or result.reset:
+        return result
+    return msgspec.structs.replace(result, zones=zone_results(facts, pods, usage, strategy))
 
 
 def amounts_of(computed: Computed) -> Mapping[str, int | None]:

@@ -6,13 +6,12 @@ import time
 
 import msgspec
 
-from koordebpf.controller.batch.facts import batch_amount, node_facts, read_node_metric, read_pod, read_topology
+from koordebpf.controller.batch.calculations import whole_result
+from koordebpf.controller.batch.facts import batch_amounts, node_facts, read_node_metric, read_pod, read_topology
 from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.kube.colocation.reads import NodeReads
 from koordebpf.kube.http.transport import Transport
-from koordebpf.policy.batch.formulas import RESOURCES, node_result
 from koordebpf.policy.batch.sync import sync_reason
-from koordebpf.policy.batch.zones import zone_results
 from koordebpf.report.colocation.batch_page import ExplainedNode
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import colocation_config, node_colocation
@@ -32,9 +31,9 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
     resolved = node_colocation(config, node.labels or {}, node.annotations)
     facts = node_facts(node, topology.zones if topology else ())
     usage, now_ns = metric.usage if metric else None, time.time_ns()
-    result = node_result(facts, pods, usage, resolved.strategy, now_ns)
+    result = whole_result(facts, pods, usage, resolved.strategy, now_ns)
     wanted = {name: each.result for name, each in result.calculations.items()}
-    has = {name: batch_amount(node, name) for name in RESOURCES}
+    has = batch_amounts(node)
     strategy = resolved.strategy
     is_same = has == wanted
     waits = "" if is_same else sync_reason(has, wanted, strategy.resourceDiffThreshold, 0, 1)
@@ -55,7 +54,7 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
         waits=waits,
         report_age_s=(now_ns - usage.updated_ns) / NS_PER_S if usage and usage.updated_ns is not None else None,
         pods=len(pods),
-        zones=zone_results(facts, pods, usage, strategy) if usage is not None and not result.reset else {},
+        zones=result.zones,
         origins=resolved.origins,
         values={field: msgspec.to_builtins(getattr(strategy, field)) for field in resolved.origins},
         problems=(*resolved.problems, *facts.problems),

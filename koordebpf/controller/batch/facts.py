@@ -26,6 +26,7 @@ from koordebpf.kube.clients.nodeslos import NodeSLOMeta
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.source import Readers
 from koordebpf.kube.colocation.writes import WrittenMetric
+from koordebpf.kube.malformed import MALFORMED
 from koordebpf.policy.batch.facts import (
     NOTHING,
     CpuMemory,
@@ -36,6 +37,7 @@ from koordebpf.policy.batch.facts import (
     Usage,
     Zone,
 )
+from koordebpf.policy.batch.formulas import RESOURCES
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.priority import koord_priority
@@ -230,6 +232,11 @@ def batch_amount(node: ColocationNode, resource: str) -> int | None:
         return None
 
 
+def batch_amounts(node: ColocationNode) -> dict[str, int | None]:
+    """Return resource → what a Node has of it, of the four of batch and mid."""
+    return {name: batch_amount(node, name) for name in RESOURCES}
+
+
 def _status(of: Quantities | None, field: str, problems: list[str]) -> CpuMemory:
     try:
         return _cpu_memory(of or {}, f"status.{field}")
@@ -296,7 +303,7 @@ def _annotation(annotations: Mapping[str, str], name: str, kind: type[T], proble
         return None
     try:
         return msgspec.json.decode(written, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         problems.append(f"annotation {name}: {written[:80]!r}: {error}; it is left out")
         return None
 
@@ -307,7 +314,7 @@ def _zones_of(annotations: Mapping[str, str] | None) -> tuple[int, ...]:
         return ()
     try:
         status = _RESOURCE_STATUS.decode(written)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         return ()
     return tuple(each.node for each in status.numaNodeResources or ())
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from koordebpf.controller.batch.calculations import Calculations, Computed, amounts_of
-from koordebpf.controller.batch.facts import ORIGIN_ANNOTATION, TopologyRecord, batch_amount
+from koordebpf.controller.batch.facts import ORIGIN_ANNOTATION, TopologyRecord, batch_amounts
 from koordebpf.controller.batch.metric_specs import MetricStep, metric_step
 from koordebpf.controller.batch.pace import WritePace
 from koordebpf.controller.batch.zone_steps import wanted_zones, with_zones, zone_reason
@@ -129,7 +129,7 @@ class Publisher:
         if node.manager and not self._adopts:
             return ""
         wanted, sent = amounts_of(computed), self._sent.get(node.name)
-        current = {name: batch_amount(node, name) for name in wanted}
+        current = batch_amounts(node)
         if sent is not None and sent.node is node and now_ns - sent.at_ns < _TRUST_NS:
             current = dict(sent.amounts)
         if current != wanted:
@@ -221,7 +221,7 @@ class Publisher:
 def _urgency(computed: Computed) -> int:
     if computed.result.reset:
         return 0
-    current = {name: batch_amount(computed.node, name) for name in amounts_of(computed)}
+    current = batch_amounts(computed.node)
     falls = any((current[name] or 0) > (amount or 0) for name, amount in amounts_of(computed).items())
     return 1 if falls else 2
 
