@@ -100,10 +100,10 @@ def crd(node_metric: bool) -> None:
     Examples:
       koordebpf slo crd | kubectl apply --server-side -f -
     """
-    from koordebpf.kube.colocation.crd import node_metric_crd_json
-    from koordebpf.slo.manager.crd import nodeslo_crd_json
+    from koordebpf.slo.manager.crd import crd_json, nodeslo_crd
+    from koordebpf.slo.manager.node_metric_crd import node_metric_crd
 
-    echo_json(node_metric_crd_json() if node_metric else nodeslo_crd_json())
+    echo_json(crd_json(node_metric_crd() if node_metric else nodeslo_crd()))
 
 
 # What of the ConfigMap does not mean what it says, for this node.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import inspect
 from koordebpf.slo.spec import NodeSLOSpec
 
 GROUP = "slo.koordinator.sh"
-_PRESERVE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+PRESERVE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def nodeslo_crd() -> dict[str, Any]:
@@ -22,6 +23,15 @@ def nodeslo_crd() -> dict[str, Any]:
     """
     spec = _schema(inspect.type_info(NodeSLOSpec))
     spec["x-kubernetes-preserve-unknown-fields"] = True
+    description = "What a node promises its pods; read by the agent of the node it is named after."
+    return node_crd("NodeSLO", description, spec, dict(PRESERVE))
+
+
+def node_crd(
+    kind: str, description: str, spec: dict[str, Any], status: dict[str, Any], columns: Sequence[dict[str, str]] = ()
+) -> dict[str, Any]:
+    """Return the CRD of one object for each Node, with these schemas; `columns` are additionalPrinterColumns."""
+    singular = kind.lower()
     version = {
         "name": "v1alpha1",
         "served": True,
@@ -29,28 +39,25 @@ def nodeslo_crd() -> dict[str, Any]:
         "schema": {
             "openAPIV3Schema": {
                 "type": "object",
-                "description": "What a node promises its pods; read by the agent of the node it is named after.",
+                "description": description,
                 "properties": {
                     "apiVersion": {"type": "string"},
                     "kind": {"type": "string"},
                     "metadata": {"type": "object"},
                     "spec": spec,
-                    "status": dict(_PRESERVE),
+                    "status": status,
                 },
             }
         },
+        **({"additionalPrinterColumns": list(columns)} if columns else {}),
         "subresources": {"status": {}},
     }
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": f"{singular}s", "singular": singular}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"nodeslos.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "names": {"kind": "NodeSLO", "listKind": "NodeSLOList", "plural": "nodeslos", "singular": "nodeslo"},
-            "scope": "Cluster",
-            "versions": [version],
-        },
+        "metadata": {"name": f"{singular}s.{GROUP}"},
+        "spec": {"group": GROUP, "names": names, "scope": "Cluster", "versions": [version]},
     }
 
 
@@ -71,7 +78,7 @@ def _schema(of: inspect.Type) -> dict[str, Any]:
             return {"type": "array", "items": _schema(of.item_type)}
         case inspect.DictType():
             if isinstance(of.value_type, inspect.AnyType):
-                return dict(_PRESERVE)
+                return dict(PRESERVE)
             return {"type": "object", "additionalProperties": _schema(of.value_type)}
         case inspect.LiteralType():
             return {"type": "string", "enum": list(of.values)}
@@ -85,6 +92,6 @@ def _schema(of: inspect.Type) -> dict[str, Any]:
     raise TypeError(f"no structural schema says {of}")
 
 
-def nodeslo_crd_json() -> bytes:
-    """Return the CRD as JSON text, which is YAML too."""
-    return msgspec.json.format(msgspec.json.encode(nodeslo_crd()), indent=2)
+def crd_json(crd: Mapping[str, Any]) -> bytes:
+    """Return a CRD as JSON text, which is YAML too."""
+    return msgspec.json.format(msgspec.json.encode(crd), indent=2)
