@@ -1,12 +1,22 @@
-"""Counts by labels that others choose: their number is bounded, and what is above it is counted together."""
+"""Numbers by labels. Where others choose these their number is bounded, and what is above it is counted together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 OTHER = "_other"
+
+
+def by_label(family: type[F], name: str, text: str, label: str, values: Mapping[str, float]) -> F:
+    """Return a family of label's value → number; `values` may be written by another thread meanwhile."""
+    made = family(name, text, labels=[label])
+    for value, number in dict(values).items():
+        made.add_metric([value], number)
+    return made
 
 
 class BoundedCounts:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
+from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.colocation.batch import BatchMetrics
 from koordebpf.store.line_sink import LineSink
 
@@ -22,12 +23,8 @@ class ConfigMapMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
-        problems = GaugeMetricFamily(
-            "koordebpf_controller_configmap_problems", "What is wrong with slo-controller-config.", labels=["reason"]
-        )
-        for reason, count in dict(self.problems).items():
-            problems.add_metric([reason], count)
-        yield problems
+        text = "What is wrong with slo-controller-config."
+        yield by_label(GaugeMetricFamily, "koordebpf_controller_configmap_problems", text, "reason", self.problems)
         stale = GaugeMetricFamily(
             "koordebpf_controller_configmap_key_stale", "1: the key is unusable, an older is in force.", labels=["key"]
         )
@@ -68,15 +65,10 @@ class ControllerMetrics(Collector):
         yield GaugeMetricFamily("koordebpf_controller_dry_run", "1: nothing is written.", float(self.is_dry_run))
         yield CounterMetricFamily("koordebpf_controller_elected", "Times that this one began to lead.", self.led)
         yield GaugeMetricFamily("koordebpf_controller_nodes", "Nodes of the cluster.", self.nodes)
-        nodeslos = GaugeMetricFamily("koordebpf_controller_nodeslos", "NodeSLOs by state.", labels=["state"])
-        for state, count in dict(self.nodeslos).items():
-            nodeslos.add_metric([state], count)
-        yield nodeslos
+        text = "NodeSLOs by state."
+        yield by_label(GaugeMetricFamily, "koordebpf_controller_nodeslos", text, "state", self.nodeslos)
         text = "Writes of NodeSLOs by outcome."
-        writes = CounterMetricFamily("koordebpf_controller_writes", text, labels=["outcome"])
-        for outcome, count in dict(self.requests).items():
-            writes.add_metric([outcome], count)
-        yield writes
+        yield by_label(CounterMetricFamily, "koordebpf_controller_writes", text, "outcome", self.requests)
         text = "Times that another changed a NodeSLO after it was written."
         yield CounterMetricFamily("koordebpf_controller_overwritten", text, self.overwritten)
         yield from self.configmap.families()

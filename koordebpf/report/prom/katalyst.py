@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.report.katalyst.checks import INSIDE, KatalystChecks
-from koordebpf.report.prom.bounded import BoundedCounts
+from koordebpf.report.prom.bounded import BoundedCounts, by_label
 from koordebpf.report.prom.decision import Histogram
 from koordebpf.report.prom.katalyst_names import KatalystNames
 
@@ -68,10 +68,7 @@ class KatalystMetrics:
             yield each.family(f"koordebpf_katalyst_{name}", text, ("plugin", label))
         now = self.now
         text = "Pods that the last round asks for: forced ones within the burst, and soft ones of which one may go."
-        queued = GaugeMetricFamily("koordebpf_katalyst_queued_pods", text, labels=["mode"])
-        for mode, count in now.queued.items():
-            queued.add_metric([mode], count)
-        yield queued
+        yield by_label(GaugeMetricFamily, "koordebpf_katalyst_queued_pods", text, "mode", now.queued)
         yield from _conditions(now)
         yield from _reported(now)
         yield from self._health()

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.events import EventPoster
+from koordebpf.report.prom.bounded import by_label
 from koordebpf.state.view import NodeView
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
@@ -58,10 +59,8 @@ class PodMetrics:
         for labels, stall_ns in self._stalls_ns.copy().items():
             stalls.add_metric(labels, stall_ns / NS_PER_S)
         yield stalls
-        pods = GaugeMetricFamily("koordebpf_pods", "Pods by state of their attribution.", labels=["state"])
-        for state, count in self.by_attribution.copy().items():
-            pods.add_metric([state], count)
-        yield pods
+        text = "Pods by state of their attribution."
+        yield by_label(GaugeMetricFamily, "koordebpf_pods", text, "state", self.by_attribution)
         if self.synced_age_s is not None:
             yield GaugeMetricFamily("koordebpf_pods_age_seconds", "Age of the pod list.", self.synced_age_s)
 
@@ -120,7 +119,5 @@ class SinkMetrics:
             yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
         dropped = events.dropped if events else 0
         yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", dropped)
-        errors = CounterMetricFamily("koordebpf_sink_errors", "Events that a sink failed on.", labels=["sink"])
-        for sink, count in dict(self.errors).items():
-            errors.add_metric([sink], count)
-        yield errors
+        text = "Events that a sink failed on."
+        yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.report.prom.bounded import by_label
+
 
 class BatchMetrics:
     """What the controller does for batch and mid resources; there are none while it does nothing."""
@@ -21,14 +23,8 @@ class BatchMetrics:
         if not self.is_on:
             return
         text = "Nodes by what became of their batch and mid resources."
-        nodes = GaugeMetricFamily("koordebpf_controller_batch_nodes", text, labels=["state"])
-        for state, count in dict(self.nodes).items():
-            nodes.add_metric([state], count)
-        yield nodes
+        yield by_label(GaugeMetricFamily, "koordebpf_controller_batch_nodes", text, "state", self.nodes)
         text = "Writes of Nodes and NodeMetrics for batch and mid resources, and those that failed."
-        writes = CounterMetricFamily("koordebpf_controller_batch_writes", text, labels=["of"])
-        for what, count in dict(self.writes).items():
-            writes.add_metric([what], count)
-        yield writes
+        yield by_label(CounterMetricFamily, "koordebpf_controller_batch_writes", text, "of", self.writes)
         text = "Duration of the last look at batch and mid resources, its writes included."
         yield GaugeMetricFamily("koordebpf_controller_batch_look_seconds", text, self.last_look_s)
