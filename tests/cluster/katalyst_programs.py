@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from tests.cluster.binaries import CannotHave, Say, alone, cache_folder, digest_of, find_go, go_build, say_line
+from tests.cluster.binaries import CannotHave, Say, say_line
+from tests.cluster.go_programs import program_of
 
-_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 _ROOT = Path(__file__).parents[2]
 Name = Literal["manager", "example"]
 FOLDERS: dict[Name, Path] = {
@@ -27,18 +27,7 @@ def katalyst_program(name: Name, say: Say) -> Path:
 
     Raises:  CannotHave: it does not compile, or its modules cannot be downloaded.
     """
-    folder, home = FOLDERS[name], cache_folder()
-    home.mkdir(parents=True, exist_ok=True)
-    inputs = [folder / "go.mod", folder / "go.sum", folder / "main.go"]
-    digest = digest_of([*(path.read_bytes() for path in inputs), *(flag.encode() for flag in _FLAGS)])
-    out = home / f"katalyst-{name}-{digest}"
-    with alone(home / f"katalyst-{name}.lock", say):
-        if not out.exists():
-            say(f"compiling {folder.relative_to(_ROOT)}, once")
-            unfinished = out.with_suffix(".unfinished")
-            go_build(find_go(home, say), [*_FLAGS, "-o", str(unfinished), "."], folder, say)
-            unfinished.rename(out)
-    return out
+    return program_of(FOLDERS[name], f"katalyst-{name}", say)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,18 @@ from tests.cluster.api import Object
 from tests.cluster.binaries import (
     CannotHave,
     Say,
-    alone,
     cache_folder,
-    digest_of,
     find_go,
     go_build,
     say_line,
     unpacked,
 )
+from tests.cluster.go_programs import GO_FLAGS, kept_program
 from tests.cluster.objects import documents
 
 _MODULE = "github.com/koordinator-sh/koordinator@v1.8.0"
 _SUM = "h1:CEMaFv6qru+arNhcdhkLP2Shxw77Heb6PSaXjHZ/t0I="  # of its files, go.sum among them
 _LIBPFM = ("libpfm4", "libpfm4-dev")
-_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 Name = Literal["koord-manager", "koord-scheduler", "koordlet"]
 
 
@@ -46,19 +44,15 @@ def koordinator_program(name: Name, say: Say) -> Path:
 
     Raises:  CannotHave: it does not compile, or its modules cannot be downloaded.
     """
-    home = cache_folder()
-    home.mkdir(parents=True, exist_ok=True)
-    out = home / f"{name}-{digest_of([each.encode() for each in (_MODULE, _SUM, *_FLAGS)])}"
-    with alone(home / f"{name}.lock", say):
-        if not out.exists():
-            source = module_folder(say)
-            say(f"compiling {name} of {_MODULE.rpartition('@')[2]}, once: more than 1,000 packages")
-            unfinished = out.with_suffix(".unfinished")
-            c_compiler = _c_compiler(say) if name == "koordlet" else None
-            command = [*_FLAGS, "-o", str(unfinished), f"./cmd/{name}"]
-            go_build(find_go(home, say), command, source, say, c_compiler=c_compiler)
-            unfinished.rename(out)
-    return out
+
+    def build(out: Path) -> None:
+        source = module_folder(say)
+        say(f"compiling {name} of {_MODULE.rpartition('@')[2]}, once: more than 1,000 packages")
+        c_compiler = _c_compiler(say) if name == "koordlet" else None
+        command = [*GO_FLAGS, "-o", str(out), f"./cmd/{name}"]
+        go_build(find_go(cache_folder(), say), command, source, say, c_compiler=c_compiler)
+
+    return kept_program(name, [_MODULE.encode(), _SUM.encode()], build, say)
 
 
 def koordlet_libraries(say: Say) -> Path:

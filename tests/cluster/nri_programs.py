@@ -8,10 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.cluster.binaries import CannotHave, Say, alone, cache_folder, digest_of, find_go, go_build, say_line
-
-_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
-_FOLDER = Path(__file__).with_name("nri")
+from tests.cluster.binaries import CannotHave, Say, say_line
+from tests.cluster.go_programs import program_of
 
 
 def nri_program(say: Say) -> Path:
@@ -19,18 +17,7 @@ def nri_program(say: Say) -> Path:
 
     Raises:  CannotHave: it does not compile, or its modules cannot be downloaded.
     """
-    home = cache_folder()
-    home.mkdir(parents=True, exist_ok=True)
-    inputs = [_FOLDER / "go.mod", _FOLDER / "go.sum", _FOLDER / "main.go"]
-    digest = digest_of([*(path.read_bytes() for path in inputs), *(flag.encode() for flag in _FLAGS)])
-    out = home / f"nri-adaptation-{digest}"
-    with alone(home / "nri-adaptation.lock", say):
-        if not out.exists():
-            say("compiling tests/cluster/nri, once")
-            unfinished = out.with_suffix(".unfinished")
-            go_build(find_go(home, say), [*_FLAGS, "-o", str(unfinished), "."], _FOLDER, say)
-            unfinished.rename(out)
-    return out
+    return program_of(Path(__file__).with_name("nri"), "nri-adaptation", say)
 
 
 if __name__ == "__main__":
