@@ -10,10 +10,12 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.api import Object, Refused
+from tests.cluster.api import Object
 from tests.cluster.binaries import say_line
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.controllers import CONFIG
 from tests.cluster.koordinator_programs import Name, koordinator_objects, koordinator_program
+from tests.cluster.objects import is_served
 from tests.cluster.processes import ServerProcess, wait_for
 from tests.support.ports import free_ports
 
@@ -33,9 +35,7 @@ class Koordinator:
         self._folder = folder
         self._servers: list[ServerProcess] = []
         self._config: Object = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "slo-controller-config", "namespace": NAMESPACE},
+            **CONFIG,
             "data": {"colocation-config": json.dumps(colocation)},
         }
         if self.api.get(self._config) is None:
@@ -43,7 +43,7 @@ class Koordinator:
             for each in (namespace, *koordinator_objects("crd/bases", say_line)):
                 if self.api.get(each) is None:  # deploy/ may have brought some
                     self.api.create(each)
-            wait_for(self._is_served, "no NodeMetric is served", ())
+            wait_for(lambda: is_served(self.api, "NodeMetric"), "no NodeMetric is served", ())
             self.api.create(self._config)
         else:
             self.configure(colocation)
@@ -109,13 +109,6 @@ class Koordinator:
         server = ServerProcess(name, [program, *arguments], self._folder / f"{name}.log")
         self._servers.append(server)
         return server
-
-    def _is_served(self) -> bool:
-        try:
-            self.api.items(SLO, "NodeMetric")
-        except Refused:
-            return False
-        return True
 
 
 @contextmanager

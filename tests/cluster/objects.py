@@ -65,7 +65,12 @@ def install(api: Api) -> None:
     for name, value in PRIORITIES.items():
         priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
         api.create({"apiVersion": "scheduling.k8s.io/v1", **priority})
-    wait_for(lambda: _serves(api, "/apis/slo.koordinator.sh/v1alpha1/nodeslos"), "no NodeSLO is served", ())
+    wait_for(lambda: is_served(api, "NodeSLO"), "no NodeSLO is served", ())
+
+
+def is_served(api: Api, kind: str) -> bool:
+    """Tell whether objects of a CRD of Koordinator's can be listed yet."""
+    return _serves(api, f"/apis/slo.koordinator.sh/v1alpha1/{kind.lower()}s")
 
 
 def _serves(api: Api, path: str) -> bool:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +24,7 @@ from koordebpf.report.colocation.batch_page import ExplainedNode
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
+from tests.cluster.controllers import Running
 from tests.cluster.koordinator import SLO, Koordinator, koordinator
 from tests.contract.apiserver import until
 
@@ -262,11 +261,8 @@ def test_koordinators_manager_comes_to_the_same_and_its_nodes_are_taken_over_wit
     managed = {each["manager"] for each in plane.api.get(node(names[0]))["metadata"]["managedFields"]}
     assert any(each.startswith("koord") for each in managed)
     versions = {name: plane.api.get(node(name))["metadata"]["resourceVersion"] for name in names}
-    with running(plane, tmp_path / "first.log") as log:
-        until(
-            lambda: f"resources of {NODES} Nodes were written by a Koordinator manager" in log.read_text(),
-            "the sentence",
-        )
+    with running(plane, tmp_path / "first.log") as first:
+        until(lambda: f"resources of {NODES} Nodes were written by a Koordinator manager" in first.log, "the sentence")
     with running(plane, tmp_path / "second.log", "--adopt"):
         plane.api.patch(
             metric(names[0]), {"status": {"nodeMetric": {"systemUsage": {"resources": {"cpu": "1"}}}}}, "status"
@@ -286,15 +282,6 @@ def ours(plane: ControlPlane, name: str) -> bool:
     return labels.get("app.kubernetes.io/managed-by") == "koordebpf-controller"
 
 
-@contextmanager
-def running(plane: ControlPlane, log: Path, *options: str) -> Iterator[Path]:
-    """Have a koordebpf controller as administrator; give its log."""
-    command = [sys.executable, "-m", "koordebpf", "controller", "--kubeconfig", str(plane.admin_kubeconfig)]
-    batch = ["--listen", "", "--lease-namespace", "koordinator-system", "--batch-resources", *options]
-    with log.open("w") as stderr:
-        popen = subprocess.Popen([*command, *batch], stderr=stderr)
-    try:
-        yield log
-    finally:
-        popen.terminate()
-        popen.wait(30)
+def running(plane: ControlPlane, log: Path, *options: str) -> Running:
+    """Start a koordebpf controller as administrator."""
+    return Running(plane.admin_kubeconfig, log, "--batch-resources", *options, lease_namespace="koordinator-system")

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,14 @@ import yaml
 
 from koordebpf.quantity import quantity_bytes
 from koordebpf.units import GIB, MIB
-from tests.cluster.api import Object, Refused
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, NAMESPACE, node, pod, reasons
+from tests.cluster.controllers import ACCOUNT, CONFIG, Run
+from tests.cluster.objects import BASE, NAMESPACE, is_served, node, pod, reasons
 from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
-ACCOUNT = "koordebpf-controller"
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
-CONFIG: Object = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
-}
 MANAGER_LEASE: Object = {
     "apiVersion": "coordination.k8s.io/v1",
     "kind": "Lease",
@@ -39,26 +34,6 @@ MANAGER_LEASE: Object = {
 }
 AGENTS_RIGHTS = "instead-of-koordlet/rbac-node-metric.yaml"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
-Run = Callable[..., "Running"]
-
-
-class Running:
-    """One controller and its log."""
-
-    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "koordebpf", "controller", "--kubeconfig", str(kubeconfig), "--listen", ""]
-        self._log = log
-        with log.open("w") as stderr:
-            batch = ("--batch-resources", "--lease-namespace", NAMESPACE)
-            self.popen = subprocess.Popen([*command, *batch, *options], stderr=stderr)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def close(self) -> None:
-        self.popen.terminate()
-        self.popen.wait(30)
 
 
 def node_metric(name: str) -> Object:
@@ -75,15 +50,7 @@ def kubeconfig(cluster: ControlPlane) -> Iterator[Path]:
     files = ("batch-resources/nodemetric-crd.yaml", "batch-resources/rbac.yaml", AGENTS_RIGHTS)
     made = [one for name in files for one in yaml.safe_load_all((components / name).read_text()) if one]
     cluster.api.create(*made)
-
-    def serves() -> bool:
-        try:
-            cluster.api.items("slo.koordinator.sh/v1alpha1", "NodeMetric")
-        except Refused:
-            return False
-        return True
-
-    until(serves, "NodeMetrics are served")
+    until(lambda: is_served(cluster.api, "NodeMetric"), "NodeMetrics are served")
     yield cluster.service_account(NAMESPACE, ACCOUNT)
     for one in made:
         cluster.api.delete(one)
@@ -101,16 +68,9 @@ def config(cluster: ControlPlane) -> Iterator[Object]:
 
 @pytest.fixture
 def run(kubeconfig: Path, config: Object, tmp_path: Path) -> Iterator[Run]:
-    running: list[Running] = []
-
-    def _run(*options: str) -> Running:
-        running.append(Running(kubeconfig, tmp_path / f"controller-{len(running)}.log", *options))
-        return running[-1]
-
-    yield _run
-    for each in running:
-        each.close()
-        assert "403 Forbidden" not in each.log
+    with Run(kubeconfig, tmp_path, "--batch-resources") as started:
+        yield started
+    assert not [each.log for each in started.running if "403 Forbidden" in each.log]
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,10 @@ import pytest
 
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.controllers import ACCOUNT, CONFIG, Run
 from tests.cluster.objects import NAMESPACE, node
 from tests.contract.apiserver import until
 
-ACCOUNT = "koordebpf-controller"
-CONFIG: Object = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
-}
 LEASE: Object = {
     "apiVersion": "coordination.k8s.io/v1",
     "kind": "Lease",
@@ -37,27 +30,6 @@ def text(percent: int) -> str:
     return json.dumps({"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": percent}})
 
 
-class Running:
-    """One controller and its log."""
-
-    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "koordebpf", "controller", "--kubeconfig", str(kubeconfig), "--listen", ""]
-        self._log = log
-        with log.open("w") as stderr:
-            self.popen = subprocess.Popen([*command, "--lease-namespace", NAMESPACE, *options], stderr=stderr)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def close(self) -> None:
-        self.popen.terminate()
-        self.popen.wait(30)
-
-
-Run = Callable[..., Running]
-
-
 @pytest.fixture(scope="module")
 def kubeconfig(cluster: ControlPlane) -> Path:
     return cluster.service_account(NAMESPACE, ACCOUNT)
@@ -65,15 +37,8 @@ def kubeconfig(cluster: ControlPlane) -> Path:
 
 @pytest.fixture
 def run(kubeconfig: Path, tmp_path: Path) -> Iterator[Run]:
-    running: list[Running] = []
-
-    def _run(*options: str) -> Running:
-        running.append(Running(kubeconfig, tmp_path / f"controller-{len(running)}.log", *options))
-        return running[-1]
-
-    yield _run
-    for each in running:
-        each.close()
+    with Run(kubeconfig, tmp_path) as started:
+        yield started
 
 
 @pytest.fixture
