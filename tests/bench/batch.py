@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,14 +16,17 @@ from koordebpf.controller.batch.calculations import Calculations
 from koordebpf.controller.batch.facts import MetricRecord, PodRecord, read_node_metric, read_pod
 from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.slo.manager.node_colocation import colocation_config
+from tests.bench.controller import running
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report
 from tests.bench.steady import cpu_s, rollup_mib
 from tests.contract.apiserver import Exchange, Server, listing, status, until
 from tests.contract.objectstore import CONFIGMAPS, NODEMETRICS, NODES, NODESLOS, PODS, config_map
+from tests.host.live_cluster import kubeconfig
 
 _PODS_EACH = 30
 _CONFIG = '{"enable": true}'
+_OPTIONS = ("--batch-resources", "--adopt")
 
 
 def batch(report: Report) -> None:
@@ -37,7 +36,10 @@ def batch(report: Report) -> None:
     server = Server()
     cluster = _Cluster(server, nodes)
     try:
-        with _running(server) as (process, began_s):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running(kubeconfig(Path(folder) / "kubeconfig", server.url), "", *_OPTIONS) as (process, began_s),
+        ):
             until(lambda: len(cluster.patched) == nodes, "Nodes written", timeout_s=600)
             took_s = time.monotonic() - began_s
             name = f"batch: process → batch resources of {nodes} Nodes written"
@@ -208,27 +210,3 @@ def _report(node: int) -> dict[str, Any]:
         "podsMetric": pods,
     }
     return _with_identity({"metadata": {"name": f"node-{node}"}, "status": status}, f"m{node}")
-
-
-@contextmanager
-def _running(server: Server) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-    with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-            "clusters": [{"name": "here", "cluster": {"server": server.url}}],
-            "users": [{"name": "me", "user": {"token": "sesame"}}],
-        }
-        kubeconfig.write_text(json.dumps(config))
-        options = ["--kubeconfig", str(kubeconfig), "--listen", "", "--batch-resources", "--adopt"]
-        command = [sys.executable, "-m", "koordebpf", "controller", *options]
-        began_s = time.monotonic()
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            yield process, began_s
-        finally:
-            process.terminate()
-            process.wait(30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -16,8 +15,10 @@ from tests.bench.report import Report
 from tests.bench.steady import cpu_s, rollup_mib
 from tests.contract.apiserver import Request, Server, until
 from tests.contract.objectstore import CONFIGMAPS, NODES, NODESLOS, Store, config_map, node
+from tests.host.live_cluster import kubeconfig
 
 _NODES = 500
+_LISTEN = "127.0.0.1:0"
 _REPORT_S = 300  # a kubelet writes its Node's status so often where nothing changes
 _STRATEGY = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 80, "memoryEvictLowerPercent": 75}}
 
@@ -27,7 +28,7 @@ def controller(report: Report) -> None:
     starts, seconds = (2, 15) if report.quick else (5, 120)
     whole, writing = [], []
     for _ in range(starts):
-        with _cluster() as (store, kubeconfig), _running(kubeconfig) as (_, started_s):
+        with _cluster() as (store, config), running(config, _LISTEN) as (_, started_s):
             until(lambda store=store: len(store.objects[NODESLOS]) == _NODES, "NodeSLOs", timeout_s=60)
             ended = time.monotonic()
             whole.append(ended - started_s)
@@ -37,7 +38,7 @@ def controller(report: Report) -> None:
     method = "one after another, against a loopback server in Python"
     report.add(figure(f"controller: first to last of {_NODES} writes", "s", writing, method))
     report.add(at_most("controller: writes for them", "", requests, _NODES, "counted by the server"))
-    with _cluster() as (store, kubeconfig), _running(kubeconfig) as (process, _):
+    with _cluster() as (store, config), running(config, _LISTEN) as (process, _):
         until(lambda: len(store.objects[NODESLOS]) == _NODES, "NodeSLOs", timeout_s=60)
         report.say(f"steady for {seconds} s")
         _watch(report, store, process.pid, seconds)
@@ -93,37 +94,17 @@ def _cluster() -> Iterator[tuple[_Timed, Path]]:
         store.put(NODES, _node(f"n{number}"))
     store.put(CONFIGMAPS, config_map(resource_threshold_config=_STRATEGY))
     with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        kubeconfig.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "here",
-                    "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-                    "clusters": [{"name": "here", "cluster": {"server": server.url}}],
-                    "users": [{"name": "me", "user": {"token": "sesame"}}],
-                }
-            )
-        )
         try:
-            yield store, kubeconfig
+            yield store, kubeconfig(Path(folder) / "kubeconfig", server.url)
         finally:
             server.close()
 
 
 @contextmanager
-def _running(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-    command = [
-        sys.executable,
-        "-m",
-        "koordebpf",
-        "controller",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--listen",
-        "127.0.0.1:0",
-    ]
+def running(config: Path, listen: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
+    """Have a controller with this kubeconfig; give its process and when it was started."""
+    given = ["--kubeconfig", str(config), "--listen", listen, *options]
+    command = [sys.executable, "-m", "koordebpf", "controller", *given]
     started_s = time.monotonic()
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
