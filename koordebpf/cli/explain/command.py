@@ -117,7 +117,6 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
 
 
 def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
-
     from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)

@@ -47,7 +47,6 @@ class Looked(msgspec.Struct, frozen=True):
     due_ns: int
     problems: tuple[str, ...] = ()
     took_s: float = 0.0
-    computed: int = 0  # Nodes in this look
 
 
 class BatchResources:
@@ -119,7 +118,7 @@ class BatchResources:
         else:
             self.publisher.hold(changed)
         took_s = (time.monotonic_ns() - now_ns) / NS_PER_S
-        return Looked(due_ns, tuple(problems), took_s, len(changed))
+        return Looked(due_ns, tuple(problems), took_s)
 
     def _take_config(self, state: ControllerState) -> ColocationConfig | None:
         data = (state.config_map.data if state.config_map else None) or {}

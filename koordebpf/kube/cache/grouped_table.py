@@ -37,11 +37,6 @@ class GroupedTable(Table[T]):
         with self._guard:
             return tuple(self._groups.get(name, {}).values())
 
-    def names(self) -> set[str]:
-        """Return the groups that have an object."""
-        with self._guard:
-            return set(self._groups)
-
     def take_changed(self) -> set[str]:
         """Return the groups that have changed since the last call."""
         with self._guard:
