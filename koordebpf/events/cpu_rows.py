@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
-from koordebpf.errors import SupportError
+from koordebpf.events.struct_layout import Layouts, compare_layout
 
 CPU_LEVELS = 32  # KOORD_CPU_LEVELS
 
 # Member → struct code, in the order of the C structure.
-LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+LAYOUTS: Layouts = {
     "koord_cpu_key": (("cgroup_id", "Q"), ("hierarchy", "Q")),
     "koord_cpu": (
         ("usage_pass", "Q"),
@@ -37,14 +36,4 @@ def check_cpu_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
 
     Raises:  SupportError: a member is missing, moved, or the size differs.
     """
-    offsets: dict[str, int] = {}
-    size = 0
-    for member, code in LAYOUTS[name]:
-        offsets[member] = size
-        size += struct.calcsize("<" + code)
-    if actual != (size, offsets):
-        raise SupportError(
-            f"BPF record {name}",
-            f"the object lays it out as {actual}, this package as {(size, offsets)}",
-            "Build the objects from this package's sources: make bpf.",
-        )
+    compare_layout(name, actual, LAYOUTS[name])

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from koordebpf.errors import DecodeError, SupportError
+from koordebpf.errors import DecodeError
 from koordebpf.events.records import (
     CgroupMkdir,
     CgroupPopulated,
@@ -29,6 +29,7 @@ from koordebpf.events.records import (
     ThrottleStall,
     Totals,
 )
+from koordebpf.events.struct_layout import Layouts, compare_layout, offsets_of
 
 KOORD_NAME_LEN = 136
 KOORD_HIST_SLOTS = 32
@@ -42,8 +43,7 @@ _HEAD = (("head", "24s"),)
 _SUM = f"4Q{KOORD_HIST_SLOTS}I"
 _SUM_WORDS = 4 + KOORD_HIST_SLOTS
 
-# Member → struct code, in the order of the C structure.
-LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+LAYOUTS: Layouts = {
     "koord_head": (("kind", "I"), ("size", "I"), ("ts_ns", "Q"), ("cgroup_id", "Q")),
     "koord_reclaim": (
         *_HEAD,
@@ -183,12 +183,7 @@ MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_
 
 def expected_offsets(name: str) -> tuple[int, dict[str, int]]:
     """Return the size of a structure and the offset of each member, in bytes."""
-    offsets: dict[str, int] = {}
-    size = 0
-    for member, code in LAYOUTS[name]:
-        offsets[member] = size
-        size += struct.calcsize("<" + code)
-    return size, offsets
+    return offsets_of(LAYOUTS[name])
 
 
 def check_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
@@ -196,12 +191,7 @@ def check_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
 
     Raises:  SupportError: a member is missing, moved, or the size differs.
     """
-    if actual != expected_offsets(name):
-        raise SupportError(
-            f"BPF record {name}",
-            f"the object lays it out as {actual}, this package as {expected_offsets(name)}",
-            "Build the objects from this package's sources: make bpf.",
-        )
+    compare_layout(name, actual, LAYOUTS[name])
 
 
 def _text(raw: bytes) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordebpf.errors import DecodeError, SupportError
+from koordebpf.errors import DecodeError
+from koordebpf.events.struct_layout import Layouts, compare_layout
 
 SLOTS = 32  # KOORD_SCHED_SLOTS: slot i counts waits of [2^i, 2^(i+1)) µs; slot 0 also those below 1 µs
 
 # Member → struct code, in the order of the C structure.
-LAYOUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+LAYOUTS: Layouts = {
     "koord_sched_group": (
         ("kind", "I"),
         ("reserved", "I"),
@@ -75,17 +76,7 @@ def check_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
 
     Raises:  SupportError: a member is missing, moved, or the size differs.
     """
-    offsets: dict[str, int] = {}
-    size = 0
-    for member, code in LAYOUTS[name]:
-        offsets[member] = size
-        size += struct.calcsize("<" + code)
-    if actual != (size, offsets):
-        raise SupportError(
-            f"BPF record {name}",
-            f"the object lays it out as {actual}, this package as {(size, offsets)}",
-            "Build the objects from this package's sources: make bpf.",
-        )
+    compare_layout(name, actual, LAYOUTS[name])
 
 
 def decode_wait(buf: bytes) -> RunQueueWait:
