@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from koordebpf.errors import ConfigError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _TIMEOUT_S = 5
+
+
+def run_dir_option(text: str = "The folder that the agent was given.") -> Callable[[F], F]:
+    """Return the option --run-dir of what asks an agent, or reads what agents left."""
+    return click.option(
+        "--run-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default="/run/koordebpf",
+        show_default=True,
+        help=text,
+    )
 
 
 def read_input(path: str) -> bytes:

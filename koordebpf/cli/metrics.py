@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import ask_agent
+from koordebpf.cli.inputs import ask_agent, run_dir_option
 from koordebpf.errors import ConfigError, DecodeError
 
 if TYPE_CHECKING:
@@ -27,13 +27,7 @@ _AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99", "last", "count")
     help="Read the series that an agent kept, RUN_DIR/NODE/series.snapshot, as of the moment when it wrote them.",
 )
 @click.option("--url", metavar="PATH|URL", help="A running agent's socket, or an address that leads to it.")
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="/run/koordebpf",
-    show_default=True,
-    help="The folder that the agent was given.",
-)
+@run_dir_option()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each series.")
 def metrics(
     query: str | None,

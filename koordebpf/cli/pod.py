@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import run_dir_option
 
 
 @click.group()
@@ -16,13 +17,7 @@ def pod() -> None:
 
 @pod.command()
 @click.argument("wanted", metavar="POD")
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="/run/koordebpf",
-    show_default=True,
-    help="The folder that the agent was given.",
-)
+@run_dir_option()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(wanted: str, run_dir: Path, as_json: bool) -> None:
     """Say of every cgroup value of a pod who set it, and from which field.

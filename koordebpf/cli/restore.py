@@ -18,6 +18,7 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.agent.lifecycle.handover import forget_kept, is_succeeded
 from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
+from koordebpf.cli.inputs import run_dir_option
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
@@ -38,13 +39,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where an agent recorded the kills in progress. Default: beside its journals.",
 )
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="/run/koordebpf",
-    show_default=True,
-    help="The folder that the agents were given.",
-)
+@run_dir_option("The folder that the agents were given.")
 @click.option(
     "--successor-within-s",
     type=click.FloatRange(min=0),

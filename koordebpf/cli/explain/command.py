@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import ask_agent, read_input
+from koordebpf.cli.inputs import ask_agent, read_input, run_dir_option
 from koordebpf.errors import ConfigError
 
 
@@ -36,13 +36,7 @@ class _OrNode(click.Command):
     help="A running agent's socket, asked where no file is given, or an address that leads to it. Default: that of the"
     " agent on this node, below --run-dir.",
 )
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="/run/koordebpf",
-    show_default=True,
-    help="The folder that the agent was given.",
-)
+@run_dir_option()
 @click.option("--last", default=5, show_default=True, type=click.IntRange(min=1), help="So many decisions, the newest.")
 @click.option("--pod", help="Only decisions that speak of this pod: name, namespace/name or uid.")
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
