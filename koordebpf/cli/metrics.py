@@ -40,7 +40,7 @@ def metrics(
 ) -> None:
     """Show what series of usage say of a window: koordlet's kinds, with its aggregations.
 
-    QUERY is a kind, and in braces what its series are told apart by. Without it: which kinds the agent has.
+    QUERY is a kind, and in braces properties of its series. Without it: which kinds the agent has.
     CPU is in cores, memory in bytes. A series without a sample in the window has a dash.
 
     \b
