@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation.series_keeper import SeriesKeeper
+from koordebpf.agent.colocation.jobs import ColocationParts
+from koordebpf.agent.colocation.series_keeper import GATE, SeriesKeeper, open_series_keeper
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.collect.scope import NodeScope
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
@@ -45,10 +53,25 @@ def test_a_whole_one_is_written_at_the_end(settings, tmp_path):
     assert restored.counts.series == 1
 
 
-def test_one_that_only_watches_writes_none(settings):
-    keeper = SeriesKeeper(None, settings)
-    keeper.collect(10 * NS_PER_S, SeriesStore(settings))
-    keeper.close()
+@pytest.mark.parametrize(("acts", "written"), [(True, ["series.snapshot"]), (False, [])])
+def test_only_the_agent_that_acts_writes_one(settings, tmp_path, acts, written):
+    # GIVEN an agent that measures, with a folder that it could write to
+    (tmp_path / "machine").mkdir()
+    hierarchy = MemoryHierarchy(2, Path("/sys/fs/cgroup"), None)
+    watch = SimpleNamespace(scope=NodeScope("machine", hierarchy, hierarchy.mount_point, 1))
+    measuring: Any = SimpleNamespace(series=SeriesStore(settings), watch=watch)
+    config = AgentConfig(run_dir=tmp_path, series=settings, feature_gates={GATE: True})
+    loop: Any = None
+    parts = ColocationParts(config=config, measuring=measuring, loop=loop, acts=acts)
+    # WHEN a snapshot is due, and when it ends
+    with contextlib.ExitStack() as stack:
+        keeper = open_series_keeper(parts, stack)
+        assert keeper is not None
+        keeper.collect(time.monotonic_ns() + 2 * settings.snapshot_ns, measuring.series)
+        due = [path.name for path in (tmp_path / "machine").iterdir()]
+        keeper.close()
+    # THEN only one that acts has left a file
+    assert due == [path.name for path in (tmp_path / "machine").iterdir()] == written
 
 
 def test_what_there_was_no_room_for_is_said_once_a_minute(settings, caplog):
