@@ -120,9 +120,10 @@ def test_what_is_no_recording_is_named(tmp_path, content):
 
 def test_an_unfinished_last_line_is_passed_over(tmp_path):
     path = recording(tmp_path, minutes=60)
+    without_it = run(str(path))
     with path.open("ab") as file:
         file.write(line(60, used_mib=300, be_millicpu=500)[:-40])
-    run(str(path))
+    assert run(str(path)) == without_it
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
