@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.groups import InTurn, UsageGroup
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.events.cpu_rows import CPU_WORDS, check_cpu_layout
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, CpuScan
@@ -186,7 +186,7 @@ class FileCpu:
         self._mounts = {"cpuacct": accounting, "cpu": cpu}
         self.how = f"files, {_FILES_A_PASS} cgroups a second: {why}"
         self._files: dict[int, CgroupCpu] = {}
-        self._turn: list[int] = []  # those that are due first come last
+        self._turn = InTurn(_FILES_A_PASS)
 
     def watch(self, groups: Mapping[int, UsageGroup]) -> None:
         """Watch these and no others."""
@@ -203,7 +203,7 @@ class FileCpu:
         usage: dict[int, int] = {}
         throttling: dict[int, tuple[int, int]] = {}
         t_ns, started_ns = time.monotonic_ns(), time.thread_time_ns()
-        for group in self._next():
+        for group in self._turn.next(self._files):
             files = self._files[group]
             try:
                 usage[group] = files.used_ns()
@@ -214,14 +214,6 @@ class FileCpu:
             if counts is not None and counts[0]:
                 throttling[group] = counts
         return CpuReading(t_ns, time.thread_time_ns() - started_ns, usage, throttling)
-
-    def _next(self) -> Iterator[int]:
-        for _ in range(min(_FILES_A_PASS, len(self._files))):
-            if not self._turn:
-                self._turn = list(self._files)[::-1]
-            group = self._turn.pop()
-            if group in self._files:
-                yield group
 
     def close(self) -> None:
         """Close every fd."""

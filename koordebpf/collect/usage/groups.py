@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -91,3 +91,23 @@ class UsageGroups:
             return cgroup_id(self._scope.hierarchy.mount_point / path)
         except CgroupGone:
             return None
+
+
+class InTurn:
+    """Gives some of many cgroups at a time, so that reading many costs no more than reading few."""
+
+    def __init__(self, most: int) -> None:
+        """Give so many at a time."""
+        self._most = most
+        self._left: list[int] = []  # those that are due first come last
+
+    def next(self, groups: Collection[int]) -> Iterator[int]:
+        """Yield those that are due of these. A new turn starts with those there are then."""
+        due = min(self._most, len(groups))
+        while due:
+            if not self._left:
+                self._left = list(groups)[::-1]
+            group = self._left.pop()
+            if group in groups:
+                due -= 1
+                yield group

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.scope import NodeScope
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.groups import InTurn, UsageGroup
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat
 from koordebpf.state.stalls.sums import ScanSums
@@ -96,7 +96,7 @@ class _ContainerFiles:
     def __init__(self, scope: NodeScope) -> None:
         self._hierarchy = scope.hierarchy
         self._files: dict[int, CgroupMemory] = {}
-        self._turn: list[int] = []
+        self._turn = InTurn(_FILES_A_PASS)
         self._last: dict[int, CgroupMemoryStat] = {}
 
     def watch(self, groups: Mapping[int, UsageGroup]) -> None:
@@ -109,12 +109,8 @@ class _ContainerFiles:
             self._files[group] = CgroupMemory(path, self._hierarchy.version)
 
     def read(self) -> Iterator[tuple[int, CgroupMemoryStat]]:
-        for _ in range(min(_FILES_A_PASS, len(self._files))):
-            if not self._turn:
-                self._turn = list(self._files)[::-1]
-            group = self._turn.pop()
-            if (files := self._files.get(group)) is None:
-                continue
+        for group in self._turn.next(self._files):
+            files = self._files[group]
             try:
                 self._last[group] = files.read()
             except (CgroupGone, SupportError, KernelFileError):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.scope import NodeScope
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.groups import InTurn, UsageGroup
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.numa_stat import numa_held
 from koordebpf.kernel.io.closing import Closing
@@ -115,13 +115,12 @@ class PodsByNuma:
         self._hierarchy = scope.hierarchy
         self._nodes = nodes
         self._paths: dict[int, str] = {}
-        self._turn: list[int] = []
+        self._turn = InTurn(_PODS_A_PASS)
         self._held: dict[int, dict[int, int]] = {}
 
     def watch(self, groups: Mapping[int, UsageGroup]) -> None:
         """Watch the pods among these, and no others."""
         self._paths = {group: its.path for group, its in groups.items() if its.kind == "pod"}
-        self._turn = [group for group in self._turn if group in self._paths]
         for group in self._held.keys() - self._paths.keys():
             del self._held[group]
 
@@ -133,9 +132,8 @@ class PodsByNuma:
         """
         if len(self._nodes) == 1:
             return {self._nodes[0]: sum(held.get(group, 0) for group in self._paths)}
-        for _ in range(min(_PODS_A_PASS, len(self._paths))):
-            self._turn = self._turn or list(self._paths)
-            self._read(self._turn.pop())
+        for group in self._turn.next(self._paths):
+            self._read(group)
         if self._held.keys() != self._paths.keys():
             return None
         return {node: sum(each.get(node, 0) for each in self._held.values()) for node in self._nodes}
