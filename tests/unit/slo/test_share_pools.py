@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from koordebpf.kernel.proc.cpu_topology import Cpu
 from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
-from koordebpf.state.cpu.measured import CpuOwner, CpuPlacement, CpuTopology
-from koordebpf.state.cpu.shared import shared_cpus
 
 # Two sockets of one NUMA node each, four CPUs a node, two threads a core.
 ONLINE = tuple(Cpu(cpu, cpu - cpu % 2, cpu // 4, cpu // 4) for cpu in range(8))
@@ -55,12 +53,3 @@ def test_pools_come_by_socket_and_then_by_numa_node() -> None:
     # Node 0 is on socket 1, as firmware may number them.
     online = (Cpu(0, 0, 1, 0), Cpu(1, 1, 0, 1), Cpu(2, 2, 0, 2))
     assert [(each.socket, each.numa_node) for each in share_pools(online, ()).ls] == [(0, 1), (0, 2), (1, 0)]
-
-
-def test_the_placement_of_a_view_gives_the_same_pools() -> None:
-    owners = (CpuOwner("a", "LSE", (0,)), CpuOwner("b", "LSR", (1,)), CpuOwner("c", "", (2,), by_kubelet=True))
-    placement = CpuPlacement(owners, reserved_cpus=(3,), system_cpus=(4,))
-    of_view = shared_cpus(CpuTopology(ONLINE), placement)
-    bound = BoundPod("LSE", (0,)), BoundPod("LSR", (1,)), BoundPod("", (2,), by_kubelet=True)
-    assert of_view == pools(*bound, reserved=(3,), system=(4,))
-    assert (of_view.ls_cpus, of_view.be_cpus) == ((5, 6, 7), (1, 5, 6, 7))
