@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from koordebpf.act.evict.unfinished_kill import frozen_by
-from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
-from koordebpf.act.hooks.oom_scores import SCORES, OomScores
+from koordebpf.act.hooks import COOKIES, SCORES
+from koordebpf.act.hooks.core_cookies import CoreCookies
+from koordebpf.act.hooks.oom_scores import OomScores
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places

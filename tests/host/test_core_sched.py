@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
+from koordebpf.act.hooks import COOKIES
+from koordebpf.act.hooks.core_cookies import CoreCookies
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.core_sched import cookie_of

@@ -19,7 +19,6 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.core_sched import cookie_of, give_new_cookie, share_cookie
 from koordebpf.policy.hooks.writes import TaskSetting
 
-COOKIES = "core-cookies.json"  # beside the journal of the writer
 OWNER = "coreSched"
 
 

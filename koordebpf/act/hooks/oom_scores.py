@@ -18,7 +18,6 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.kernel.proc.oom_score import change_score
 from koordebpf.policy.hooks.writes import TaskSetting
 
-SCORES = "oom-scores.json"  # beside the journal of the writer
 OWNER = "oomScoreAdj"
 
 

@@ -10,15 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from koordebpf.act.hooks.core_cookies import COOKIES, CoreCookies
-from koordebpf.act.hooks.oom_scores import SCORES, OomScores
+from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
-from koordebpf.collect.hooks.collector import HookCollector
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
@@ -26,6 +24,11 @@ from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.hooks.measured import HooksMeasured
+
+if TYPE_CHECKING:
+    from koordebpf.act.hooks.core_cookies import CoreCookies
+    from koordebpf.act.hooks.oom_scores import OomScores
+    from koordebpf.collect.hooks.collector import HookCollector
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +114,9 @@ def open_runtime_hooks(
     records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
     if not is_on and not any(each is not None and each.exists() for each in records):
         return None
+    from koordebpf.act.hooks.core_cookies import CoreCookies
+    from koordebpf.act.hooks.oom_scores import OomScores
+
     watch, mounts = measuring.watch, find_controllers()
     mount_point = watch.scope.hierarchy.mount_point
     scores, cookies = OomScores(mount_point, records[0], report), CoreCookies(mount_point, records[1], report)
@@ -118,6 +124,8 @@ def open_runtime_hooks(
     cookies.restore(time.monotonic_ns())
     if not is_on:
         return None
+    from koordebpf.collect.hooks.collector import HookCollector
+
     collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
     collector.admits_all = writer.is_journalled
     hooks = RuntimeHooks(collector, scores, cookies)

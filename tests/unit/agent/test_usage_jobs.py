@@ -28,7 +28,7 @@ def test_their_gates_are_jobs_and_off():
 
 
 def test_an_agent_whose_gates_are_off_loads_none_of_it():
-    names = "koordebpf.collect.usage", "koordebpf.kernel.bpf.cpu_iter", "koordebpf.kernel.proc.numa_meminfo"
-    code = f"import sys, koordebpf.agent.run; print([name for name in {names} if name in sys.modules])"
+    names = "collect.usage", "kernel.bpf.cpu_iter", "kernel.proc.numa_meminfo", "store.series", "collect.hooks"
+    code = f"import sys, koordebpf.agent.run; print([name for name in {names} if f'koordebpf.{{name}}' in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
