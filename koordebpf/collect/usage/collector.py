@@ -14,6 +14,7 @@ from koordebpf.collect.usage.memory import OUTDATED_NS, GroupMemory
 from koordebpf.collect.usage.node import NodeUse, WholeNode
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.state.series.kinds import (
+    BE_CPU,
     NODE_CPU,
     NODE_MEMORY,
     NODE_MEMORY_WITH_PAGE_CACHE,
@@ -22,12 +23,7 @@ from koordebpf.state.series.kinds import (
 )
 from koordebpf.state.series.node import EVERY_NS, NodeSeries
 from koordebpf.state.usage.counters import CounterRates, ThrottledRatios
-from koordebpf.state.usage.samples import (
-    BE_USAGE,
-    GroupKeys,
-    Samples,
-    system_samples,
-)
+from koordebpf.state.usage.samples import GroupKeys, Samples, system_samples
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +136,7 @@ class UsageCollector:
     # Its real limit and its request are measured with suppression, which writes them, and its usage too.
     def _best_effort(self, current: Mapping[int, float]) -> Samples:
         used = None if self.groups.best_effort is None else current.get(self.groups.best_effort)
-        return {} if used is None else {BE_USAGE: used}
+        return {} if used is None else {BE_CPU: used}
 
     def _report_dropped(self) -> None:
         dropped = self._rates.went_back + self._rates.too_old

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from koordebpf.state.cpu.measured import CpuWindow
-from koordebpf.state.series.kinds import NODE_BE, NODE_CPU, SeriesKey
+from koordebpf.state.series.kinds import BE_CPU, BE_CPU_LIMIT, BE_CPU_REQUEST, NODE_CPU, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries
 
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known
 _NODE_USED = (NODE_CPU,)
-_BE_USED = (NODE_BE, "cpu", "usage")
-_BE_REQUEST = (NODE_BE, "cpu", "request")
-_BE_LIMIT = (NODE_BE, "cpu", "real-limit")
 _ROUNDING = 0.05  # of a millicore: so much may a mean of cores be off
 
 
@@ -26,7 +23,7 @@ def append_cpu(
     """Append one sample, in millicpu; None: not known. One that comes too soon is dropped as a whole."""
     if not series.append(_SAMPLED, now_ns, 1):
         return
-    found = {_NODE_USED: node_used, _BE_USED: be_used, _BE_REQUEST: be_request, _BE_LIMIT: be_limit}
+    found = {_NODE_USED: node_used, BE_CPU: be_used, BE_CPU_REQUEST: be_request, BE_CPU_LIMIT: be_limit}
     series.append_round(now_ns, {key: value / 1000 for key, value in found.items() if value is not None})
 
 
@@ -51,7 +48,7 @@ def cpu_window(series: NodeSeries, now_ns: int, window_ns: int) -> CpuWindow:
         window_ns=window_ns,
         covered_ns=min(samples(_SAMPLED) * EVERY_NS, window_ns),
         node_used_millicpu=average(_NODE_USED),
-        be_used_millicpu=average(_BE_USED),
-        be_request_millicpu=average(_BE_REQUEST),
-        be_limit_millicpu=average(_BE_LIMIT),
+        be_used_millicpu=average(BE_CPU),
+        be_request_millicpu=average(BE_CPU_REQUEST),
+        be_limit_millicpu=average(BE_CPU_LIMIT),
     )

@@ -52,6 +52,10 @@ CONTAINER_GPU_MEMORY: Final = "container_gpu_memory_usage"
 
 SeriesKey = tuple[str, ...]
 
+BE_CPU: Final[SeriesKey] = (NODE_BE, "cpu", "usage")
+BE_CPU_REQUEST: Final[SeriesKey] = (NODE_BE, "cpu", "request")
+BE_CPU_LIMIT: Final[SeriesKey] = (NODE_BE, "cpu", "real-limit")
+
 _POD, _CONTAINER, _NUMA = ("pod_uid",), ("container_id",), ("numa_node_id",)
 _GPU = ("gpu_minor", "gpu_device_uuid")
 _PSI = ("psi_resource", "psi_precision", "psi_degree")

@@ -13,7 +13,6 @@ from koordebpf.state.series.kinds import (
     HOST_APPLICATION_CPU,
     HOST_APPLICATION_MEMORY,
     HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE,
-    NODE_BE,
     POD_CPU,
     POD_MEMORY,
     POD_MEMORY_WITH_PAGE_CACHE,
@@ -31,7 +30,6 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "container": (CONTAINER_CPU, CONTAINER_MEMORY, CONTAINER_MEMORY_WITH_PAGE_CACHE, CONTAINER_THROTTLED),
     "host_application": (HOST_APPLICATION_CPU, HOST_APPLICATION_MEMORY, HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE),
 }
-BE_USAGE: Final[SeriesKey] = (NODE_BE, "cpu", "usage")
 
 Samples = dict[SeriesKey, float]
 

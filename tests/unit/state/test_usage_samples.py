@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.state.series.kinds import KINDS
-from koordebpf.state.usage.samples import BE_USAGE, GroupKeys, Samples, system_samples
+from koordebpf.state.series.kinds import BE_CPU, KINDS
+from koordebpf.state.usage.samples import GroupKeys, Samples, system_samples
 
 GROUPS = {1: ("pod", "uid-1"), 2: ("container", "c1"), 3: ("host_application", "nginx"), 4: ("best_effort", "")}
 
@@ -30,7 +30,7 @@ def test_only_those_that_are_asked_for():
 
 def test_every_series_has_the_properties_of_its_kind():
     keys = [key for which in range(4) for key in filled(which, dict.fromkeys(GROUPS, 1))]
-    keys += [BE_USAGE, *system_samples(1.0, 1.0, (0.0, 0.0), {0: 1.0}, {0: 1.0})]
+    keys += [BE_CPU, *system_samples(1.0, 1.0, (0.0, 0.0), {0: 1.0}, {0: 1.0})]
     assert {key[0] for key in keys} <= KINDS.keys()
     assert [key for key in keys if len(key) != 1 + len(KINDS[key[0]])] == []
 
