@@ -9,6 +9,7 @@ import msgspec
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
+from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
@@ -65,14 +66,9 @@ class UsageGroups:
         prefix = f"{node_path}/" if node_path else ""
         if node_path:
             yield UsageGroup(self._scope.root_id, node_path, "node")
-        for each in index.kubelet.counting:
-            name = each.path.rpartition("/")[2]
-            slice_name = f"{name.removesuffix('.slice')}-besteffort.slice"
-            below = slice_name if name.endswith(".slice") else "besteffort"
-            path = f"{prefix}{each.path}/{below}"
-            if (found := self._id_of(path)) is not None:
-                yield UsageGroup(found, path, "best_effort")
-                break
+        owned = {owner.path.strip("/"): owner for each in index if (owner := index.owner(each)) is not None}
+        if (root := best_effort_root(owned)) is not None:
+            yield UsageGroup(owned[root].cgroup_id, root, "best_effort")
         for path, name in host_applications.items():
             if (found := self._id_of(f"{prefix}{path}")) is not None:
                 yield UsageGroup(found, f"{prefix}{path}", "host_application", name)

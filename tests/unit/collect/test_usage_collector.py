@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.usage import collector as module
 from koordebpf.collect.usage.collector import UsageCollector
 from koordebpf.collect.usage.cpu import CpuReading
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
 from koordebpf.collect.usage.node import NodeUse
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
@@ -167,3 +168,17 @@ def test_what_is_read_in_turn_counts_for_the_system_until_its_next_turn(monkeypa
     # Eleven seconds later the pod's last rate is too old.
     rig.round(13.5, {APPLICATION: used(13.5)[APPLICATION]})
     assert rig.at(13.5, "sys_cpu_usage") == 1.0
+
+
+def test_of_two_best_effort_directories_the_one_with_pods_is_measured():
+    # GIVEN what a change of kubelet's cgroup driver leaves until the next boot
+    index = CgroupIndex()
+    names = ("", "kubepods", "besteffort", "kubepods.slice", "kubepods-besteffort.slice")
+    for number, (parent, name) in enumerate(zip((0, 1, 2, 1, 4), names, strict=True), start=1):
+        index.add(number, parent, name)
+    index.add(6, 5, "kubepods-besteffort-poda.slice")
+    scope: Any = SimpleNamespace(node_path="", root_id=1, hierarchy=None)
+    groups = UsageGroups(scope, index)
+    assert groups.look({})
+    assert groups.best_effort == 5
+    assert groups.by_id[5].path == "kubepods.slice/kubepods-besteffort.slice"
