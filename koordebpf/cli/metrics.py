@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,14 +72,12 @@ def metrics(
 
 
 def _print_json(answer: SeriesAnswer, agg: str | None) -> None:
-    import msgspec
+    from koordebpf.report.series.page import values_by_name
 
     for kind, count in sorted(answer.kinds.items()):
         echo_json({"kind": kind, "series": count})
     for row in answer.rows:
-        values = None if row.values is None else msgspec.structs.asdict(row.values)
-        if values is not None:
-            values["last"] = values.pop("latest")
+        values: Mapping[str, float | None] | None = None if row.values is None else values_by_name(row.values)
         if agg is not None:
             values = {agg: None if values is None else values[agg]}
         echo_json({"kind": answer.kind, "properties": row.properties, "values": values})

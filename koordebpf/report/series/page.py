@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from koordebpf.report.pages.columns import table_lines
 from koordebpf.report.series.answers import SeriesAnswer, SeriesRow
 from koordebpf.state.series.aggregate import Aggregated
@@ -36,6 +38,13 @@ def series_page(answer: SeriesAnswer, aggregation: str | None) -> str:
     return "\n".join([title, *table_lines(["series", *shown], rows, left=0)])
 
 
+def values_by_name(values: Aggregated) -> Mapping[str, float]:
+    """Return all that a window says by the names that `koordebpf metrics` has for it."""
+    named: dict[str, float] = msgspec.structs.asdict(values)
+    named["last"] = named.pop("latest")
+    return named
+
+
 def _properties(row: SeriesRow) -> str:
     return selector_text("", row.properties.items()).removeprefix("{").removesuffix("}")
 
@@ -43,7 +52,7 @@ def _properties(row: SeriesRow) -> str:
 def _cells(kind: str, values: Aggregated | None, shown: tuple[str, ...]) -> list[str]:
     if values is None:
         return [_NO_SAMPLE] * len(shown)
-    found = {"last": values.latest, **{name: getattr(values, name) for name in _ALL if name != "last"}}
+    found = values_by_name(values)
     return [str(found[name]) if name == "count" else _number(kind, found[name]) for name in shown]
 
 
