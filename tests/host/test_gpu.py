@@ -27,7 +27,7 @@ from tests.support.loads.workloads import BUILD
 
 FAKE = BUILD / "fake_nvml.so"
 TWO = "gpu 0 GPU-a\ngpu 3 GPU-b\n"
-A, B = Gpu(0, "GPU-a"), Gpu(3, "GPU-b")
+A, B = Gpu(0, "GPU-a", 16 * GIB), Gpu(3, "GPU-b", 16 * GIB)
 
 
 @pytest.fixture
@@ -123,6 +123,7 @@ def test_pods_and_containers_have_the_sums_of_their_processes(said: Path, contai
     assert latest(series, "node_gpu_core_usage", "3", "GPU-b") == 61
     assert latest(series, "node_gpu_memory_usage", "3", "GPU-b") == 3 * GIB + 5
     assert latest(series, "node_gpu_core_usage", "0", "GPU-a") == 0
+    assert latest(series, "node_gpu_memory_total", "0", "GPU-a") == 16 * GIB
     assert latest(series, "pod_gpu_core_usage", "uid-a", "3", "GPU-b") == 60
     assert latest(series, "pod_gpu_memory_usage", "uid-a", "3", "GPU-b") == 3 * GIB
     assert latest(series, "container_gpu_core_usage", "c-one", "3", "GPU-b") == 40

@@ -15,6 +15,7 @@ from koordebpf.state.series.kinds import (
     CONTAINER_GPU_MEMORY,
     NODE_GPU_CORE,
     NODE_GPU_MEMORY,
+    NODE_GPU_MEMORY_TOTAL,
     POD_GPU_CORE,
     POD_GPU_MEMORY,
     SeriesKey,
@@ -82,6 +83,7 @@ def usage(
     sums: dict[SeriesKey, float] = {}
     for gpu in gpus:
         sums |= dict.fromkeys(((kind, str(gpu.minor), gpu.uuid) for kind in (NODE_GPU_CORE, NODE_GPU_MEMORY)), 0.0)
+        sums[NODE_GPU_MEMORY_TOTAL, str(gpu.minor), gpu.uuid] = float(gpu.memory_bytes)
     for each in processes:
         of, one = (str(each.gpu.minor), each.gpu.uuid), owners.get(each.pid)
         keys: list[tuple[SeriesKey, SeriesKey]] = [((NODE_GPU_CORE, *of), (NODE_GPU_MEMORY, *of))]

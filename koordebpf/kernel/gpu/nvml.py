@@ -18,6 +18,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
     minor: int
     uuid: str
+    memory_bytes: int
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
@@ -85,7 +86,12 @@ class Nvml:
     def _find(self) -> dict[Gpu, Any]:
         nvml = self._nvml
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return {Gpu(nvml.nvmlDeviceGetMinorNumber(each), _text(nvml.nvmlDeviceGetUUID(each))): each for each in handles}
+        return {self._gpu(each): each for each in handles}
+
+    def _gpu(self, handle: Any) -> Gpu:
+        nvml = self._nvml
+        memory_bytes = nvml.nvmlDeviceGetMemoryInfo(handle).total
+        return Gpu(nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle)), memory_bytes)
 
     def _processes(self, gpu: Gpu, handle: Any) -> list[GpuProcess]:
         busy = self._percents(gpu, handle)

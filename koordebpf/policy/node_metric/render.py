@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from koordebpf.policy.node_metric.devices import Devices
 from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.go_duration import go_duration
 from koordebpf.slo.node_metric import CollectPolicy, MemoryPolicy
@@ -81,6 +82,7 @@ class Rendering:
         self._usage = usage
         self._of = of
         self._memory = _MEMORY[self._memory_policy()]
+        self._devices = Devices(usage, of.now_ns, of.policy.aggregate_ns)
 
     def steps(self) -> Iterator[None]:
         """Make it; all of it is of the same moment, however long the caller waits between two steps."""
@@ -89,7 +91,7 @@ class Rendering:
         if node is None:
             return
         system = self._average((kinds.SYSTEM_CPU,), (kinds.SYSTEM_MEMORY,))
-        info: Json = {"nodeUsage": _usage(node)}
+        info: Json = {"nodeUsage": _usage(node, self._devices.of_node())}
         of_node: list[Json] = []
         of_system: list[Json] = []
         for duration_ns in of.policy.durations_ns:
@@ -168,7 +170,7 @@ class Rendering:
         labels = pod.pod.metadata.labels
         qos = koord_qos_or_default(labels, pod.kube_qos)
         priority = koord_priority(labels, pod.priority, qos)
-        named = {"name": pod.name, "namespace": pod.namespace, "podUsage": _usage(used)}
+        named = {"name": pod.name, "namespace": pod.namespace, "podUsage": _usage(used, self._devices.of_pod(pod.uid))}
         return named | _written(priority=priority, qos=qos)
 
     def _host_applications(self) -> list[Json]:
@@ -205,9 +207,9 @@ def _resources(cpu_cores: float, memory_bytes: float) -> Resources:
     return {"cpu": cpu_text(int(cpu_cores * 1000)), "memory": memory_text(int(memory_bytes))}
 
 
-# A ResourceMap: Go leaves out a list of resources that is empty.
-def _usage(known: Resources | None) -> Json:
-    return {} if known is None else {"resources": known}
+# A ResourceMap: Go leaves out a list of resources or devices that is empty.
+def _usage(known: Resources | None, devices: Sequence[Json] = ()) -> Json:
+    return ({} if known is None else {"resources": known}) | ({"devices": list(devices)} if devices else {})
 
 
 def _written(**fields: str | None) -> Json:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.policy.node_metric.devices import GPU_MEMORY
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 
@@ -25,6 +26,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "aggregatedNodeUsages": ("duration",),
     "aggregatedSystemUsages": ("duration",),
     "numaUsages": ("numaNodeID",),
+    "devices": ("id",),
 }
 _TOTALS: Final = frozenset({"nodeUsage", "prodReclaimableMetric", "prodPeakMetric"})
 
@@ -36,6 +38,10 @@ class Limits(msgspec.Struct, frozen=True):
     total_ratio: float
     millicpu: float = 0.0
     memory_bytes: float = 0.0
+
+    def least(self, resource: str) -> float:
+        """Return how far a value of this resource may be off, however small it is; of percentages by nothing."""
+        return {"cpu": self.millicpu, "memory": self.memory_bytes, GPU_MEMORY: self.memory_bytes}.get(resource, 0.0)
 
 
 def limits(settings: NodeMetricSettings, capacity_millicpu: int, capacity_bytes: int) -> Limits:
@@ -94,7 +100,7 @@ def _kept(name: str, before: Any, now: str, within: Limits, ratio: float) -> str
     if before == now or not isinstance(before, str):
         return now
     old, new = _number(name, before), _number(name, now)
-    least = within.millicpu if name == "cpu" else within.memory_bytes
+    least = within.least(name)
     return now if old is None or new is None or abs(new - old) > max(least, old * ratio) else before
 
 

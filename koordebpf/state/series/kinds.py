@@ -45,6 +45,7 @@ HOST_APPLICATION_MEMORY: Final = "host_application_memory_usage"
 HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE: Final = "host_application_memory_usage_with_page_cache"
 NODE_GPU_CORE: Final = "node_gpu_core_usage"  # percent of one GPU, as those below
 NODE_GPU_MEMORY: Final = "node_gpu_memory_usage"
+NODE_GPU_MEMORY_TOTAL: Final = "node_gpu_memory_total"  # koordlet keeps it beside its series
 POD_GPU_CORE: Final = "pod_gpu_core_usage"
 POD_GPU_MEMORY: Final = "pod_gpu_memory_usage"
 CONTAINER_GPU_CORE: Final = "container_gpu_core_usage"
@@ -75,7 +76,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     CONTAINER_PSI: (*_POD, *_CONTAINER, *_PSI),
     **dict.fromkeys((HOST_APPLICATION_CPU, HOST_APPLICATION_MEMORY), ("host_app_name",)),
     HOST_APPLICATION_MEMORY_WITH_PAGE_CACHE: ("host_app_name",),
-    **dict.fromkeys((NODE_GPU_CORE, NODE_GPU_MEMORY), _GPU),
+    **dict.fromkeys((NODE_GPU_CORE, NODE_GPU_MEMORY, NODE_GPU_MEMORY_TOTAL), _GPU),
     **dict.fromkeys((POD_GPU_CORE, POD_GPU_MEMORY), (*_POD, *_GPU)),
     **dict.fromkeys((CONTAINER_GPU_CORE, CONTAINER_GPU_MEMORY), (*_CONTAINER, *_GPU)),
 }

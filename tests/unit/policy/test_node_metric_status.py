@@ -45,10 +45,10 @@ class Samples:
             assert store.append_round(NOW_NS + second * NS_PER_S, values) == len(values)
         return store
 
-    def fill(self, key: SeriesKey, *values: float, seconds: int | None = None) -> Samples:
-        """`values` end now; of a single one there are `seconds` samples."""
+    def fill(self, key: SeriesKey, *values: float, seconds: int | None = None, ago_s: int = 0) -> Samples:
+        """`values` end so long ago; of a single one there are `seconds` samples."""
         filled = values if seconds is None else values * seconds
-        for back, value in enumerate(reversed(filled)):
+        for back, value in enumerate(reversed(filled), ago_s):
             self._rounds[-back][key] = value
         return self
 

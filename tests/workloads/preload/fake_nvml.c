@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // libnvidia-ml.so.1 for machines without GPUs: it answers what the file $FAKE_NVML says when it is asked.
-//   gpu MINOR UUID            one GPU; its index is the number of those before it
+//   gpu MINOR UUID            one GPU of 16 GiB; its index is the number of those before it
 //   process INDEX PID BYTES   a compute process
 //   sample INDEX PID PERCENT MICROSECONDS
 //   broken CODE               every call that asks for processes returns this
@@ -27,6 +27,12 @@ struct sample {
 	unsigned int mem_util;
 	unsigned int enc_util;
 	unsigned int dec_util;
+};
+
+struct memory {
+	unsigned long long total;
+	unsigned long long free;
+	unsigned long long used;
 };
 
 struct gpu {
@@ -104,6 +110,12 @@ int nvmlDeviceGetMinorNumber(void *handle, unsigned int *minor)
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
 {
 	snprintf(uuid, length, "%s", gpus[(size_t)handle - 1].uuid);
+	return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle __attribute__((unused)), struct memory *memory)
+{
+	*memory = (struct memory){.total = 16ULL << 30};
 	return SUCCESS;
 }
 
