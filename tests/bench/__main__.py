@@ -48,6 +48,7 @@ _BENCHES = {
     "nri": "a container runtime's request to its answer, idle and while the agent kills under pressure",
     "freeing": "decision to the victim's memory free again",
     "reaction": "threshold crossed to decision sent, beside others",
+    "reaction_colocated": "the same, and a burst to the held pods, in koordlet's place and not, in turn",
     "faults": "the same to the kill, while something else hangs",
     "cri_stop": "threshold crossed to StopContainer at a real containerd",
     "cgroup_churn": "the index while a thousand cgroups are created and removed each second",

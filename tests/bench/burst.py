@@ -52,7 +52,7 @@ def burst(report: Report) -> None:
             try:
                 for _ in range(_BLOCKS):
                     for way, (wake, _) in _WAYS.items():
-                        found = _block(node, wake, n)
+                        found = bursts(node, wake, n)
                         report.say(f"{way}: {' '.join(f'{each:.0f}' for each in found)} ms")
                         samples[way] += found
             finally:
@@ -65,9 +65,10 @@ def burst(report: Report) -> None:
         report.add(figure(f"LS burst → BE held, {way}", "ms", samples[way], method, reach_p99=reach))
 
 
-def _block(node: BurstNode, wake: dict[str, object], n: int) -> list[float]:
+def bursts(node: BurstNode, wake: dict[str, object], n: int, *more: str) -> list[float]:
+    """Begin a burst so often, with one agent; return the milliseconds until it held best-effort pods."""
     with TemporaryDirectory() as folder:
-        arguments = node.arguments(Path(folder), min_percent=_MIN_PERCENT, **wake)
+        arguments = (*node.arguments(Path(folder), min_percent=_MIN_PERCENT, **wake), *more)
         with LiveAgent(Path(folder), *arguments, keeps_frames=False) as agent:
             samples = []
             for _ in range(n):
