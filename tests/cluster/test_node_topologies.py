@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
-from koordebpf.agent.colocation.topology_report import NodeSources
+from koordebpf.agent.colocation.reports.topology_report import NodeSources
 from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at

@@ -16,7 +16,7 @@ from node_metric_server import NodeMetrics
 from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
-from koordebpf.agent.colocation.node_metric import GATE, open_node_metric
+from koordebpf.agent.colocation.reports.node_metric import GATE, open_node_metric
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus

@@ -14,7 +14,7 @@ import pytest
 from apiserver import Server, gives, let_it_spin, status, until
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
-from koordebpf.agent.colocation.topology_report import NodeSources, TopologyJob
+from koordebpf.agent.colocation.reports.topology_report import NodeSources, TopologyJob
 from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
@@ -279,7 +279,7 @@ def test_where_koordlet_writes_over_it_the_pauses_become_longer(store: Store, re
 def test_kubelets_configuration_is_asked_and_its_last_answer_stays(
     store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("koordebpf.agent.colocation.topology_report._CONFIG_AGAIN_S", 0.0)
+    monkeypatch.setattr("koordebpf.agent.colocation.reports.topology_report._CONFIG_AGAIN_S", 0.0)
     server.on("/configz", gives(200, CONFIGZ))
     one = reporter(asks_kubelet=True)
     one.note(Noted(NODE))

@@ -18,7 +18,10 @@ _LONGEST = timedelta(hours=24)
 
 
 class KoordletWriter:
-    """koordlet, by its pod on this node and by the object's managed fields. Says once when it is there, or is gone."""
+    """koordlet, by its pod on this node and by the object's managed fields. Says once when it is there, or is gone.
+
+    `said`: why the object is left alone; empty where it is not.
+    """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         """Begin; `now` is the wall clock."""
@@ -26,7 +29,7 @@ class KoordletWriter:
         self._quiet = RECENT
         self._wrote_at: datetime | None = None  # this agent, last
         self._answered_at: datetime | None = None  # the write of koordlet's that is counted already
-        self._said = ""
+        self.said = ""
 
     def is_here(self, pods: Iterable[PodFacts]) -> bool:
         """Tell whether its pod is on this node."""
@@ -58,8 +61,8 @@ class KoordletWriter:
         self._wrote_at = self._now().replace(microsecond=0)
 
     def _say(self, sentence: str) -> None:
-        if sentence and sentence.partition(" at ")[0] != self._said.partition(" at ")[0]:
+        if sentence and sentence.partition(" at ")[0] != self.said.partition(" at ")[0]:
             log.warning("%s", sentence)
-        elif self._said and not sentence:
+        elif self.said and not sentence:
             log.info("koordlet no longer keeps the NodeResourceTopology of this node")
-        self._said = sentence
+        self.said = sentence

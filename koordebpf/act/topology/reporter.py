@@ -82,6 +82,8 @@ class Topologies(Protocol):
 class TopologyReporter:
     """One thread. `writes` counts what was sent; `problem` is why it cannot be sent, None: it can.
 
+    `newest`: what the object is to say, as worked out last; None: it never was.
+
     Args:
         sources: what is asked of the node and of kubelet; closed with this.
         topologies: the API server's side; None: a dry run, in which only the log has what the object would say.
@@ -98,6 +100,7 @@ class TopologyReporter:
     ) -> None:
         self.writes = 0
         self.problem: str | None = None
+        self.newest: Report | None = None
         self._sources = sources
         self._topologies = topologies
         self._koordlet = KoordletWriter(now)
@@ -113,6 +116,11 @@ class TopologyReporter:
         """Say what is known from now on. Does not wait."""
         self._noted = noted
         self._is_due.set()
+
+    @property
+    def left_to(self) -> str:
+        """Why the object is left alone: koordlet keeps it. Empty: it is not."""
+        return self._koordlet.said
 
     def close(self) -> None:
         """End the thread; the object stays as it is."""
@@ -183,6 +191,7 @@ class TopologyReporter:
             if problem not in self._sent.problems:
                 log.warning("%s; it is left out of the NodeResourceTopology", problem)
         self._sent.problems = report.problems
+        self.newest = report
         return report
 
     def _is_to_be_read(self, report: Report, seen: NodeResourceTopology | None) -> bool:

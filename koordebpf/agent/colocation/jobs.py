@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
-from koordebpf.agent.colocation.node_metric import open_node_metric
 from koordebpf.agent.colocation.open_prediction import open_prediction
 from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
+from koordebpf.agent.colocation.reports.node_metric import open_node_metric
+from koordebpf.agent.colocation.reports.topology_report import open_topology_report
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
-from koordebpf.agent.colocation.topology_report import open_topology_report
 from koordebpf.agent.colocation.usage_series import open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring

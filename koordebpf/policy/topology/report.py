@@ -24,7 +24,7 @@ from koordebpf.slo.pods.cpu_placement import (
     SYSTEM_QOS_ANNOTATION,
 )
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
-from koordebpf.slo.pods.share_pools import BoundPod, SharePool, share_pools
+from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.node_info import NodeInfo
 from koordebpf.state.pods.facts import PodFacts
@@ -52,7 +52,7 @@ class Known(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What the object is to say of the fields that are managed. `problems`: what could not be read and says nothing.
 
-    An annotation that is left out is not known: what the object says of it stays.
+    An annotation that is left out is not known: what the object says of it stays. `pools`: as two of the annotations.
     """
 
     annotations: dict[str, str]
@@ -60,6 +60,7 @@ class Report(msgspec.Struct, frozen=True):
     policy: str
     zones: tuple[Zone, ...]
     problems: tuple[str, ...] = ()
+    pools: SharePools = SharePools()
 
 
 def topology_report(known: Known) -> Report:
@@ -97,6 +98,7 @@ def topology_report(known: Known) -> Report:
         policy=topology_policy(known.config),
         zones=zones_of(known.info, known.node),
         problems=tuple(problems),
+        pools=pools,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
 from koordebpf.agent.colocation.jobs import JOBS
-from koordebpf.agent.colocation.topology_report import open_topology_report
+from koordebpf.agent.colocation.reports.topology_report import open_topology_report
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.policy.strategies import JOB_GATES
 
@@ -35,7 +35,7 @@ def test_with_the_gates_off_there_is_no_job_and_nothing_of_it_is_imported() -> N
     code = (
         "import contextlib, sys; from types import SimpleNamespace as S\n"
         "from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu\n"
-        "from koordebpf.agent.colocation.topology_report import open_topology_report\n"
+        "from koordebpf.agent.colocation.reports.topology_report import open_topology_report\n"
         "parts = S(config=S(feature_gates={}))\n"
         "opened = (open_cpi, open_gpu, open_cold_memory, open_topology_report)\n"
         "jobs = [each(parts, contextlib.ExitStack()) for each in opened]\n"

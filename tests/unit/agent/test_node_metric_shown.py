@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from koordebpf.act.report.node_metric import Counts
-from koordebpf.agent.colocation.node_metric_shown import NodeMetricShown
+from koordebpf.agent.colocation.reports.node_metric_shown import NodeMetricShown
 from koordebpf.report.prom.colocation.node_metric import usage_families
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.units import NS_PER_S

@@ -113,7 +113,9 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     if not config.feature_gates.get(GATE, False):
         return None
     from koordebpf.act.topology.reporter import TopologyReporter
+    from koordebpf.agent.colocation.reports.topology_shown import TopologyShown
     from koordebpf.agent.lifecycle.open_source import open_own_kubelet
+    from koordebpf.clock import SystemClock
     from koordebpf.collect.cpu.files import CpuManagerReader
     from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
     from koordebpf.collect.hardware.node_info import NodeInfoReader
@@ -129,4 +131,7 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
 
         topologies = NodeTopologies(open_cluster(config.kubeconfig), config.node_name)
     manager = CpuManagerReader(STATE, kubelet.read)
-    return TopologyJob(parts.measuring.known, TopologyReporter(sources, topologies), manager, kubelet)
+    known, reporter = parts.measuring.known, TopologyReporter(sources, topologies)
+    shown = TopologyShown(reporter, known, SystemClock(), is_sent=topologies is not None)
+    shown.show(parts.measuring.beside, config.node_name if config.koordinator_metrics else None)
+    return TopologyJob(known, reporter, manager, kubelet)

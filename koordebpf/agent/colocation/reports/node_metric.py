@@ -10,7 +10,7 @@ from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.agent.colocation.jobs import ColocationParts
-    from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+    from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
     from koordebpf.state.prediction.values import ProdPrediction
 
 GATE: Final = "NodeMetricReport"
@@ -26,8 +26,8 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
     config = parts.config
     if not config.feature_gates.get(GATE):
         return None
-    from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
-    from koordebpf.agent.colocation.node_metric_shown import NodeMetricShown
+    from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
+    from koordebpf.agent.colocation.reports.node_metric_shown import NodeMetricShown
 
     known, settings, latest = parts.measuring.known, config.node_metric, parts.measuring.prediction
 

@@ -12,7 +12,7 @@ from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.act.report.node_metric import NodeMetricReporter
-    from koordebpf.agent.colocation.node_metric_job import NodeMetricJob
+    from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
     from koordebpf.clock import Clock
     from koordebpf.report.beside import Beside, Families
     from koordebpf.report.prom.colocation.node_metric import NodeMetricNow

@@ -1,0 +1,53 @@
+"""The page on what sets koordlet and what it shows leaves out nothing, and names nothing that is not here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from koordebpf.policy.strategies import FEATURE_GATES
+from koordebpf.slo.feature_gates import KOORDLET_GATES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/colocation/koordlet.md").read_text()
+LISTED = [
+    line.split() for line in (ROOT / "tests/contract/koordlet-1.8.0.txt").read_text().splitlines() if line[0] != "#"
+]
+
+
+def first_column(heading: str) -> set[str]:
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    cells = (line.strip("|").split("|")[0] for line in section.splitlines() if line.startswith("|"))
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "kinds"), [("Flags", ("flag",)), ("Feature gates", ("gate", "hook")), ("Metrics", ("metric",))]
+)
+def test_everything_that_koordlet_has_is_on_the_page(heading: str, kinds: tuple[str, ...]) -> None:
+    known = {name for kind, name in LISTED if kind in kinds}
+    assert len(known) > 20
+    assert first_column(heading) - {"--runtime-hooks"} == known - {"--runtime-hooks"}
+
+
+def test_its_gates_are_those_that_are_read() -> None:
+    assert {name for kind, name in LISTED if kind == "gate"} == set(KOORDLET_GATES)
+
+
+def test_a_gate_that_is_the_same_here_is_one() -> None:
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("|")]
+    same = [name for row in rows if len(row) == 3 and "the same" in row[2] for name in re.findall(r"`([^`]+)`", row[0])]
+    assert len(same) > 10
+    assert set(same) - set(FEATURE_GATES) == {"--runtime-hooks", "Libpfm4"}
+
+
+def test_a_metric_that_is_the_same_is_on_the_page_of_metrics() -> None:
+    shown = (ROOT / "deploy/metrics.md").read_text() + "".join(
+        (ROOT / f"docs/colocation/{page}.md").read_text() for page in ("node-metric", "nri")
+    )
+    (row,) = re.findall(r"(?m)^\| `start_time`.*", PAGE)
+    for name in re.findall(r"`([a-z_]+)`", row):
+        suffix = name.removeprefix("node_metric_node").removeprefix("node_metric")
+        assert f"koordlet_{name}" in shown or f"`{suffix}`" in shown, name
