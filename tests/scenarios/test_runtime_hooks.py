@@ -103,6 +103,18 @@ def test_each_hook_wants_its_own_files() -> None:
     }
 
 
+@pytest.mark.parametrize("container_id", ["", "containerd://", "id-main"])
+def test_a_container_whose_status_has_no_id_gets_nothing_and_its_pod_what_it_asks_for(container_id: str) -> None:
+    pod = be()
+    statuses = [msgspec.structs.replace(each, containerID=container_id) for each in pod.status.containerStatuses or ()]
+    pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, containerStatuses=statuses))
+    assert values(decided(frame(pod)), "batchResource") == {
+        ("kubepods/poduid-be", CgroupFile.CPU_SHARES): 512,
+        ("kubepods/poduid-be", CgroupFile.CPU_QUOTA): 100_000,
+        ("kubepods/poduid-be", CgroupFile.MEMORY_LIMIT): GIB,
+    }
+
+
 def test_no_file_is_wanted_by_two_hooks() -> None:
     pods = [be(), bound("lse", "LSE", "6"), bound("none", "", "7"), shared("ls"), shared("any", "")]
     plan = decided(frame(*pods, annotations={"node.koordinator.sh/cpu-normalization-ratio": "2"}))

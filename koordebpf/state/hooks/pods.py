@@ -155,7 +155,7 @@ def _native(container: Container) -> tuple[int, int, int]:
 def _container_ids(pod: Pod) -> dict[str, str]:
     status = pod.status
     return {
-        each.name: each.containerID.rpartition("//")[2]
+        each.name: container_id
         for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))
-        if each.containerID
+        if (container_id := each.containerID.partition("://")[2])
     }
