@@ -48,9 +48,9 @@ class Koordinator:
         else:
             self.configure(colocation)
 
-    def configure(self, colocation: Object) -> None:
-        """Replace `colocation-config`."""
-        self.api.patch(self._config, {"data": {"colocation-config": json.dumps(colocation)}})
+    def configure(self, config: Object, key: str = "colocation-config") -> None:
+        """Replace a key of the ConfigMap."""
+        self.api.patch(self._config, {"data": {key: json.dumps(config)}})
 
     def start_manager(self) -> ServerProcess:
         """Start koord-manager without its webhooks, for which the API server would need a way to it."""

@@ -35,8 +35,21 @@ COLOCATION = {
     "updateTimeThresholdSeconds": 1,
     "resourceDiffThreshold": 0.001,
 }
-GATES = "NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true,BatchResource=true,CPUSetAllocator=true"
+GATES = ",".join(
+    f"{each}=true"
+    for each in (
+        *("NodeMetricReport", "NodeTopologyReport", "PeakPrediction", "BatchResource", "CPUSetAllocator"),
+        "MemoryAllocatableEvict",
+    )
+)
+# By what batch pods request of what is left for them, and not by what the node uses.
+EVICTION = {
+    "enable": True,
+    **{"memoryAllocatableEvictThresholdPercent": 110, "memoryAllocatableEvictLowerPercent": 100},
+    **{"memoryEvictThresholdPercent": 97, "memoryEvictLowerPercent": 96},
+}
 BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "200Mi"}
+EVICTABLE = {"koordinator.sh/eviction-enabled": "true"}
 TOPOLOGY = "topology.node.k8s.io/v1alpha1"
 # What the two say of a node that does not change, but for what the agent, outside the mounts, cannot ask kubelet.
 SAME_ANNOTATIONS = ("cpu-topology", "cpu-shared-pools", "be-cpu-shared-pools", "reservation", "system-qos-resource")
@@ -93,9 +106,15 @@ class Seen:
         until(lambda: int(self._koord.allocatable(NODE).get("kubernetes.io/batch-memory", "0")), "batch memory", 60)
         return {name: int(amount) for name, amount in self._koord.allocatable(NODE).items() if "batch" in name}
 
+    def batch_memory(self) -> int | None:
+        """Return what is left for batch pods, in bytes; None: nothing says it."""
+        amount = self._koord.allocatable(NODE).get("kubernetes.io/batch-memory")
+        return None if amount is None else quantity_bytes(amount)
+
     def scheduled(self, name: str) -> Object:
         """Create a batch pod that Koordinator's scheduler has to find a node for; return it when it runs."""
-        made = pod(name, "", "/bin/hog", "--mib", 50, "--hold", 600, requests=BATCH, limits=BATCH)
+        hog = ("/bin/hog", "--mib", 50, "--hold", 600)
+        made = pod(name, "", *hog, labels=EVICTABLE, requests=BATCH, limits=BATCH)
         del made["spec"]["nodeName"]
         made["spec"]["schedulerName"] = SCHEDULER
         self._plane.api.create(made)
@@ -190,6 +209,16 @@ def test_a_cluster_sees_the_same_node_when_koordlet_is_replaced(
         until(lambda: seen.limits(of_ours) == limits_of_koordlet, lambda: f"{seen.limits(of_ours)}", 30)
         plane.api.delete(topology_of_koordlet)
         topology = dict(until(seen.topology, "the agent's own NodeResourceTopology", 60))
+        # Prod pods take what batch pods were promised.
+        koord.configure({"clusterStrategy": EVICTION}, "resource-threshold-config")
+        much = ("/bin/hog", "--mib", round(0.7 * NODE_BYTES) // MIB, "--hold", 600)
+        plane.api.create(pod(f"prod-{suffix}", NODE, *much, qos="LS", priority="koord-prod", labels=EVICTABLE))
+        until(lambda: seen.batch_memory() == 0, lambda: f"{koord.allocatable(NODE)}", 4 * INTERVAL_S)
+        evicted = ours.has_plan()
+        assert [each["name"] for each in evicted["outcomes"]] == [of_ours["metadata"]["name"]]
+        assert {each["verdict"]["feature"] for each in evicted["features"] if each["victims"]} == {
+            "MemoryAllocatableEvict"
+        }
 
     report, other = mine["status"], theirs["status"]
     assert shape(report["nodeMetric"]) == shape(other["nodeMetric"])
