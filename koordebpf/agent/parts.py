@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
@@ -10,9 +10,9 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.measuring import Measuring
-from koordebpf.agent.strategies.hooks import RuntimeHooks
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
+from koordebpf.agent.strategies.round_parts import RoundPart
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
@@ -40,7 +40,7 @@ class AgentParts:
         wake: wakes it before its time.
         ladder: milder rungs before an eviction.
         own: strategies beside those.
-        hooks: measures for runtime hooks, whose files `own` writes.
+        round_parts: of those, what measures for them and does what is no cgroup file.
         marking: taints the node.
         katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
@@ -60,7 +60,7 @@ class AgentParts:
     wake: SuppressionWake | None = None
     ladder: Ladder | None = None
     own: OwnStrategies | None = None
-    hooks: RuntimeHooks | None = None
+    round_parts: Sequence[RoundPart] = ()
     marking: NodeMarking | None = None
     katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None

@@ -97,8 +97,8 @@ class Rounds:
         if parts.own:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
-        if parts.hooks:
-            parts.hooks.carry_out(decision.strategies, view.now_ns)
+        for part in parts.round_parts:
+            part.carry_out(decision.strategies, view)
         if parts.katalyst:
             news = parts.katalyst.carry_out(decision.strategies, view)
             publish(KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s()))

@@ -30,10 +30,11 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.serving import series_metrics, serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.hooks import hooks_of, open_runtime_hooks
+from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
+from koordebpf.agent.strategies.round_parts import OpenWith, open_round_parts
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
@@ -163,13 +164,8 @@ def _open_agent(
     folder = acting.folder if acting else None
     watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
-    by_cgroup = functools.partial(
-        CgroupExecutor,
-        pod_targets(scope, watch),
-        outcomes,
-        enforce=config.enforce,
-        note=acting.in_flight.kill if acting else None,
-    )
+    note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch)
+    by_cgroup = functools.partial(CgroupExecutor, targets, outcomes, enforce=config.enforce, note=note)
     executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
@@ -178,15 +174,19 @@ def _open_agent(
     sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
     suppression = _open_suppression(config, measuring, writer, folder, stack)
+    kill = open_kill(config, executor, by_cgroup, executors)
     ladder = open_ladder(
-        config,
-        scope,
-        watch.index,
-        writer,
-        stack,
-        kill=open_kill(config, executor, by_cgroup, executors),
-        tell=sinks.publish_change,
-        wake=loop.wake,
+        config, scope, watch.index, writer, stack, kill=kill, tell=sinks.publish_change, wake=loop.wake
+    )
+    with_these = OpenWith(
+        config=config,
+        measuring=measuring,
+        writer=writer,
+        loop=loop,
+        folder=folder,
+        report=sinks.publish_change,
+        metrics=metrics,
+        stack=stack,
     )
     parts = AgentParts(
         measuring=measuring,
@@ -202,7 +202,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
-        hooks=open_runtime_hooks(config, measuring, folder, sinks.publish_change, stack, writer),
+        round_parts=open_round_parts(with_these),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

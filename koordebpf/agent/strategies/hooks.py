@@ -5,29 +5,27 @@ What they want of cgroup files is written as any other strategy's is, by `OwnStr
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from koordebpf.act.hooks import COOKIES, SCORES
-from koordebpf.act.writer.change import FileChange
-from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.measuring import Measuring
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
-from koordebpf.state.hooks.measured import HooksMeasured
+from koordebpf.state.view import Measured, NodeView
 
 if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
+    from koordebpf.agent.strategies.round_parts import OpenWith
     from koordebpf.collect.hooks.collector import HookCollector
 
 log = logging.getLogger(__name__)
@@ -42,6 +40,8 @@ class RuntimeHooks:
         cookies: of processes. They come last: what they keep off a core has its CPUs and quota by then.
     """
 
+    needs_cpu = False
+
     def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
         self._collector = collector
         self._scores = scores
@@ -49,20 +49,27 @@ class RuntimeHooks:
         self._problems = ProblemLog()
         self._failed = ""
 
-    def measure(self, now_ns: int) -> HooksMeasured | None:
-        """Return what hooks decide from; None: no hook is due, or it could not be read."""
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample:
+            return measured
         try:
-            measured = self._collector.measure(now_ns)
+            hooks = self._collector.measure(measured.now_ns)
         except KoordebpfError as error:
             if str(error) != self._failed:
                 log.warning("runtime hooks were not measured for: %s", error)
             self._failed = str(error)
-            return None
+            return measured
         self._failed = ""
-        return measured
+        return replace(measured, hooks=hooks)
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], now_ns: int) -> None:
-        """Give processes what they are to have, and report what cannot be used; in a round that skips all stays."""
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Give processes what they are to have, and report what cannot be used."""
+        now_ns = view.now_ns
         problems: tuple[str, ...] | None = None
         for each in RUNTIME_HOOKS:
             made = decisions.get(each.name)
@@ -89,35 +96,22 @@ def hooks_of(config: AgentConfig) -> frozenset[str]:
     return frozenset(each.name for each in RUNTIME_HOOKS if config.feature_gates.get(each.gate))
 
 
-def open_runtime_hooks(
-    config: AgentConfig,
-    measuring: Measuring,
-    folder: Path | None,
-    report: Callable[[FileChange], None],
-    stack: contextlib.ExitStack,
-    writer: CgroupWriter,
-) -> RuntimeHooks | None:
-    """Return them, closed by the stack; None: the gate of each hook is off.
+def open_runtime_hooks(given: OpenWith) -> RuntimeHooks | None:
+    """Return them; None: the gate of each hook is off.
 
-    What an agent that was killed has left is put back first.
+    What an agent that was killed has left is put back first. Where files may hold what an agent before this one wrote
+    all pods are looked at at once.
 
-    Args:
-        config: the agent's.
-        measuring: of the node.
-        folder: of the one agent that acts on the node; None: dry run.
-        report: gets each change of a process.
-        stack: closes them.
-        writer: of the node; where files may hold what an agent before this one wrote all pods are looked at at once.
     Raises:  SupportError: no sysfs.
     """
-    is_on = bool(hooks_of(config))
+    folder, report, is_on = given.folder, given.report, bool(hooks_of(given.config))
     records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
     if not is_on and not any(each is not None and each.exists() for each in records):
         return None
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
 
-    watch, mounts = measuring.watch, find_controllers()
+    watch, mounts = given.measuring.watch, find_controllers()
     mount_point = watch.scope.hierarchy.mount_point
     scores, cookies = OomScores(mount_point, records[0], report), CoreCookies(mount_point, records[1], report)
     scores.restore(time.monotonic_ns())
@@ -126,8 +120,8 @@ def open_runtime_hooks(
         return None
     from koordebpf.collect.hooks.collector import HookCollector
 
-    collector = HookCollector(watch.index, measuring.known, mounts.get("cpu"), watch.scope.node_path)
-    collector.admits_all = writer.is_journalled
+    collector = HookCollector(watch.index, given.measuring.known, mounts.get("cpu"), watch.scope.node_path)
+    collector.admits_all = given.writer.is_journalled
     hooks = RuntimeHooks(collector, scores, cookies)
-    stack.callback(hooks.close)
+    given.stack.callback(hooks.close)
     return hooks
