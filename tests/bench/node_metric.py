@@ -22,6 +22,7 @@ from koordebpf.state.prediction.values import Amounts, ProdPrediction
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import GIB, NS_PER_S
 from tests.bench.figure import Figure, figure
+from tests.bench.machine_hour import MachineHour
 from tests.bench.recorded_hour import CAPACITY_BYTES, CAPACITY_MILLICPU, Load, RecordedHour
 from tests.bench.report import Report
 from tests.support.json_patch import applied
@@ -34,7 +35,8 @@ _META = {"name": "node-1.example.internal", "uid": "0d4de06c-3f1b-4d6f-a1c5-5e2f
 class Hour:
     """The reports of an hour, sent to an object that takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: RecordedHour | MachineHour) -> None:
+        self._node = node
         self.sent_bytes: list[int] = []
         self.whole_bytes: list[int] = []
         self.ages_s: list[float] = []
@@ -49,14 +51,13 @@ class Hour:
 
     def run(self, seconds: int, *, fills: int = _FILLED_S) -> None:
         """Fill half an hour, then report each minute."""
-        recorded = RecordedHour()
-        store = SeriesStore()
+        recorded, store = self._node, SeriesStore()
         for second in range(1, fills + seconds + 1):
             store.append_round(second * NS_PER_S, dict(recorded.samples(second)))
             if second > fills and second % _INTERVAL_S == 0:
                 self._report(store, recorded, second)
 
-    def _report(self, store: SeriesStore, recorded: RecordedHour, second: int) -> None:
+    def _report(self, store: SeriesStore, recorded: RecordedHour | MachineHour, second: int) -> None:
         now_ns, wall_s = second * NS_PER_S, 1_767_323_045 + second
         time_text = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         pods = [self._facts.setdefault(each.name, _facts_of(each)) for each in recorded.pods]
@@ -111,14 +112,18 @@ class Hour:
 
 
 def node_metric(report: Report) -> None:
-    """Report an hour, or ten minutes of it."""
-    hour = Hour()
-    seconds = 600 if report.quick else _HOUR_S
+    """Report an hour, or ten minutes of it: one of a machine, and one that is made with a seed."""
+    _measure(report, "a machine's hour", MachineHour())
+    _measure(report, "a seeded hour", RecordedHour())
+
+
+def _measure(report: Report, name: str, node: RecordedHour | MachineHour) -> None:
+    hour, seconds = Hour(node), 600 if report.quick else _HOUR_S
     hour.run(seconds)
     ours, koordlets = sum(hour.sent_bytes), sum(hour.whole_bytes)
     minutes = seconds // 60
-    method = f"{len(hour.sent_bytes)} of {minutes} reports were sent, 110 pods, seeded usage of {minutes} minutes"
-    report.add(figure("NodeMetric, bytes of a patch", "B", hour.sent_bytes, method))
+    method = f"{len(hour.sent_bytes)} of {minutes} reports were sent, 110 pods"
+    report.add(figure(f"NodeMetric, bytes of a patch, {name}", "B", hour.sent_bytes, method))
     report.add(figure("  koordlet's whole status", "B", hour.whole_bytes, "the same status as one PUT each minute"))
     times = koordlets / ours
     report.add(
