@@ -24,6 +24,12 @@ from tests.support.patience import patience
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_name("node.sh")
 _SOCKET = "run/containerd/containerd.sock"
+_NRI_SOCKET = "run/nri/nri.sock"
+_NRI = f"""\
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  socket_path = "/{_NRI_SOCKET}"
+"""
 _ADDRESS = "10.244.255.1"  # of the node, in its own network
 _PODS = "10.244.0.0/24"
 # In a node of 3 GiB they could otherwise hold much of what the pods are to fill.
@@ -54,7 +60,8 @@ class RealNode:
     """A node of the cluster, Ready when made. `close()` ends whatever runs in it and removes its cgroups and files.
 
     Shape:   the host sees its pods below `cgroup`/kubepods, as a host sees those of kind. `socket` is containerd's;
-             `kubelet` are settings in place of those of the tests.
+             `kubelet` are settings in place of those of the tests. `containerd` is the folder of another one than
+             Debian's, with NRI.
     Needs:   root, and cgroup v1.
     Cost:    Ready within about 3 s; 0.2 GiB of its memory.
     """
@@ -67,9 +74,11 @@ class RealNode:
         memory_bytes: int,
         *images: Path,
         kubelet: Object | None = None,
+        containerd: Path | None = None,
     ) -> None:
         self.name = name
         self._kubelet_settings = kubelet or {}
+        self._containerd = containerd
         self.memory_bytes = memory_bytes
         self._cluster = cluster
         self._images = images
@@ -105,6 +114,17 @@ class RealNode:
     def socket(self) -> Path:
         """Return containerd's socket, as the host reaches it: through the mounts of the node's first process."""
         return Path(f"/proc/{self.first_pid}/root/{_SOCKET}")
+
+    @property
+    def nri_socket(self) -> Path:
+        """Return where plugins connect to its containerd, as the host reaches it."""
+        return Path(f"/proc/{self.first_pid}/root/{_NRI_SOCKET}")
+
+    def container_log(self, pod: Object) -> str:
+        """Return what the container `load` of a pod has printed, "" before it is there."""
+        meta = pod["metadata"]
+        folder = self._folder / "log/pods" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        return "".join(path.read_text() for path in folder.glob("load/*.log"))
 
     @property
     def kubelet_folder(self) -> Path:
@@ -189,6 +209,7 @@ class RealNode:
         (self._folder / "kubelet.json").write_text(json.dumps(kubelet))
         self._snapshotter = "overlayfs" if can_overlay(self._folder) else "native"
         settings = _containerd_settings(self._folder, binaries, self._snapshotter)
+        settings += _NRI if self._containerd else ""
         (self._folder / "containerd.toml").write_text(settings)
         bridge = {
             "type": "bridge",
@@ -202,7 +223,7 @@ class RealNode:
     def _start(self, binaries: Binaries) -> ServerProcess:
         environment: Mapping[str, str] = {
             **_MEMORY,
-            "PATH": binaries.path,
+            "PATH": f"{self._containerd}:{binaries.path}" if self._containerd else binaries.path,
             "NODE_NAME": self.name,
             "NODE_ADDRESSES": f"{_ADDRESS} {SERVICE[0]}",
             "NODE_FOLDER": str(self._folder),
