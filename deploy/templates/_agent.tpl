@@ -37,6 +37,16 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $capabilities "add" (append $capabilities.add "DAC_READ_SEARCH") -}}
 {{- end -}}
 
+{{- /* As components/oom-score-adj and components/core-sched have it; their gates are below. */ -}}
+{{- $hooks := list -}}
+{{- if $values.agent.oomScoreAdj -}}{{- $hooks = append $hooks (list "OOMScoreAdj" "DAC_OVERRIDE") -}}{{- end -}}
+{{- if $values.agent.coreSched -}}{{- $hooks = append $hooks (list "CoreSched" "SYS_PTRACE") -}}{{- end -}}
+{{- range $hooks -}}
+  {{- $_ := set $pod "hostPID" true -}}
+  {{- $capabilities := $container.securityContext.capabilities -}}
+  {{- $_ := set $capabilities "add" (append $capabilities.add (last .)) -}}
+{{- end -}}
+
 {{- /* As components/host-processes and components/privileged have it. */ -}}
 {{- if $values.agent.hostProcesses -}}
   {{- $_ := set $pod "hostPID" true -}}
@@ -75,6 +85,11 @@ The agents of one mode, observe or enforce, and their configuration.
   {{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
   {{- $volume := dict "name" "koordlet-models" "hostPath" (dict "path" $folder "type" "DirectoryOrCreate") -}}
   {{- $_ := set $pod "volumes" (append $pod.volumes $volume) -}}
+{{- end -}}
+
+{{- /* As components/oom-score-adj and components/core-sched have it. */ -}}
+{{- range $hooks -}}
+  {{- $_ := set $container "args" (append $container.args (printf "--feature-gates=%s=true" (first .))) -}}
 {{- end -}}
 
 {{- /* As components/cri and components/cri-o have it. */ -}}

@@ -155,7 +155,7 @@ class TestReasons:
         wanting = []
         for path in [DEPLOY / "base/agent/daemonset.yaml", *(DEPLOY / "components").glob("*/kustomization.yaml")]:
             lines = path.read_text().splitlines()
-            asks = r"\s*(- [A-Z]+(_[A-Z]+)*\b(?!:)|value: [A-Z]+$|value: KILL|(value|privileged|hostPID): true)"
+            asks = r"\s*(- [A-Z]+(_[A-Z]+)*\b(?!:)|value: [A-Z]+(_[A-Z]+)*\b|(value|privileged|hostPID): true)"
             wanting += [line for line in lines if re.match(asks, line)]
             wanting += [after for line, after in itertools.pairwise(lines) if line.strip() == "hostPath:"]
         assert len(wanting) >= 10

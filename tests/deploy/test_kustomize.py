@@ -16,6 +16,7 @@ from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.strategies import HOOK_GATES
 from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
@@ -152,6 +153,23 @@ class TestKustomize:
             profile = killing[name]["containers"][0]["securityContext"].pop("appArmorProfile")
             assert profile == {"type": "Unconfined"}
         assert killing == usual
+
+    @pytest.mark.parametrize(
+        ("component", "gate", "capability"),
+        [("oom-score-adj", "OOMScoreAdj", "DAC_OVERRIDE"), ("core-sched", "CoreSched", "SYS_PTRACE")],
+    )
+    def test_a_hook_of_other_users_processes_has_the_capability_that_no_other_agent_has(
+        self, component: str, gate: str, capability: str, tmp_path: Path
+    ) -> None:
+        assert gate in HOOK_GATES
+        usual = pod_specs(built(DEPLOY / "overlays/enforce"))
+        specs = pod_specs(built(overlay_with(tmp_path, "enforce", [component])))
+        for name in ("koordebpf-agent", "koordebpf-agent-enforce"):
+            assert capability not in usual[name]["containers"][0]["securityContext"]["capabilities"]["add"]
+            assert specs[name].pop("hostPID") is True
+            assert specs[name]["containers"][0]["securityContext"]["capabilities"]["add"].pop() == capability
+            assert specs[name]["containers"][0]["args"].pop() == f"--feature-gates={gate}=true"
+        assert specs == usual
 
     @pytest.mark.parametrize(("component", "folder"), [("cri", "/run/containerd"), ("cri-o", "/run/crio")])
     def test_a_runtime_that_stops_containers_is_found_by_the_agent(

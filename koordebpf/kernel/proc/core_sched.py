@@ -65,7 +65,10 @@ def _prctl(command: int, pid: int, scope: int, argument: object) -> bool:
     if number == errno.ESRCH:
         return False
     why = {errno.EINVAL: "no CONFIG_SCHED_CORE", errno.ENODEV: "no core has two threads"}.get(number)
-    raise SupportError("core scheduling", why or os.strerror(number), "Switch the feature gate CoreSched off")
+    remedy = "Switch the feature gate CoreSched off"
+    if number == errno.EPERM:  # ptrace(2), PTRACE_MODE_READ_REALCREDS
+        remedy = "Run it with CAP_SYS_PTRACE (deploy/components/core-sched), or switch the feature gate CoreSched off"
+    raise SupportError("core scheduling", why or os.strerror(number), remedy)
 
 
 def _in_thread(work: Callable[[], None]) -> None:
