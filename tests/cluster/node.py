@@ -141,6 +141,12 @@ class RealNode:
         conditions = found["status"].get("conditions", ()) if found else ()
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
+    def runtime_version(self) -> str:
+        """Return what the kubelet says of the container runtime, as containerd://1.7.24."""
+        found = self._cluster.api.get(self.object)
+        assert found is not None, self.name
+        return str(found["status"]["nodeInfo"]["containerRuntimeVersion"])
+
     def pod_cgroup(self, pod: Object) -> Path | None:
         """Return a pod's memory cgroup; None: the kubelet has not made it, or has removed it."""
         name = f"pod{pod['metadata']['uid']}"

@@ -16,6 +16,7 @@ from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries, CannotHave, say_line
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.newer_containerd import newer_containerd
+from tests.cluster.newest_containerd import newest_containerd
 from tests.cluster.node import RealNode, hierarchies
 from tests.cluster.objects import pod
 from tests.cluster.story import NODE_BYTES, Story
@@ -41,21 +42,24 @@ nri:
   backoff: 50ms
   socket: {}
 """
-PODS = int(os.environ.get("KOORDEBPF_NRI_PODS", "100"))
+RUNTIMES = {"1.7": newer_containerd, "2.2": newest_containerd}
+PODS = {"1.7": 20, "2.2": 100}  # at once
 
 
-@pytest.fixture(scope="module")
-def nri_node(cluster: ControlPlane, binaries: Binaries) -> Iterator[RealNode]:
+@pytest.fixture(scope="module", params=RUNTIMES)
+def nri_node(cluster: ControlPlane, binaries: Binaries, request: pytest.FixtureRequest) -> Iterator[RealNode]:
     """A node whose containerd has NRI."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups and namespaces")
     if not hierarchies():
         pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
     try:
-        folder = newer_containerd(say_line)
+        folder = RUNTIMES[request.param](say_line)
     except CannotHave as error:
         pytest.skip(f"no containerd with NRI: {error}")
-    made = RealNode(cluster, binaries, "nri", NODE_BYTES, containerd=folder)
+    made = RealNode(cluster, binaries, f"nri-{request.param.replace('.', '-')}", NODE_BYTES, containerd=folder)
+    version = made.runtime_version()
+    assert version.startswith(f"containerd://{request.param}."), version
     yield made
     made.close()
 
@@ -127,15 +131,16 @@ def test_an_agent_that_is_killed_while_a_pod_starts_stops_no_pod(nri: Story, tmp
 
 
 def test_many_pods_at_once_all_start_limited(nri: Story, tmp_path: Path) -> None:
+    count = PODS[nri.node.runtime_version().removeprefix("containerd://")[:3]]
     agent = started(nri, tmp_path)
-    made = [batch_pod(nri, f"pod-{number}") for number in range(PODS)]
-    until(lambda: all(len(shown(nri, each)) == 3 for each in made), lambda: f"{PODS} pods\n{agent.log[-2000:]}", 300)
-    assert [shown(nri, each) for each in made] == [LIMITED] * PODS
-    assert agent.metric("koordebpf_nri_adjusted_containers_total") == PODS
+    made = [batch_pod(nri, f"pod-{number}") for number in range(count)]
+    until(lambda: all(len(shown(nri, each)) == 3 for each in made), lambda: f"{count} pods\n{agent.log[-2000:]}", 300)
+    assert [shown(nri, each) for each in made] == [LIMITED] * count
+    assert agent.metric("koordebpf_nri_adjusted_containers_total") == count
     calls = agent.metric('koordebpf_nri_call_seconds_count{method="CreateContainer",result="succeeded"}')
     quick = agent.metric('koordebpf_nri_call_seconds_bucket{le="0.005",method="CreateContainer",result="succeeded"}')
     print(f"{quick:g} of {calls:g} calls within 5 ms")
-    assert calls == PODS
+    assert calls == count
     assert agent.stop() == 0
     remove(nri, *made)
 
