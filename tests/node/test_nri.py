@@ -1,4 +1,4 @@
-"""The agent as a DaemonSet with NRI beside the containerd of the node's Debian: one story, in the order of these tests."""
+"""The agent as a DaemonSet with NRI beside the containerd of the node's Debian: one story, in this order."""
 
 from __future__ import annotations
 
