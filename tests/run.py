@@ -59,7 +59,10 @@ _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
 # Modules of tests/cluster that download or compile; only slow tests need the agent's image and others' Go code.
 _QUICK_CLUSTER_PROGRAMS = ("cluster.binaries",)
-_GO_PROGRAMS = ("cluster.katalyst_programs", "cluster.nri_programs", "cluster.koordinator_programs")
+_GO_PROGRAMS = (
+    *("cluster.katalyst_programs", "cluster.nri_programs", "cluster.newest_containerd"),
+    "cluster.koordinator_programs",
+)
 _CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "cluster.agent_image", *_GO_PROGRAMS)
 _NODE_PROGRAMS = ("node.image", "cluster.agent_image")
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode

@@ -499,13 +499,20 @@ def test_what_a_cluster_needs_and_is_not_here_is_reported(folders):
     ("arguments", "downloaded"),
     [
         (["--quick"], ["binaries"]),
-        ([], ["agent_image", "binaries", "katalyst_programs", "koordinator_programs", "nri_programs"]),
+        (
+            [],
+            [
+                *("agent_image", "binaries", "katalyst_programs", "koordinator_programs"),
+                *("newest_containerd", "nri_programs"),
+            ],
+        ),
     ],
 )
 def test_a_quick_run_builds_no_image(folders, require_root, arguments, downloaded):
     (folders / "cluster").mkdir()
     (folders / "cluster" / "__init__.py").touch()  # else the checkout's own programs were built
-    for name in ("binaries", "agent_image", "katalyst_programs", "nri_programs", "koordinator_programs"):
+    programs = ("katalyst_programs", "nri_programs", "newest_containerd", "koordinator_programs")
+    for name in ("binaries", "agent_image", *programs):
         (folders / "cluster" / f"{name}.py").write_text("open(__file__ + '.ran', 'w').close()")
     (folders / "cluster" / "test_good.py").write_text(one_test("pass"))
     setup = folders.parent / ".ci" / "setup"
