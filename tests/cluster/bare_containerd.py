@@ -32,13 +32,15 @@ _TABLE: dict[str, dict[str, tuple[int, str]]] = {
     "RunPodSandboxRequest": {"config": (1, "PodConfig")},
     "RunPodSandboxResponse": {"pod_sandbox_id": (1, "string")},
     "Resources": {"cpu_shares": (3, "int64"), "oom_score_adj": (5, "int64")},
-    "LinuxContainer": {"resources": (1, "Resources")},
+    "ContainerSecurity": {"namespace_options": (3, "NamespaceOption")},
+    "LinuxContainer": {"resources": (1, "Resources"), "security_context": (2, "ContainerSecurity")},
     "ContainerMetadata": {"name": (1, "string")},
-    "ImageSpec": {"image": (1, "string")},
+    "ImageSpec": {"image": (1, "string"), "user_specified_image": (18, "string")},
     "ContainerConfig": {
         "metadata": (1, "ContainerMetadata"),
         "image": (2, "ImageSpec"),
         "command": (3, "*string"),
+        "labels": (9, "*Entry"),
         "log_path": (11, "string"),
         "linux": (15, "LinuxContainer"),
     },
@@ -56,7 +58,8 @@ _TABLE: dict[str, dict[str, tuple[int, str]]] = {
     "RemovePodSandboxResponse": {},
 }
 CRI = message_classes("runtime.v1", _TABLE)
-_NODE = 2  # NamespaceMode: no network is set up
+_CONTAINER, _NODE = 1, 2  # NamespaceMode: as a kubelet asks for, and no network is set up
+_NAMESPACES = {"namespace_options": {"network": _NODE, "pid": _CONTAINER}}
 
 
 class BareContainerd:
@@ -74,19 +77,22 @@ class BareContainerd:
         self._folder = folder
         self._cgroup = cgroup
         self._pods: list[str] = []
-        socket = folder / "c.sock"
+        self._process, self._channel = self._start(binaries, programs)
+
+    def _start(self, binaries: Binaries, programs: Path) -> tuple[subprocess.Popen[bytes], grpc.Channel]:
+        folder, socket = self._folder, self._folder / "c.sock"
         snapshotter = "overlayfs" if can_overlay(folder) else "native"
         (folder / "containerd.toml").write_text(_settings(folder, socket, snapshotter))
         environment = {"PATH": f"{programs}:{binaries.path}"}
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (folder / "containerd.log").open("wb") as log:
             command = [*unshare, str(programs / "containerd"), "--config", str(folder / "containerd.toml")]
-            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         ctr = [str(programs / "ctr"), "-a", str(socket)]
         until(lambda: subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode == 0, self.log)
         load = [*ctr, "-n", "k8s.io", "images", "import", "--snapshotter", snapshotter, str(binaries.image)]
         subprocess.run(load, check=True, capture_output=True)
-        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        return process, grpc.insecure_channel(f"unix://{socket}")
 
     def log(self) -> str:
         """Return what containerd has logged last."""
@@ -110,7 +116,7 @@ class BareContainerd:
             annotations=[{"key": key, "value": value} for key, value in annotations.items()],
             linux={
                 "cgroup_parent": f"{self._cgroup}/kubepods/besteffort/pod{name}",
-                "security_context": {"namespace_options": {"network": _NODE}},
+                "security_context": _NAMESPACES,
             },
         )
         made = self.call("RunPodSandbox", config=config).pod_sandbox_id
@@ -121,10 +127,11 @@ class BareContainerd:
         """Create a container as the kubelet asks for one of a best-effort pod; return its ID."""
         config = CRI["ContainerConfig"](
             metadata={"name": name},
-            image={"image": IMAGE},
+            image={"image": IMAGE, "user_specified_image": IMAGE},
             command=command,
+            labels=[{"key": "io.kubernetes.container.name", "value": name}],  # by which CRI-O knows it
             log_path=f"{pod[1].metadata.name}-{name}.log",
-            linux={"resources": {"cpu_shares": 2, "oom_score_adj": 1000}},
+            linux={"resources": {"cpu_shares": 2, "oom_score_adj": 1000}, "security_context": _NAMESPACES},
         )
         return str(
             self.call("CreateContainer", pod_sandbox_id=pod[0], config=config, sandbox_config=pod[1]).container_id
@@ -139,15 +146,18 @@ class BareContainerd:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end_pods()
+        self._channel.close()
+        self._process.kill()  # and with it all of its pid namespace, of which the runtime is the first process
+        self._process.wait()
+
+    def _end_pods(self) -> None:
         for each in self._pods:
             try:
                 self.call("StopPodSandbox", pod_sandbox_id=each)
                 self.call("RemovePodSandbox", pod_sandbox_id=each)
             except grpc.RpcError as error:
                 print(error, file=sys.stderr)
-        self._channel.close()
-        self._process.kill()  # and with it all of its pid namespace, of which containerd is the first process
-        self._process.wait()
 
 
 def _settings(folder: Path, socket: Path, snapshotter: str) -> str:

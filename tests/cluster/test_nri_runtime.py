@@ -1,4 +1,4 @@
-"""A real containerd with NRI and runc: what a container finds in its cgroup when its first instruction runs."""
+"""Real runtimes with NRI and runc: what a container finds in its cgroup when its first instruction runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import pytest
 
 from koordebpf.units import MIB
 from tests.cluster.bare_containerd import BareContainerd
+from tests.cluster.bare_crio import BareCrio
 from tests.cluster.binaries import Binaries, CannotHave, say_line
 from tests.cluster.newer_containerd import newer_containerd
 from tests.cluster.node import hierarchies, remove_cgroups
 from tests.contract.apiserver import until
+from tests.node import crio
 
 pytestmark = pytest.mark.slow
 
@@ -49,19 +51,23 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def runtime(binaries: Binaries) -> Iterator[BareContainerd]:
+KINDS = {"containerd": (BareContainerd, newer_containerd), "crio": (BareCrio, crio.obtain)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def runtime(binaries: Binaries, request: pytest.FixtureRequest) -> Iterator[BareContainerd]:
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups and namespaces")
     if not hierarchies():
         pytest.skip("not this kind of machine: it shows files of cgroup v1")
+    kind, obtain = KINDS[request.param]
     try:
-        programs = newer_containerd(say_line)
+        programs = obtain(say_line)
     except CannotHave as error:
-        pytest.skip(f"no containerd with NRI: {error}")
+        pytest.skip(f"no {request.param} with NRI: {error}")
     folder = Path(tempfile.mkdtemp(prefix="ctd-", dir="/var/tmp"))
     cgroup = f"/koord-nri-{os.getpid()}"
-    with BareContainerd(folder, binaries, programs, cgroup) as made:
+    with kind(folder, binaries, programs, cgroup) as made:
         yield made
     shutil.rmtree(folder, ignore_errors=True)
     # Of each hierarchy of v1, and the one of v2 that is mounted beside them.
@@ -78,7 +84,7 @@ class Agent:
         self.process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         for line in self.process.stdout:
-            if line.startswith("registered with containerd"):
+            if line.startswith("registered with "):
                 return
         raise AssertionError(f"the plugin ended\n{runtime.log()}")
 

@@ -83,7 +83,7 @@ def in_place_of_containerd(guest: Guest, say: Say) -> Iterator[None]:
         folder = Path(name)
         for program in _PROGRAMS:
             shutil.copy(programs / program, folder)
-        _write_registry(folder, obtain_binaries(say).image)
+        write_registry(folder, obtain_binaries(say).image)
         with served(folder) as port:
             place = f"{HOST_ADDRESS}:{port}"
             guest.check("systemctl mask --now containerd")
@@ -97,8 +97,8 @@ def in_place_of_containerd(guest: Guest, say: Say) -> Iterator[None]:
             yield
 
 
-# A registry is files at the paths that its clients ask for.
-def _write_registry(folder: Path, archive: Path) -> None:
+def write_registry(folder: Path, archive: Path) -> None:
+    """Write the load's image as a registry has it: files at the paths that its clients ask for."""
     repository, _, tag = LOAD.partition("/")[2].partition(":")
     with tarfile.open(archive) as packed:
         packed.extractall(folder / "archive", filter="data")

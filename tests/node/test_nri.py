@@ -34,7 +34,7 @@ def deployment(
     folder = tmp_path_factory.mktemp("deployment")
     made = Deployment(shared_node.cluster, binaries, shared_node.name, folder, slower=SLOWER)
     try:
-        made.edit("overlays/enforce/kustomization.yaml", f"#{COMPONENT[1:]}", COMPONENT)
+        made.edit("overlays/enforce/kustomization.yaml", f"# {COMPONENT}", COMPONENT)
         made.edit(SETTINGS, "BatchResource: false", "BatchResource: true")
         made.edit(SETTINGS, NRI_OFF, NRI_OFF.replace("false", "true"))
         yield made
