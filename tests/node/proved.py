@@ -20,7 +20,6 @@ TOPICS = {
     "test_suppress": "suppression in systemd's slices",
     "test_bound_cpus": "pods with CPUs of their own",
     "test_deployed": "the DaemonSet of deploy/",
-    "test_nri": "containers adjusted before they start",
     "test_disturbed": "restarts, a full disk, reboots, clocks, a pause",
     "test_beside": "beside the kernel's, the kubelet's and systemd-oomd's own kills",
     "test_kinds": "nodes of other kinds",

@@ -19,7 +19,6 @@ from tests.node.crio import SOCKET
 from tests.node.guest import Machine
 from tests.node.image import Image, Suite
 from tests.node.node import GuestNode
-from tests.node.nri import LIMITED, UNLIMITED, batch_pods, found, remove
 from tests.node.pods import HOG
 from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill, outcomes
 
@@ -28,16 +27,6 @@ PODS = "/root/pods.json"
 TWO_PROCESSES = ("/bin/sh", "-c", f"sleep 100000 & {HOG[-1]}")
 KILLED = 137
 ROOM_PERCENT = 5
-AT_ONCE = 10
-NRI = """
-apiVersion: koordebpf.io/v1alpha1
-kind: AgentConfiguration
-featureGates:
-  BatchResource: true
-nri:
-  enabled: true
-"""
-NRI_CONFIG = "/etc/koordebpf/nri.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -112,24 +101,6 @@ def test_pods_and_containers_are_named_and_no_monitor_is_a_container(crio_node: 
     parts = ("load", "sandbox")
     named = {f"default/{name}[{part}]" for name in ("web", "batch", "hog") for part in parts}
     assert rows(crio_node, "container") == named
-
-
-def test_by_nri_ten_pods_at_once_are_limited_before_their_first_instruction(crio_node: GuestNode) -> None:
-    # GIVEN CRI-O with NRI, which is on by default
-    without = batch_pods(crio_node, "without")
-    assert found(crio_node, without) == [UNLIMITED]
-    crio_node.guest.write(NRI_CONFIG, NRI.encode())
-    agent = crio_node.agent("--enforce", "--executor", "api", "--config", NRI_CONFIG)
-    try:
-        agent.wait_for_log("NRI: registered with")
-        # WHEN pods start
-        pods = batch_pods(crio_node, "limited", AT_ONCE)
-        # THEN each has its limits from the first instruction on
-        assert found(crio_node, pods) == [LIMITED] * AT_ONCE
-        assert agent.metric("koordebpf_nri_adjusted_containers_total") == AT_ONCE
-    finally:
-        agent.stop()
-    remove(crio_node, [*without, *pods])
 
 
 @pytest.mark.parametrize("executor", ["api", "cgroup", "cri"])
