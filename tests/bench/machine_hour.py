@@ -64,7 +64,7 @@ def _pod(name: str) -> Load:
 
 
 def record(path: Path, seconds: int) -> None:
-    """Record this machine; programs are numbered, since their names are nobody's business."""
+    """Record this machine. Programs are numbered: their names are left out."""
     numbers: dict[tuple[str, str], str] = {}
     before, last_s = _ticks(), time.monotonic()
     with gzip.open(path, "wt") as out:
