@@ -38,6 +38,8 @@ COMPONENTS = [
     ["cri-o", "nri", "kubelet-state", "layers"],
     ["batch-resources"],
     ["host-processes"],
+    ["oom-score-adj"],
+    ["core-sched"],
     ["privileged"],
 ]
 
