@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,28 +43,36 @@ _WAYS: dict[str, tuple[dict[str, object], float | None]] = {
 def burst(report: Report) -> None:
     """Begin to work beside best-effort pods again and again, with agents that are woken by different things."""
     n = 2 if report.quick else 10
-    hierarchy = find_memory_hierarchy()
     samples: dict[str, list[float]] = {way: [] for way in _WAYS}
-    try:
-        with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as cgroup:
-            node = BurstNode(cgroup)
-            # An emulated agent is twenty times as slow, and has such a machine to itself.
-            weight = node.outweigh() if patience(1) == 1 else "emulated"
-            granted = _granted(node)
-            try:
-                for _ in range(_BLOCKS):
-                    for way, (wake, _) in _WAYS.items():
-                        found = bursts(node, wake, n)
-                        report.say(f"{way}: {' '.join(f'{each:.0f}' for each in found)} ms")
-                        samples[way] += found
-            finally:
-                node.close()
-    except (KeyError, OSError) as error:
-        raise CannotMeasure(f"no cpu hierarchy that can be written: {error}") from None
+    with burst_node() as (node, weight):
+        granted = _granted(node)
+        for _ in range(_BLOCKS):
+            for way, (wake, _) in _WAYS.items():
+                found = bursts(node, wake, n)
+                report.say(f"{way}: {' '.join(f'{each:.0f}' for each in found)} ms")
+                samples[way] += found
     for way, (_, reach) in _WAYS.items():
         how = f"{granted}; " if way == "pressure trigger" else ""
         method = f"{how}from telling a sleeper to work to the quota's write; {weight}"
         report.add(figure(f"LS burst → BE held, {way}", "ms", samples[way], method, reach_p99=reach))
+
+
+@contextlib.contextmanager
+def burst_node() -> Iterator[tuple[BurstNode, str]]:
+    """Yield a node and, in words, the weight that it has among the machine's other loads.
+
+    Raises:  CannotMeasure: its CPUs cannot be limited here.
+    """
+    hierarchy = find_memory_hierarchy()
+    try:
+        with (
+            NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as cgroup,
+            contextlib.closing(BurstNode(cgroup)) as node,
+        ):
+            # An emulated agent is twenty times as slow, and has such a machine to itself.
+            yield node, node.outweigh() if patience(1) == 1 else "emulated"
+    except (KeyError, OSError) as error:
+        raise CannotMeasure(f"no cpu hierarchy that can be written: {error}") from None
 
 
 def bursts(node: BurstNode, wake: dict[str, object], n: int, *more: str) -> list[float]:

@@ -92,6 +92,7 @@ class Koordebpf(Contender):
         "koordebpf run --enforce by cgroup, 110 pods / 330 containers; from the hog's own mark at the byte"
         " to outcome.sent_ns of the audit line, when every process had its signal"
     )
+    options: ClassVar[tuple[str, ...]] = ()
 
     def open(self) -> None:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -102,7 +103,7 @@ class Koordebpf(Contender):
     def start(self, folder: Path) -> AgentProcess:
         """Start the agent, with its files in a folder."""
         manifest = self.node.cgroup.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
-        return AgentProcess(self.node.cgroup, manifest, audit=folder / "audit.jsonl")
+        return AgentProcess(self.node.cgroup, manifest, *self.options, audit=folder / "audit.jsonl")
 
     def burst(self, rate_mib_s: int, *, huge: bool) -> Hog:
         mark = self.node.usage_at(self.node.threshold_bytes(THRESHOLD_PERCENT))

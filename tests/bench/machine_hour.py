@@ -20,7 +20,7 @@ from pathlib import Path
 from koordebpf.state.series import kinds
 from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.units import GIB
-from tests.bench.recorded_hour import PODS, Load
+from tests.bench.seeded_hour import PODS, PlayedPod
 
 RECORDED = Path(__file__).with_name("machine_hour.json.gz")
 _APART_S = 1200
@@ -56,11 +56,10 @@ class MachineHour:
         yield (kinds.NODE_MEMORY,), 2 * GIB + float(sum(each[1] for each in used) << 10)
 
 
-# Each third is a batch pod. A Load's own functions are the seeded hour's.
-def _pod(name: str) -> Load:
+# Each third is a batch pod.
+def _pod(name: str) -> PlayedPod:
     is_batch = sum(name.encode()) % 3 == 0
-    qos, priority = ("BestEffort", 5500) if is_batch else ("Burstable", 9000)
-    return Load(name, qos, priority, lambda _: 0.0, lambda _: 0.0)
+    return PlayedPod(name, *(("BestEffort", 5500) if is_batch else ("Burstable", 9000)))
 
 
 def record(path: Path, seconds: int) -> None:

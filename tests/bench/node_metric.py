@@ -23,8 +23,8 @@ from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import GIB, NS_PER_S
 from tests.bench.figure import Figure, figure
 from tests.bench.machine_hour import MachineHour
-from tests.bench.recorded_hour import CAPACITY_BYTES, CAPACITY_MILLICPU, Load, RecordedHour
 from tests.bench.report import Report
+from tests.bench.seeded_hour import CAPACITY_BYTES, CAPACITY_MILLICPU, PlayedPod, SeededHour
 from tests.support.json_patch import applied
 
 _HOUR_S, _FILLED_S, _INTERVAL_S = 3600, 1800, 60
@@ -35,7 +35,7 @@ _META = {"name": "node-1.example.internal", "uid": "0d4de06c-3f1b-4d6f-a1c5-5e2f
 class Hour:
     """The reports of an hour, sent to an object that takes them."""
 
-    def __init__(self, node: RecordedHour | MachineHour) -> None:
+    def __init__(self, node: SeededHour | MachineHour) -> None:
         self._node = node
         self.sent_bytes: list[int] = []
         self.whole_bytes: list[int] = []
@@ -51,16 +51,16 @@ class Hour:
 
     def run(self, seconds: int, *, fills: int = _FILLED_S) -> None:
         """Fill half an hour, then report each minute."""
-        recorded, store = self._node, SeriesStore()
+        store = SeriesStore()
         for second in range(1, fills + seconds + 1):
-            store.append_round(second * NS_PER_S, dict(recorded.samples(second)))
+            store.append_round(second * NS_PER_S, dict(self._node.samples(second)))
             if second > fills and second % _INTERVAL_S == 0:
-                self._report(store, recorded, second)
+                self._report(store, second)
 
-    def _report(self, store: SeriesStore, recorded: RecordedHour | MachineHour, second: int) -> None:
+    def _report(self, store: SeriesStore, second: int) -> None:
         now_ns, wall_s = second * NS_PER_S, 1_767_323_045 + second
         time_text = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pods = [self._facts.setdefault(each.name, _facts_of(each)) for each in recorded.pods]
+        pods = [self._facts.setdefault(each.name, _facts_of(each)) for each in self._node.pods]
         made = Rendering(store, Reported(now_ns=now_ns, time=time_text, policy=CollectPolicy(), pods=pods))
         began_ns = time.thread_time_ns()
         last_ns = began_ns
@@ -114,10 +114,10 @@ class Hour:
 def node_metric(report: Report) -> None:
     """Report an hour, or ten minutes of it: one of a machine, and one that is made with a seed."""
     _measure(report, "a machine's hour", MachineHour())
-    _measure(report, "a seeded hour", RecordedHour())
+    _measure(report, "a seeded hour", SeededHour())
 
 
-def _measure(report: Report, name: str, node: RecordedHour | MachineHour) -> None:
+def _measure(report: Report, name: str, node: SeededHour | MachineHour) -> None:
     hour, seconds = Hour(node), 600 if report.quick else _HOUR_S
     hour.run(seconds)
     ours, koordlets = sum(hour.sent_bytes), sum(hour.whole_bytes)
@@ -154,11 +154,9 @@ def _measure(report: Report, name: str, node: RecordedHour | MachineHour) -> Non
         raise RuntimeError(f"a report was {max(hour.ages_s)} s old")
 
 
-def _facts_of(load: Load) -> PodFacts:
-    meta = ObjectMeta(
-        name=f"{load.name}-7d4b9c6f5-x2x{load.name[-2:]}", namespace="team-payments", uid=f"uid-{load.name}"
-    )
-    return pod_facts(Pod(meta, PodSpec(priority=load.priority), PodStatus(phase="Running", qosClass=load.qos)))
+def _facts_of(pod: PlayedPod) -> PodFacts:
+    meta = ObjectMeta(name=f"{pod.name}-7d4b9c6f5-x2x{pod.name[-2:]}", namespace="team-payments", uid=f"uid-{pod.name}")
+    return pod_facts(Pod(meta, PodSpec(priority=pod.priority), PodStatus(phase="Running", qosClass=pod.qos)))
 
 
 def _off(mine: int, exact: int) -> float:

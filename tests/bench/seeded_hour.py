@@ -20,18 +20,24 @@ PODS = 110
 
 
 @dataclass
-class Load:
-    """One pod; `cpu` and `memory` of a second. `until` is when its job ends and another takes its place."""
+class PlayedPod:
+    """A pod of the hour."""
 
     name: str
     qos: str
     priority: int
+
+
+@dataclass
+class Load(PlayedPod):
+    """One with `cpu` and `memory` of a second. `until` is when its job ends and another takes its place."""
+
     cpu: Callable[[int], float]
     memory: Callable[[int], float]
     until: float = math.inf
 
 
-class RecordedHour:
+class SeededHour:
     """Plays second by second: `samples(second)` has each key's value, `pods` are those of that second."""
 
     def __init__(self, seed: int = 7, pods: int = PODS) -> None:
