@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,9 @@ import pytest
 
 from tests.cluster.binaries import Binaries, obtain, say_line
 from tests.cluster.control_plane import ControlPlane, control_plane
-from tests.cluster.node import RealNode, hierarchies
+from tests.cluster.node import RealNode
 from tests.cluster.objects import AGENT, NAMESPACE, install, node
+from tests.cluster.required import require_real_node
 from tests.cluster.story import NODE_BYTES, Story
 
 
@@ -38,10 +38,7 @@ def agent_kubeconfig(cluster: ControlPlane) -> Path:
 @pytest.fixture(scope="session")
 def real_node(cluster: ControlPlane, binaries: Binaries) -> Iterator[RealNode]:
     """A node of 3 GiB with kubelet and containerd."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it makes cgroups and namespaces")
-    if not hierarchies():
-        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    require_real_node()
     made = RealNode(cluster, binaries, "real", NODE_BYTES)
     yield made
     made.close()

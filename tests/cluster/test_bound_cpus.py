@@ -16,8 +16,9 @@ from koordebpf.state.pods.facts import PodFacts, pod_facts
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane
-from tests.cluster.node import RealNode, hierarchies
+from tests.cluster.node import RealNode
 from tests.cluster.objects import GIB, PRIORITIES, pod
+from tests.cluster.required import require_real_node
 from tests.contract.apiserver import until
 
 STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
@@ -36,10 +37,7 @@ def cluster(binaries: Binaries) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def binding(cluster: ControlPlane, binaries: Binaries) -> Iterator[RealNode]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it makes cgroups and namespaces")
-    if not hierarchies():
-        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    require_real_node()
     if (os.cpu_count() or 1) < 2:
         pytest.skip("not this kind of machine: of one CPU none can be bound")
     made = RealNode(cluster, binaries, "static", GIB, kubelet=STATIC)

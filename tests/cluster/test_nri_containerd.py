@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ from tests.cluster.binaries import Binaries, CannotHave, say_line
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.newer_containerd import newer_containerd
 from tests.cluster.newest_containerd import newest_containerd
-from tests.cluster.node import RealNode, hierarchies
+from tests.cluster.node import RealNode
 from tests.cluster.objects import pod
+from tests.cluster.required import require_real_node
 from tests.cluster.story import NODE_BYTES, Story
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
@@ -49,10 +49,7 @@ PODS = {"1.7": 20, "2.2": 100}  # at once
 @pytest.fixture(scope="module", params=RUNTIMES)
 def nri_node(cluster: ControlPlane, binaries: Binaries, request: pytest.FixtureRequest) -> Iterator[RealNode]:
     """A node whose containerd has NRI."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it makes cgroups and namespaces")
-    if not hierarchies():
-        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    require_real_node()
     try:
         folder = RUNTIMES[request.param](say_line)
     except CannotHave as error:
