@@ -45,10 +45,12 @@ class KoordletMetrics:
         self, node: NodeMeasure | None, now_ns: int, suppression: SuppressionMetrics | None = None
     ) -> Iterator[Metric]:
         """Yield every family that has a value."""
-        yield _gauge("koordlet_start_time", "Unix time of the start of this agent.", self.node, self._started_wall_s)
+        yield node_gauge(
+            "koordlet_start_time", "Unix time of the start of this agent.", self.node, self._started_wall_s
+        )
         if node is not None:
             text = "Memory in use as the decision sees it."
-            yield _gauge("koordlet_node_used_memory_bytes", text, self.node, node.known_used_bytes)
+            yield node_gauge("koordlet_node_used_memory_bytes", text, self.node, node.known_used_bytes)
         if suppression and suppression.held_millicpu is not None and suppression.policy in _SUPPRESS_TYPES:
             text = "CPU that best-effort pods may use, by what holds them."
             cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])
@@ -69,7 +71,8 @@ class KoordletMetrics:
         yield detail
 
 
-def _gauge(name: str, text: str, node: str, value: float) -> GaugeMetricFamily:
+def node_gauge(name: str, text: str, node: str, value: float) -> GaugeMetricFamily:
+    """Return a gauge of koordlet's that has the node's name alone as its label."""
     family = GaugeMetricFamily(name, text, labels=["node"])
     family.add_metric([node], value)
     return family

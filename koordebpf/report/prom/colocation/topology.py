@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import parse_quantity
+from koordebpf.report.prom.koordlet import node_gauge
 from koordebpf.slo.pods.share_pools import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 
@@ -26,9 +27,9 @@ def pool_families(node: str, pools: SharePools) -> Iterator[Metric]:
     Source:  koordinator pkg/koordlet/metrics/cpu_cpuset.go: same names, same labels.
     """
     text = "CPUs that latency-sensitive pods share."
-    yield _gauge("koordlet_cpuset_share_pool_cpu_cores", text, node, len(pools.ls_cpus))
+    yield node_gauge("koordlet_cpuset_share_pool_cpu_cores", text, node, len(pools.ls_cpus))
     text = "CPUs that best-effort pods share."
-    yield _gauge("koordlet_cpuset_be_share_pool_cpu_cores", text, node, len(pools.be_cpus))
+    yield node_gauge("koordlet_cpuset_be_share_pool_cpu_cores", text, node, len(pools.be_cpus))
 
 
 def allocatable_families(node: str, allocatable: Mapping[str, Any]) -> Iterator[Metric]:
@@ -47,9 +48,3 @@ def allocatable_families(node: str, allocatable: Mapping[str, Any]) -> Iterator[
             continue
     if family.samples:
         yield family
-
-
-def _gauge(name: str, text: str, node: str, value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["node"])
-    family.add_metric([node], value)
-    return family
