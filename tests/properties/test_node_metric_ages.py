@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from koordebpf.act.report.node_metric import RETRY_CAP_S, RETRY_FIRST_S
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.policy.node_metric.other_writer import OtherWriter
 from koordebpf.policy.node_metric.sending import Hold, Report, Send, Sending
@@ -20,7 +21,6 @@ from tests.support.json_patch import applied
 
 HOUR_S, EXPIRED_S = 3600, 180
 START_S = 1_767_323_045
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # of `act.report.node_metric`
 
 
 class Simulation:
@@ -106,7 +106,7 @@ class Simulation:
 
     def _backoff(self) -> float:
         self._failures += 1
-        return min(FIRST_BACKOFF_S * 2 ** (self._failures - 1), LONGEST_BACKOFF_S)
+        return min(RETRY_FIRST_S * 2 ** (self._failures - 1), RETRY_CAP_S)
 
     def _report(self, now: int, period_s: int) -> Report:
         if self._random.random() < self._busy_share:

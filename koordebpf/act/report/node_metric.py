@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0  # the kubelet kills after ten seconds
 # Why 4 s: where one of three requests is refused, fourteen in a row fit in before consumers drop a report.
-_FIRST_S, _CAP_S = 0.5, 4.0
+RETRY_FIRST_S, RETRY_CAP_S = 0.5, 4.0
 _DENIED_FIRST_S, _DENIED_CAP_S = 10.0, 600.0  # Why: as for marks of the Node (act/taint/worker.py)
 
 
@@ -109,7 +109,7 @@ class NodeMetricReporter:
         self._thread.join(_CLOSE_S)
 
     def _work(self) -> None:
-        backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
+        backoff, denied = Backoff(RETRY_FIRST_S, RETRY_CAP_S), Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
         while not self._is_closing:
             try:
                 send = self._next()

@@ -208,8 +208,9 @@ def _resources(cpu_cores: float, memory_bytes: float) -> Resources:
 
 
 # A ResourceMap: Go leaves out a list of resources or devices that is empty.
-def _usage(known: Resources | None, devices: Sequence[Json] = ()) -> Json:
-    return ({} if known is None else {"resources": known}) | ({"devices": list(devices)} if devices else {})
+def _usage(known: Resources | None, devices: list[Json] | None = None) -> Json:
+    usage: Json = {} if known is None else {"resources": known}
+    return usage | {"devices": devices} if devices else usage
 
 
 def _written(**fields: str | None) -> Json:
