@@ -1,4 +1,4 @@
-"""The page on what sets koordlet and what it shows leaves out nothing, and names nothing that is not here."""
+"""docs/colocation/koordlet.md has every flag, gate and metric of koordlet; what it calls the same is here."""
 
 from __future__ import annotations
 
