@@ -11,7 +11,7 @@ from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.state.view import Measured
+from koordebpf.state.measured import Measured
 from koordebpf.store.pod_list import KeptList
 from koordebpf.units import format_ns
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from koordebpf.clock import Due
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.collect.history import NodeHistory
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.series.growth import next_sample_ns
-from koordebpf.state.view import NodeMeasure
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 _EXEMPT_EVERY_NS = 10 * NS_PER_S  # for a metric alone, and PodDisruptionBudgets cost

@@ -18,7 +18,8 @@ from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.view import Frame, Measured, NodeMeasure, NodeView
+from koordebpf.state.measured import Measured, NodeMeasure
+from koordebpf.state.view import Frame, NodeView
 from koordebpf.store.sink import (
     ExemptCounted,
     KatalystActed,

@@ -20,7 +20,7 @@ from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU
-from koordebpf.state.view import Measured, NodeMeasure
+from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.store.sink import (
     OomKilled,
     ProblemsSeen,

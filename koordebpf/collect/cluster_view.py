@@ -14,8 +14,8 @@ from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capac
 from koordebpf.state.cpu.view import allocatable_cpu
 from koordebpf.state.katalyst.cnr import cnr_of
 from koordebpf.state.katalyst.measured import Cnr
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import PodFacts, pod_facts
-from koordebpf.state.view import NodeMeasure
 
 
 def check_configuration(state: ClusterState) -> None:

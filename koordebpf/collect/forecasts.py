@@ -10,7 +10,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent
 from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
-from koordebpf.state.view import NodeForecast, NodeMeasure, StallShares, TimeTo
+from koordebpf.state.measured import NodeForecast, NodeMeasure, StallShares, TimeTo
 from koordebpf.units import NS_PER_MS
 
 _USED = "used"

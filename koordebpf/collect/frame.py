@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.decision_memory import DecisionMemory
-from koordebpf.state.view import ExecutorName, Frame, Measured
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import ExecutorName, Frame
 
 _NOTHING_REPORTED = ClusterState(version=0, synced_at_ns=0)
 

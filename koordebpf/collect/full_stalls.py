@@ -10,10 +10,10 @@ from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.slo.pods.qos import is_latency_sensitive
+from koordebpf.state.measured import StallParts, StallShares
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.stalls.full_window import StalledPod, extended, stall_sample
 from koordebpf.state.stalls.sample import StallSample
-from koordebpf.state.view import StallParts, StallShares
 from koordebpf.units import NS_PER_S
 
 _HIGH_COUNTS_NS = 10 * NS_PER_S  # Why: for as long as a stall stays in the sums it is taken out of

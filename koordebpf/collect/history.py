@@ -18,10 +18,10 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.stall_reader import StallReader
 from koordebpf.state.build import namespace_labels
+from koordebpf.state.measured import Measured, NodeMeasure, Party, StallShares
 from koordebpf.state.pods.exemptions import ExemptionSettings, judged_pods
 from koordebpf.state.stalls.ledger import Charge, Ledger, Usage
 from koordebpf.state.stalls.windows import NODE, StallGrowth
-from koordebpf.state.view import Measured, NodeMeasure, Party, StallShares
 from koordebpf.units import NS_PER_S
 
 _CONTAINER_ID_SHOWN = 12

@@ -6,9 +6,9 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import CgroupStall
+from koordebpf.state.measured import NodeMeasure, StallParts, StallShares
 from koordebpf.state.stalls.shares import DecayingShare, ShareTable, lasting_ns
 from koordebpf.state.stalls.windows import StallGrowth, StallSums, StallWindow
-from koordebpf.state.view import NodeMeasure, StallParts, StallShares
 
 
 class StallReader:

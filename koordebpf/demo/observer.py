@@ -14,8 +14,8 @@ from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
 from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
-from koordebpf.state.view import MemoryParts
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 
 _NO_PODS = 0  # version of what says whose the cgroups are: nothing, always

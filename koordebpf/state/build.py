@@ -13,6 +13,7 @@ from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrateg
 from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.hooks.view import hook_view
+from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -20,12 +21,9 @@ from koordebpf.state.view import (
     ExecutorName,
     Frame,
     Labels,
-    Measured,
-    NodeMeasure,
     NodeView,
     PastEviction,
     PendingRelease,
-    PodMeasure,
     PodView,
     RefusedEviction,
 )

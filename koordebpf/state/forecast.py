@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from heapq import nlargest
 from typing import Generic, TypeVar
 
-from koordebpf.state.view import TimeTo
+from koordebpf.state.measured import TimeTo
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 Key = TypeVar("Key", bound=Hashable)

@@ -14,11 +14,11 @@ from koordebpf.kernel.proc.psi import PressureFile, PressureLine
 from koordebpf.report.pages.top import Level, TopRow, short_qos, stalls_of
 from koordebpf.report.trace.record_line import owner_text
 from koordebpf.state.forecast import GrowthHistory, time_to
+from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.shares import ShareTable
 from koordebpf.state.stalls.windows import StallWindow
-from koordebpf.state.view import PsiLine, StallShares
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 _GROWTH_NS = 2 * NS_PER_S  # looked back: a person reads once a second

@@ -11,8 +11,8 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.state.stalls.ledger import UNATTRIBUTED, Charge
-from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_MS
 
 _DUE_NS = 250 * NS_PER_MS  # Why: the ledger looks at growth four times a second

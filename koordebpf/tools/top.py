@@ -21,8 +21,8 @@ from koordebpf.report.pages.top import Choice, TopPage, pod_rows, pressed, sorte
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.measured import LedgerView, Measured
 from koordebpf.state.series.node import node_series
-from koordebpf.state.view import LedgerView, Measured
 from koordebpf.tools.cgroup_table import CgroupTable
 from koordebpf.tools.keyboard import Keyboard
 from koordebpf.tools.trace import wall_clock_offset_ns, wall_time

@@ -13,8 +13,8 @@ from contextlib import closing
 
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.measured import Party
 from koordebpf.state.stalls.ledger import Charge
-from koordebpf.state.view import Party
 from tests.bench.figure import at_most, figure, percentile
 from tests.bench.report import CannotMeasure, Report
 from tests.support.attackers import drips, floods, holds

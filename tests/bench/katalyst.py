@@ -21,8 +21,8 @@ from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
-from koordebpf.state.view import NodeMeasure
 from koordebpf.units import GIB, MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT, Koordebpf
 from tests.bench.figure import at_most, figure

@@ -11,7 +11,8 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
+from koordebpf.state.view import Frame
 from koordebpf.units import MIB, NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import Report

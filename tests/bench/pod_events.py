@@ -15,7 +15,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.build import build_view
-from koordebpf.state.view import Measured, NodeMeasure
+from koordebpf.state.measured import Measured, NodeMeasure
 from tests.bench.api_server import NODE, SENT_LABEL, ApiServer, api_pod
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report

@@ -19,9 +19,9 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.pods.exemptions import ExemptionSettings, asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.units import GIB, MIB
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, nodeslo, pod

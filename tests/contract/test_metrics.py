@@ -31,10 +31,10 @@ from koordebpf.report.prom.sources import MAX_POD_SERIES
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.measured import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
-from koordebpf.state.view import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod

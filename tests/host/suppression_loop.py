@@ -16,9 +16,10 @@ from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import build_view
+from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.series.node import node_series
 from koordebpf.state.suppression import SuppressState
-from koordebpf.state.view import Measured, NodeMeasure, NodeView
+from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 from tests.host.cpu_cgroups import CpuNode
 from tests.support.patience import patience

@@ -17,7 +17,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.state.view import MemoryParts
+from koordebpf.state.measured import MemoryParts
 from koordebpf.units import PAGE_BYTES
 from tests.support.nodes import MIB, NodeCgroup
 

@@ -15,7 +15,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode_totals, unpack_memcgs
 from koordebpf.events.records import ReclaimStall, Totals
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
-from koordebpf.state.view import Measured
+from koordebpf.state.measured import Measured
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import WatchNode, make_child

@@ -30,9 +30,9 @@ from koordebpf.kernel.cgroup.hierarchy import (
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.signals.interface import Backend, SignalRequest
 from koordebpf.kube.sources.file import FileSource
+from koordebpf.state.measured import LedgerView, Measured, StallShares
 from koordebpf.state.stalls.ledger import OWN_LIMIT
 from koordebpf.state.stalls.shares import ShareTable, union_bounds
-from koordebpf.state.view import LedgerView, Measured, StallShares
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.host.conftest import make_child
 from tests.support.loads.workloads import BUILD, Hog

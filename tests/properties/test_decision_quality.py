@@ -26,7 +26,8 @@ from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.amount import MEMORY, USED, dimension
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.view import Frame, LedgerRow, LedgerView, NodeForecast, NodeView, Party, PastEviction, TimeTo
+from koordebpf.state.measured import LedgerRow, LedgerView, NodeForecast, Party, TimeTo
+from koordebpf.state.view import Frame, NodeView, PastEviction
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S

@@ -7,9 +7,9 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordebpf.state.measured import Party
 from koordebpf.state.stalls.ledger import UNATTRIBUTED, Ledger, Usage, split
 from koordebpf.state.stalls.windows import StallGrowth
-from koordebpf.state.view import Party
 from koordebpf.units import MIB
 
 S = 1_000_000_000

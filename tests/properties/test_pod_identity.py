@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.events.layout import NOT_KNOWN
 from koordebpf.kube.cache.objects import ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
+from koordebpf.state.measured import PodMeasure
 from koordebpf.state.stalls.sums import Row, ScanSums, packed
 from koordebpf.state.stalls.windows import StallGrowth, StallWindow
-from koordebpf.state.view import PodMeasure
 from tests.support.values.builders import DEFAULTS, PodAndMeasure, frame, plan_of
 
 ROOT, EVIL, WEB, HOG, NEW, STATIC = 1, 10, 20, 30, 40, 50

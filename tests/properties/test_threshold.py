@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from koordebpf.policy.detect.be_memory_evict import FEATURE, be_memory_evict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.view import NodeMeasure, NodeView
+from koordebpf.state.measured import NodeMeasure
+from koordebpf.state.view import NodeView
 
 CAPACITY = st.integers(1, 1 << 50)
 

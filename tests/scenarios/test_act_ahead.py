@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.state.view import Frame, NodeForecast, TimeTo
+from koordebpf.state.measured import NodeForecast, TimeTo
+from koordebpf.state.view import Frame
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.support.values.builders import feature_of, frame, names, plan_of, pod
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.amount import MEMORY
-from koordebpf.state.view import StallParts, StrayMeasure
+from koordebpf.state.measured import StallParts, StrayMeasure
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import (
     NOW_NS,

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
+from koordebpf.state.view import Frame
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import PodAndMeasure, feature_of, frame, ls_pod, names, plan_of, pod
 

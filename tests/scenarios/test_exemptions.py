@@ -17,13 +17,14 @@ from koordebpf.policy.suppress.memory_pressure import caused_ratio
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.measured import StallParts
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.exemptions import ExemptionSettings, judged, judged_pods
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.stalls.sample import StallSample
-from koordebpf.state.view import Frame, StallParts
+from koordebpf.state.view import Frame
 from koordebpf.units import MIB, NS_PER_S
 from tests.scenarios.test_eviction_eligibility import APP, pdb
 from tests.scenarios.test_eviction_order import charged

@@ -8,7 +8,7 @@ from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.view import MemoryParts, StrayMeasure
+from koordebpf.state.measured import MemoryParts, StrayMeasure
 from koordebpf.units import MIB
 from tests.support.values.builders import (
     PodAndMeasure,

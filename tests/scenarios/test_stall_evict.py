@@ -16,9 +16,10 @@ from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.plan import plan_page
+from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts
 from koordebpf.state.stalls.full_window import StalledPod, stall_sample
 from koordebpf.state.stalls.sample import StallSample
-from koordebpf.state.view import Frame, LedgerRow, LedgerView, Party, StallParts
+from koordebpf.state.view import Frame
 from koordebpf.store.audit_record import OpenPlan
 from koordebpf.store.v1.decode import decode_audit_line
 from koordebpf.store.v1.encode import audit_json

@@ -17,7 +17,8 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategy import Decision
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.view import Measured, NodeView
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
 
 
 class Katalyst:

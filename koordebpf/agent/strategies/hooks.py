@@ -20,7 +20,8 @@ from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
-from koordebpf.state.view import Measured, NodeView
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies

@@ -17,7 +17,8 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.policy.strategy import Decision
-from koordebpf.state.view import Measured, NodeView
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
 
 
 class RoundPart(Protocol):

@@ -9,7 +9,7 @@ from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.view import NodeMeasure
+from koordebpf.state.measured import NodeMeasure
 
 
 class KatalystCollector:

@@ -19,7 +19,7 @@ from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import Vmstat
 from koordebpf.kernel.proc.zoneinfo import Zoneinfo
 from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, SystemMemory
-from koordebpf.state.view import NodeMeasure
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.units import KIB
 
 log = logging.getLogger(__name__)

@@ -22,16 +22,9 @@ from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.signals.interface import Backend
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.sums import LimitedCgroup, ScanSums, cgroup_used_bytes
-from koordebpf.state.view import (
-    Measured,
-    MemoryParts,
-    NodeMeasure,
-    PodMeasure,
-    StallParts,
-    StrayMeasure,
-)
 
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"

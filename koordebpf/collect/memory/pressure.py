@@ -8,7 +8,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
-from koordebpf.state.view import PsiLine, StallShares
+from koordebpf.state.measured import PsiLine, StallShares
 
 
 class PressureFiles:

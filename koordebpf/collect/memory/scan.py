@@ -11,8 +11,8 @@ from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.kernel.signals.interface import Backend
+from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import Row, ScanSums, packed
-from koordebpf.state.view import MemoryParts
 from koordebpf.units import PAGE_BYTES
 
 log = logging.getLogger(__name__)

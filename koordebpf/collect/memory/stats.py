@@ -11,7 +11,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat
-from koordebpf.state.view import MemoryParts
+from koordebpf.state.measured import MemoryParts
 from koordebpf.units import MIB
 
 _MOST = 16  # Why: 40 µs each; a node is rarely short because of more pods than these

@@ -11,10 +11,10 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.state.measured import StallShares
 from koordebpf.state.series.kinds import CONTAINER_PSI, POD_PSI, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, NodeSeries
 from koordebpf.state.usage.samples import Samples
-from koordebpf.state.view import StallShares
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrateg
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
 from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent
 from koordebpf.state.amount import MEMORY, USED
-from koordebpf.state.view import NodeView, TimeTo
+from koordebpf.state.measured import TimeTo
+from koordebpf.state.view import NodeView
 from koordebpf.units import format_bytes, format_ns
 
 

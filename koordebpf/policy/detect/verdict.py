@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.state.amount import Dimension, Resource
-from koordebpf.state.view import TimeTo
+from koordebpf.state.measured import TimeTo
 
 
 class UseMoment(msgspec.Struct, frozen=True, gc=False):

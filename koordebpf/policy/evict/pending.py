@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.amount import Dimension
-from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView, StrayMeasure
+from koordebpf.state.measured import StrayMeasure
+from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView
 from koordebpf.units import format_ns
 
 # Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.

@@ -11,7 +11,8 @@ from koordebpf.policy.evict.pending import is_cooling, is_cooling_cpu, is_starti
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, Dimension, Resource
-from koordebpf.state.view import NodeView, PodView, StrayMeasure, is_mostly_kernel
+from koordebpf.state.measured import StrayMeasure, is_mostly_kernel
+from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes, format_ns
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Candidate, FeaturePlan, RungAction, RungPlan
 from koordebpf.state.amount import MEMORY, USED, Amount, Resource
-from koordebpf.state.view import MemoryParts, NodeView, PodView
+from koordebpf.state.measured import MemoryParts
+from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes
 
 _NAMES = 3  # pods spelled out in a sentence

@@ -18,7 +18,8 @@ from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
-from koordebpf.state.view import KillerName, is_mostly_kernel
+from koordebpf.state.measured import is_mostly_kernel
+from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
 from koordebpf.units import format_bytes, format_millicpu, format_ns
 

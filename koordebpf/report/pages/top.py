@@ -13,19 +13,19 @@ from koordebpf.report.pages.ledger import ledger_lines
 from koordebpf.report.trace.record_line import WIDTH, shortened
 from koordebpf.state.cpu.best_effort import be_limit_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
-from koordebpf.state.view import (
+from koordebpf.state.measured import (
     LedgerView,
     Measured,
     MemoryParts,
     NodeForecast,
     NodeMeasure,
-    PodView,
     StallParts,
     StallShares,
     StrayMeasure,
     TimeTo,
     is_mostly_kernel,
 )
+from koordebpf.state.view import PodView
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
 Level = Literal["pod", "container", "cgroup"]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.printable import printable
+from koordebpf.state.measured import NodeForecast, Party, TimeTo
 from koordebpf.state.stalls.ledger import Charge
-from koordebpf.state.view import NodeForecast, Party, PodView, TimeTo
+from koordebpf.state.view import PodView
 from koordebpf.units import NS_PER_S
 
 MAX_PAIRS = 200  # Why: as for pods; a stall has a few causes, and few pods stall at a time

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.report.prom.colocation.series import SeriesMetrics
-from koordebpf.state.view import NodeForecast, NodeMeasure, NodeView, PodView, PsiLine
+from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
+from koordebpf.state.view import NodeView, PodView
 
 
 class NodeMetrics:

@@ -12,7 +12,7 @@ import msgspec
 from koordebpf.events.records import CgroupStall, StallSum
 from koordebpf.report.pages.ledger import ledger_lines
 from koordebpf.report.trace.record_line import WIDTH, shortened
-from koordebpf.state.view import LedgerView
+from koordebpf.state.measured import LedgerView
 from koordebpf.units import format_ns
 
 # Member of CgroupStall → its name for people. `throttled` is a part of the reclaim rows, and no part of the total.

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from koordebpf.slo.pods import qos
-from koordebpf.state.view import LedgerView, PodView
+from koordebpf.state.measured import LedgerView
+from koordebpf.state.view import PodView
 
 
 def is_latency_sensitive(pod: PodView) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koordebpf.state.measured import StallParts
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.stalls.windows import own_limit_ns
-from koordebpf.state.view import StallParts
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 LONGEST_NS = 125 * NS_PER_S  # Why: the longest `eviction.stall.seconds`, and a few samples more

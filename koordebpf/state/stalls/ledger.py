@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.state.stalls.windows import StallGrowth
-from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import MIB, NS_PER_S
 
 OWN_LIMIT = Party("own limit", "own limit", "own limit")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from koordebpf.events.records import CgroupStall
-from koordebpf.state.view import PsiLine, StallShares
+from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.units import NS_PER_S
 
 _AVERAGES_S = (10, 60, 300)  # kernel/sched/psi.c EXP_10s, EXP_60s, EXP_300s

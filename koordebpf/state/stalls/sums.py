@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
-from koordebpf.state.view import MemoryParts
+from koordebpf.state.measured import MemoryParts
 
 # struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, reclaimable slab in bytes, four
 # events, and the five LRU sizes.

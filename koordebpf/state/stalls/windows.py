@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.state.view import StallParts
+from koordebpf.state.measured import StallParts
 
 NODE = ""  # key of the node's own row; no pod has an empty uid
 

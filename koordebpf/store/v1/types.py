@@ -17,8 +17,9 @@ from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.node_plan import OtherDecision
 from koordebpf.policy.plan import Excluded, RungPlan
 from koordebpf.policy.suppress.explained import ExplainedSuppression
+from koordebpf.state.measured import TimeTo
 from koordebpf.state.outcome import Outcome
-from koordebpf.state.view import KillerName, TimeTo
+from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import Latencies
 
 

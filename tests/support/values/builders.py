@@ -34,7 +34,8 @@ from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.view import Frame, Measured, MemoryParts, NodeMeasure, PendingRelease, PodMeasure, StallParts
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts
+from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 
 NOW_NS = 1_000 * NS_PER_S

@@ -27,7 +27,8 @@ from koordebpf.state.cpu.measured import (
     PodCpu,
 )
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.view import Frame, LedgerView, NodeView
+from koordebpf.state.measured import LedgerView
+from koordebpf.state.view import Frame, NodeView
 from tests.support.values.builders import PodAndMeasure, frame
 from tests.support.values.machines import machine
 

@@ -15,7 +15,8 @@ from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.view import Frame, Measured, MemoryParts, NodeMeasure, PodMeasure, RefusedEviction
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
+from koordebpf.state.view import Frame, RefusedEviction
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import memory_volume, pod
 

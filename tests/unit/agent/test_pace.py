@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.agent.pace import Pace
-from koordebpf.state.view import NodeMeasure
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.units import GIB, NS_PER_MS, NS_PER_S
 
 EMPTY = NodeMeasure("machine", 64 * GIB, 0)

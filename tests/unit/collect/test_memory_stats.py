@@ -4,7 +4,7 @@ import pytest
 
 from koordebpf.collect.memory.stats import with_stat
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemoryStat
-from koordebpf.state.view import MemoryParts
+from koordebpf.state.measured import MemoryParts
 
 SCANNED = MemoryParts(1000, 100, 200, 50, 50, 0, kernel_bytes=600)
 

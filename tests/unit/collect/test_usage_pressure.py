@@ -11,9 +11,9 @@ import pytest
 
 from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.collect.usage.pressure import EVERY_PSI_NS, DerivedPressure, FilePressure, PressureCollector
+from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.series.kinds import KINDS
 from koordebpf.state.series.node import EVERY_NS, node_series
-from koordebpf.state.view import PsiLine, StallShares
 
 POD = UsageGroup(1, "kubepods/poda", "pod", "a")
 CONTAINER = UsageGroup(2, "kubepods/poda/c1", "container", "c1", "a")

@@ -5,7 +5,8 @@ import pytest
 from koordebpf.policy.detect.be_memory_evict import be_memory_evict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.view import NodeMeasure, NodeView
+from koordebpf.state.measured import NodeMeasure
+from koordebpf.state.view import NodeView
 
 
 def _view(used: int, capacity: int, *, gates: dict[str, bool] | None = None, **strategy: object) -> NodeView:

@@ -33,8 +33,8 @@ from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTIC
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.pods.requests import RECLAIMED_CPU
-from koordebpf.state.view import PsiLine, StallShares
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 

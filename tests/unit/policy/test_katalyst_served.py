@@ -21,9 +21,9 @@ from koordebpf.policy.katalyst.served import (
 from koordebpf.state.build import build_view
 from koordebpf.state.katalyst.answers import TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.stalls.sample import StallSample
-from koordebpf.state.view import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.plugin_pods import plugin_pod
 

@@ -12,7 +12,8 @@ from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Balance, FeaturePlan, Plan
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.view import NodeView, PendingRelease, StallParts
+from koordebpf.state.measured import StallParts
+from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressSettings
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.state.suppression import MemoryHold, SuppressState
-from koordebpf.state.view import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, ls_pod, pod
 from tests.support.values.cpu_nodes import node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.measured import Party, PodMeasure, TimeTo
 from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
-from koordebpf.state.view import Party, PodMeasure, TimeTo
 from tests.support.values.builders import PodAndMeasure, frame, pod
 
 S = 1_000_000_000

@@ -41,8 +41,8 @@ from koordebpf.report.pages.top import Choice, TopPage, TopRow, page_lines
 from koordebpf.report.trace.record_line import Seen
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
 from koordebpf.report.trace.trace_output import render_json, render_text
+from koordebpf.state.measured import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.state.view import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_write
 from tests.support.values.builders import frame, node_plan_of, plan_of, pod

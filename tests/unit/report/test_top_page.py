@@ -31,7 +31,7 @@ from koordebpf.report.pages.top import (
     top_schema,
 )
 from koordebpf.state.cpu.measured import BeQuota, CpuMeasured, CpuUsage
-from koordebpf.state.view import (
+from koordebpf.state.measured import (
     LedgerRow,
     LedgerView,
     Measured,
@@ -39,13 +39,13 @@ from koordebpf.state.view import (
     NodeForecast,
     NodeMeasure,
     Party,
-    PodView,
     PsiLine,
     StallParts,
     StallShares,
     StrayMeasure,
     TimeTo,
 )
+from koordebpf.state.view import PodView
 from tests.support.values.cpu_nodes import be_tree
 from tests.support.values.machines import machine
 

@@ -43,7 +43,7 @@ from koordebpf.report.trace.record_line import (
 )
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
 from koordebpf.report.trace.trace_output import render_json, render_text, trace_schema
-from koordebpf.state.view import LedgerRow, LedgerView, Party
+from koordebpf.state.measured import LedgerRow, LedgerView, Party
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 STALL = ReclaimStall(1, 77, 5, 12_300_000, 32, 100, 101, False, 0, "java")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from koordebpf.state.forecast import GrowthHistory, time_to
-from koordebpf.state.view import TimeTo
+from koordebpf.state.measured import TimeTo
 from koordebpf.units import GIB, MIB, NS_PER_MS
 
 S = 1_000_000_000

@@ -8,9 +8,9 @@ import pytest
 from koordebpf.policy.decide import decide
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.measured import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.state.stalls.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledger, Usage, split
 from koordebpf.state.stalls.windows import StallGrowth
-from koordebpf.state.view import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.units import MIB
 from tests.support.values.builders import frame, pod
 

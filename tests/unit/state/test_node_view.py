@@ -17,8 +17,8 @@ from koordebpf.kube.cache.objects import (
 )
 from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
-from koordebpf.state.view import NodeMeasure
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame, host_shm, memory_volume, pod
 

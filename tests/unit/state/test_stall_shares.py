@@ -7,8 +7,8 @@ import math
 import pytest
 
 from koordebpf.events.records import CgroupStall, StallSum
+from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.stalls.shares import DecayingShare, ShareTable, some_ns, union_bounds
-from koordebpf.state.view import PsiLine, StallShares
 
 S = 1_000_000_000
 POD, APP, SIDE = 1, 2, 3

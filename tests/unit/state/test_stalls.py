@@ -1,8 +1,8 @@
 """Stalls of a window out of the kernel's running sums."""
 
 from koordebpf.events.records import CgroupStall, StallSum
+from koordebpf.state.measured import StallParts
 from koordebpf.state.stalls.windows import NODE, StallSums, StallWindow
-from koordebpf.state.view import StallParts
 
 S = 1_000_000_000
 

@@ -1,8 +1,8 @@
 """Scan rows summed by pod and for the node."""
 
 from koordebpf.events.layout import NOT_KNOWN
+from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import LimitedCgroup, ScanSums, cgroup_used_bytes, packed
-from koordebpf.state.view import MemoryParts
 
 NOT_SUMMED = (0, NOT_KNOWN, 9, 9, 9, 9)  # no swap, slab that was not looked for, and the four events
 ROWS = [

@@ -15,7 +15,7 @@ from koordebpf.policy.katalyst.plugins.ranking import Action, ranked
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Threshold, TopPods
 from koordebpf.state.katalyst.measured import NumaMemory
-from koordebpf.state.view import NotNegative
+from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, MIB, PAGE_BYTES
 
 SCOPE = "NumaMemory"

@@ -13,7 +13,7 @@ from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import QosLevel
 from koordebpf.state.katalyst.answers import EvictAsked
-from koordebpf.state.view import NotNegative
+from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, format_bytes
 
 _LEAST_BYTES, _LEAST_PART = 20 * GIB, 0.1

@@ -15,7 +15,7 @@ from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, is_o
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
 from koordebpf.state.katalyst.measured import ImageFs, RootfsUse
-from koordebpf.state.view import NotNegative
+from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, NS_PER_S
 
 SCOPE = "SystemRootfs"
