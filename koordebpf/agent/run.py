@@ -178,8 +178,15 @@ def _open_agent(
     ladder = open_ladder(
         config, scope, watch.index, writer, stack, kill=kill, tell=sinks.publish_change, wake=loop.wake
     )
-    given = OpenWith(
-        config=config, measuring=measuring, writer=writer, folder=folder, report=sinks.publish_change, stack=stack
+    with_these = OpenWith(
+        config=config,
+        measuring=measuring,
+        writer=writer,
+        loop=loop,
+        folder=folder,
+        report=sinks.publish_change,
+        metrics=metrics,
+        stack=stack,
     )
     parts = AgentParts(
         measuring=measuring,
@@ -195,7 +202,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
-        round_parts=open_round_parts(given),
+        round_parts=open_round_parts(with_these),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),

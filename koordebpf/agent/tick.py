@@ -97,9 +97,11 @@ class Agent:
     def _take_wakes(self, now_ns: int) -> None:
         wake, own, katalyst = self._parts.wake, self._parts.own, self._parts.katalyst
         self._woken_by = wake.look(now_ns) if wake else None
-        if self._woken_by or (own and own.is_due(now_ns)) or (katalyst and katalyst.is_due()):
+        due = [part for part in self._parts.round_parts if part.take_due(now_ns)]
+        if self._woken_by or due or (own and own.is_due(now_ns)) or (katalyst and katalyst.is_due()):
             self._pace.want_full(now_ns)
-        self._wants_cpu = bool(own and own.take_cpu(now_ns)) or self._woken_by is not None
+        wants_cpu = self._woken_by is not None or any(part.needs_cpu for part in due)
+        self._wants_cpu = bool(own and own.take_cpu(now_ns)) or wants_cpu
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.

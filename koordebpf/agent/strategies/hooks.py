@@ -41,12 +41,18 @@ class RuntimeHooks:
         cookies: of processes. They come last: what they keep off a core has its CPUs and quota by then.
     """
 
+    needs_cpu = False
+
     def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
         self._collector = collector
         self._scores = scores
         self._cookies = cookies
         self._problems = ProblemLog()
         self._failed = ""
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""

@@ -16,13 +16,23 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
+from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
 
 class RoundPart(Protocol):
-    """One of them. Nothing of it waits."""
+    """One of them. Nothing of it waits.
+
+    `needs_cpu`: it decides from a measurement of the CPUs, too.
+    """
+
+    needs_cpu: bool
+
+    def take_due(self, now_ns: int) -> bool:
+        """Tell whether a round is to be made before its time; once for each reason."""
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """Return the measurement with this part's own; as it is where that could not be made.
@@ -42,16 +52,20 @@ class OpenWith:
         config: the agent's.
         measuring: the node, and the cluster as it is known.
         writer: of cgroup files.
+        loop: a part may watch an fd, or wake it from another thread.
         folder: of the one agent that acts on the node; None: a dry run.
         report: gets each change that is made beside cgroup files.
+        metrics: of the agent.
         stack: closes parts.
     """
 
     config: AgentConfig
     measuring: Measuring
     writer: CgroupWriter
+    loop: Loop
     folder: Path | None
     report: Callable[[FileChange], None]
+    metrics: AgentMetrics
     stack: contextlib.ExitStack
 
 
