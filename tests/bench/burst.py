@@ -34,9 +34,10 @@ _CALM_US = 120_000  # of 130,000 that are theirs in peace on two CPUs, for each 
 
 # What wakes → the setting, and what is promised.
 _WAYS: dict[str, tuple[dict[str, object], float | None]] = {
-    "poll each second": ({"pressure": False, "scheduler": False}, None),
-    "pressure trigger": ({"pressure": True, "scheduler": False}, None),
-    "scheduler events": ({"pressure": False, "scheduler": True}, 100),
+    "poll each second": ({"pressure": False, "scheduler": False, "usage": False}, None),
+    "pressure trigger": ({"pressure": True, "scheduler": False, "usage": False}, None),
+    "scheduler events": ({"pressure": False, "scheduler": True, "usage": False}, 100),
+    "usage looks, by default": ({}, 100),
 }
 
 
