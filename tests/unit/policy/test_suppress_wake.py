@@ -48,7 +48,7 @@ def test_while_something_is_seen_it_continues_looking():
     assert due_ns(judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
 
 
-def test_a_burst_that_goes_on_has_four_rounds_and_then_it_rests():
+def test_a_burst_that_lasts_has_four_rounds_and_then_it_rests():
     state = judged(restarted(WakeState(), "scheduler", T0, SETTINGS), T0 + WINDOW_NS, SETTINGS, is_worth=True)
     for number in (2, 3, 4):
         assert due_ns(state, SETTINGS) == T0 + number * WINDOW_NS
