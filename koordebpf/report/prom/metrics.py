@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,6 +20,13 @@ from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
+
+
+class Families(Protocol):
+    """The metrics of one topic."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield them."""
 
 
 class AgentMetrics(Collector):
@@ -41,6 +49,7 @@ class AgentMetrics(Collector):
         self.ledger = LedgerMetrics()
         self.suppression = SuppressionMetrics()
         self.wake = WakeMetrics()
+        self.qos: list[Families] = []  # of QoS strategies that are on
         self.ticks = 0
         self.failed_ticks = 0
 
@@ -65,6 +74,8 @@ class AgentMetrics(Collector):
         yield from self.ledger.families()
         yield from self.suppression.families()
         yield from self.wake.families()
+        for each in self.qos:
+            yield from each.families()
         yield from forecast_families(self.node.forecast, self.node.forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
