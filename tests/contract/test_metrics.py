@@ -170,9 +170,9 @@ def metrics() -> AgentMetrics:
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
     metrics.suppression.writes = {("cpu.quota", "written"): 2}
-    metrics.wake.wakes = {("scheduler", "round"): 3}
-    metrics.wake.cost_ratio, metrics.wake.sampled_ratio = 0.004, 0.25
-    metrics.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
+    metrics.suppression.wake.wakes = {("scheduler", "round"): 3}
+    metrics.suppression.wake.cost_ratio, metrics.suppression.wake.sampled_ratio = 0.004, 0.25
+    metrics.suppression.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
     metrics.node.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
@@ -300,7 +300,7 @@ class WalkedInPlace(dict[tuple[str, str], int]):
 
 
 def test_a_scrape_walks_copies_of_what_the_loop_adds_to(server: ReportServer, metrics: AgentMetrics) -> None:
-    metrics.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
+    metrics.suppression.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
     assert scrape(server)["koordebpf_suppression_wakes_total"] == [({"source": "scheduler", "outcome": "round"}, 3)]
 
 

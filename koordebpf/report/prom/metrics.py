@@ -17,7 +17,6 @@ from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.node import NodeMetrics
 from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
-from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
 
@@ -48,7 +47,6 @@ class AgentMetrics(Collector):
         self.node = NodeMetrics()
         self.ledger = LedgerMetrics()
         self.suppression = SuppressionMetrics()
-        self.wake = WakeMetrics()
         self.qos: list[Families] = []  # of QoS strategies that are on
         self.ticks = 0
         self.failed_ticks = 0
@@ -73,7 +71,6 @@ class AgentMetrics(Collector):
             yield from part.families()
         yield from self.ledger.families()
         yield from self.suppression.families()
-        yield from self.wake.families()
         for each in self.qos:
             yield from each.families()
         yield from forecast_families(self.node.forecast, self.node.forecast_pods)

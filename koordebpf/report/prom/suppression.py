@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.report.prom.wake import WakeMetrics
+
 
 class SuppressionMetrics:
     """What suppression shows of itself. The loop replaces the values, scrapes read them."""
@@ -14,6 +16,7 @@ class SuppressionMetrics:
     def __init__(self) -> None:
         self.held_millicpu: int | None = None  # None: nothing holds them
         self.policy: str | None = None  # by what it is held: cpuset or cfsQuota
+        self.wake = WakeMetrics()
         self.writes: Mapping[tuple[str, str], int] = {}  # file and result → attempts
         self.ladder_writes: Mapping[tuple[str, str], int] = {}  # the same of the eviction ladder
         self.strategy_writes: Mapping[tuple[str, str], int] = {}  # the same of other strategies
@@ -33,3 +36,4 @@ class SuppressionMetrics:
         for labels, count in sum(map(Counter, by_owner), Counter[tuple[str, str]]()).items():
             writes.add_metric(labels, count)
         yield writes
+        yield from self.wake.families()

@@ -92,6 +92,7 @@ class ReclaimPart:
         for job in self._jobs(made, view.now_ns):
             if self._reclaimer is None:
                 self._count(job.change(WriteResult.DRY_RUN), job.size_bytes, view.now_ns)
+                self._metrics.count(WriteResult.DRY_RUN.value, job.size_bytes)
             else:
                 self._waiting += 1
                 self._reclaimer.submit(job)
