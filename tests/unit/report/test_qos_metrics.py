@@ -17,10 +17,10 @@ DOCS = Path(__file__).parents[3] / "docs/qos"
 PAGES = {"proactive-reclaim.md": ReclaimMetrics}
 
 
-def scraped(families: Families) -> str:
-    """Return what /metrics shows of them."""
+def scraped(*families: Families) -> str:
+    """Return what /metrics shows with them."""
     metrics, registry = AgentMetrics(), CollectorRegistry()
-    metrics.qos.append(families)
+    metrics.qos.extend(families)
     registry.register(metrics)
     return generate_latest(registry).decode()
 
