@@ -161,8 +161,8 @@ def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: b
 
     It keeps looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
     less often after some looks that showed nothing, and still less after some more. A burst that began in the middle of
-    a window was seen in part, and continues as best-effort pods make room: a round is followed by another look, the last
-    of `settings.rounds` by a rest.
+    a window was seen in part, and shows step by step as best-effort pods make room: another look follows each round,
+    and a rest the last of `settings.rounds`.
     """
     was_seen = state.is_seen
     attention = _after(state.attention(state.by), now_ns, settings, is_worth=is_worth)
