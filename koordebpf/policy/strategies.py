@@ -16,6 +16,7 @@ from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
+from koordebpf.policy.system.strategy import SYSTEM_CONFIG
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from koordebpf.state.view import NodeView
 
@@ -26,6 +27,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
     *RUNTIME_HOOKS,
+    SYSTEM_CONFIG,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

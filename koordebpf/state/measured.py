@@ -10,6 +10,7 @@ from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import MIB
 
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
@@ -231,6 +232,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    system: SystemMeasured | None = None  # None: not known, or its gate is off
 
 
 def known_bytes(used_bytes: int | None) -> int:

@@ -32,6 +32,7 @@ from koordebpf.state.measured import (
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
+from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
@@ -180,6 +181,7 @@ class NodeView(msgspec.Struct, frozen=True):
     killed: frozenset[str] = frozenset()  # as Frame has it
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
+    system: SystemMeasured | None = None  # as Measured has it
 
     @property
     def known_used_bytes(self) -> int:
