@@ -13,6 +13,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -28,6 +29,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     KATALYST_EVICTION,
     *RUNTIME_HOOKS,
     SYSTEM_CONFIG,
+    RDT_RESCTRL,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

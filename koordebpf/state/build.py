@@ -91,6 +91,7 @@ def build_view(
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
+        resctrl=measured.resctrl,
         system=measured.system,
     )
 

@@ -9,6 +9,7 @@ import msgspec
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import MIB
@@ -232,6 +233,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    resctrl: ResctrlMeasured | None = None  # None: not known, or its gate is off
     system: SystemMeasured | None = None  # None: not known, or its gate is off
 
 

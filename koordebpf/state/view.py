@@ -30,6 +30,7 @@ from koordebpf.state.measured import (
     known_bytes,
 )
 from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.system.measured import SystemMeasured
@@ -181,6 +182,7 @@ class NodeView(msgspec.Struct, frozen=True):
     killed: frozenset[str] = frozenset()  # as Frame has it
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
+    resctrl: ResctrlMeasured | None = None  # as Measured has it
     system: SystemMeasured | None = None  # as Measured has it
 
     @property

@@ -26,6 +26,7 @@ from koordebpf.kernel.cgroup.files import (
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.text_file import OpenKernelFiles, read_kernel_file, write_kernel_file
 from koordebpf.kernel.node_files.sched_features import format_feature, parse_feature
+from koordebpf.kernel.node_files.schemata import format_part, group_of, parse_part
 from koordebpf.policy.reconcile.values import FileKey
 
 _RESULTS = {
@@ -71,7 +72,7 @@ class Places:
         """Return the file, None where this host cannot have it."""
         path, file = key
         if isinstance(file, Sysctl):
-            return self._of_node(file)
+            return self._of_node(file, path)
         mount = self._mounts.get(file.controller)
         name = file_name(file, mount.version) if mount else None
         return mount.mount_point.joinpath(path, name) if mount and name else None
@@ -82,10 +83,12 @@ class Places:
         return str(self.locate(key) or Path(path) / file.value)
 
     # Before Linux 5.13 (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs") it lay one level higher.
-    def _of_node(self, file: Sysctl) -> Path:
+    def _of_node(self, file: Sysctl, part: str) -> Path:
         if not file.is_in_sysfs:
             return self._proc_sys / file.path
         path = self._sysfs / file.path
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            return path.parent / group_of(part) / path.name
         before = path.parent.with_name("sched_features")
         return before if file is Sysctl.SCHED_FEATURES and not path.exists() and before.exists() else path
 
@@ -97,6 +100,8 @@ class Places:
         path, file = key
         if file is Sysctl.SCHED_FEATURES:
             return parse_feature(text, path, self.name(key))
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            return parse_part(text, path, self.name(key))
         if isinstance(file, Sysctl):
             try:
                 return int(text)
@@ -109,6 +114,9 @@ class Places:
         path, file = key
         if file is Sysctl.SCHED_FEATURES:
             return format_feature(path, value == 1)
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            assert isinstance(value, int)  # as broken_sysctl_rule saw to
+            return format_part(path, value)
         # A file that this host cannot have is shown as on v2.
         return (
             str(value) if isinstance(file, Sysctl) else format_value(file, self.versions.get(file.controller, 2), value)
@@ -205,6 +213,8 @@ def _inode(key: FileKey, inode: int) -> int:
 
 def _classify(error: Exception, key: FileKey) -> tuple[WriteResult, str]:
     if isinstance(error, CgroupGone):
+        if key[1] is Sysctl.RESCTRL_SCHEMATA:
+            return WriteResult.GONE, "the group is gone"
         if isinstance(key[1], Sysctl):
             return WriteResult.UNSUPPORTED, "this kernel has no such file"
         return WriteResult.GONE, "the cgroup is gone"

@@ -16,6 +16,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
+from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.system_config import open_system_config
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
@@ -74,6 +75,7 @@ class OpenWith:
 ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_runtime_hooks,
     open_system_config,
+    open_rdt_resctrl,
 )
 
 

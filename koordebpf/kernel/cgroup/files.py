@@ -16,6 +16,7 @@ import msgspec
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tables import Table, broken_table_rule, format_rows, parse_table
 from koordebpf.kernel.node_files.sched_features import FEATURE_NAME_RULE, is_feature_name
+from koordebpf.kernel.node_files.schemata import PART_RULE, is_part
 from koordebpf.units import PAGE_BYTES
 
 Version = Literal[1, 2]
@@ -70,6 +71,7 @@ class Sysctl(enum.StrEnum):
     MEMCG_REAP_BACKGROUND = "/sys/kernel/mm/memcg_reaper/reap_background"
     PAGE_CACHE_LIMIT = "/sys/kernel/mm/pagecache_limit/enabled"
     SCHED_FEATURES = "/sys/kernel/debug/sched/features"  # a word for each of many switches
+    RESCTRL_SCHEMATA = "/sys/fs/resctrl/schemata"  # of a group below it; a value for each resource and domain
 
     @property
     def is_in_sysfs(self) -> bool:
@@ -131,6 +133,7 @@ _SYSCTL_RANGES = {
     Sysctl.MEMCG_REAP_BACKGROUND: (0, 1),
     Sysctl.PAGE_CACHE_LIMIT: (0, 1),
     Sysctl.SCHED_FEATURES: (0, 1),
+    Sysctl.RESCTRL_SCHEMATA: (1, (1 << 32) - 1),
 }
 
 
@@ -146,8 +149,8 @@ def is_table(file: CgroupFile | Sysctl) -> bool:
 
 
 def is_shared(file: CgroupFile | Sysctl) -> bool:
-    """Tell whether the file holds values of several keys: devices by limit, scheduler features."""
-    return file is Sysctl.SCHED_FEATURES or is_table(file)
+    """Tell whether the file holds values of several keys: devices by limit, scheduler features, schemata."""
+    return file in (Sysctl.SCHED_FEATURES, Sysctl.RESCTRL_SCHEMATA) or is_table(file)
 
 
 def merge_of(file: CgroupFile | Sysctl) -> Merge:
@@ -180,6 +183,9 @@ def broken_sysctl_rule(sysctl: Sysctl, value: int, part: str = "") -> str | None
     if sysctl is Sysctl.SCHED_FEATURES:
         if not is_feature_name(part):
             return FEATURE_NAME_RULE
+    elif sysctl is Sysctl.RESCTRL_SCHEMATA:
+        if not is_part(part):
+            return PART_RULE
     elif part:
         return "must have one value"
     low, high = _SYSCTL_RANGES[sysctl]
