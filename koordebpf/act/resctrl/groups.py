@@ -40,9 +40,9 @@ class ResctrlGroups:
     def __init__(self, root: Path, hierarchy: Path, path: Path | None, report: Callable[[FileChange], None]) -> None:
         self._root = root
         self._hierarchy = hierarchy
-        self._record = TaskRecord(path, dict[str, bool])
+        self._record = TaskRecord(path, dict[str, int])
         self._report = report
-        self._made = dict.fromkeys(self._record.read(), True)
+        self._made = self._record.read()  # inode of each group; 0: on record, and maybe not made
         self._said: set[tuple[str, str]] = set()
         self._looked: tuple[int, tuple[Members, ...]] | None = None
         self.moved = 0  # tasks, since the start
@@ -55,6 +55,7 @@ class ResctrlGroups:
     def apply(self, groups: Iterable[str], members: tuple[Members, ...], now_ns: int) -> None:
         """Make these groups, remove others of ours, and move what is not where it is to be: a part in each round."""
         wanted = tuple(groups)
+        self._drop_gone()
         for name in [name for name in self._made if name not in wanted]:
             self._remove(name, "its class is not enabled", now_ns)
         for name in wanted:
@@ -68,15 +69,24 @@ class ResctrlGroups:
 
     def restore(self, now_ns: int) -> None:
         """Remove every group that was made; its tasks are in the default group then."""
+        self._drop_gone()
         for name in list(self._made):
             self._remove(name, "it was not there before", now_ns)
+
+    # Another process may have removed one, and made another one of its name.
+    def _drop_gone(self) -> None:
+        there = {name: _inode(self._root / name) for name in self._made}
+        kept = {name: inode for name, inode in self._made.items() if inode in (0, there[name])}
+        if kept != self._made:
+            self._made = kept
+            self._record.save(kept)
 
     def _make(self, name: str, now_ns: int) -> None:
         group = self._root / name
         if self._record.is_dry_run:
             self._say(group, WriteResult.DRY_RUN, now_ns)
             return
-        if not self._record.save({**self._made, name: True}):
+        if not self._record.save({**self._made, name: 0}):
             self._say(group, WriteResult.HELD, now_ns, "it could not be put on record")
             return
         try:
@@ -85,7 +95,8 @@ class ResctrlGroups:
             self._record.save(self._made)
             self._say(group, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
             return
-        self._made[name] = True
+        self._made[name] = _inode(group) or 0
+        self._record.save(self._made)
         self._report(FileChange(str(group), None, "made", WriteResult.WRITTEN, "resctrl", now_ns, owner=OWNER))
 
     def _remove(self, name: str, why: str, now_ns: int) -> None:
@@ -142,6 +153,13 @@ class ResctrlGroups:
             return
         self._said.add((str(file), detail))
         self._report(FileChange(str(file), None, "made", result, "resctrl", now_ns, detail, owner=OWNER))
+
+
+def _inode(group: Path) -> int | None:
+    try:
+        return group.stat().st_ino
+    except OSError:
+        return None
 
 
 def _tasks_of(directory: Path) -> set[int]:
