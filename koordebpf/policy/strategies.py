@@ -39,6 +39,7 @@ _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-
 JOB_GATES: Mapping[str, bool] = dict.fromkeys(
     (
         *("UsageSeries", "PSICollector", "CPICollector", "Accelerators", "ColdPageCollector"),
+        "ResctrlCollector",
         *("PeakPrediction", "NodeMetricReport", "NodeTopologyReport"),
     ),
     False,

@@ -24,19 +24,24 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.strategies.qos.resctrl_monitor import ResctrlMonitor
 from koordebpf.collect.resctrl.collector import ResctrlCollector
+from koordebpf.collect.resctrl.monitoring import read_monitoring
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
 from koordebpf.policy.resctrl.rules import Members
+from koordebpf.report.prom.node import NodeMetrics
 from koordebpf.slo.spec import parse_spec
-from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, MonitoredDomain
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.support.fake_resctrl import CBM_MASK, DOMAINS, FakeResctrl
 from tests.support.kernel_files import KernelFiles
+from tests.support.values.builders import frame
 
 ROOT = Path(__file__).parents[2]
 BE_30 = {"beClass": {"resctrlQOS": {"enable": True, "catRangeEndPercent": 30, "mbaPercent": 45}}}
@@ -412,6 +417,17 @@ class TestAgent:
         with LiveAgent(tmp_path, *self.arguments(tmp_path, BE_30), "--enforce") as agent:
             agent.said("resctrl is not mounted at /sys/fs/resctrl, or the CPU or the kernel has none of it")
             assert agent.stop() == 0
+
+
+def test_monitoring_says_what_each_class_holds(root: Path) -> None:
+    assert read_monitoring(root) == ()
+    (root / "BE").mkdir()
+    (root / "admins").mkdir()
+    assert read_monitoring(root) == tuple(MonitoredDomain("BE", domain, 4096, 8192, None) for domain in DOMAINS)
+    metrics = NodeMetrics()
+    ResctrlMonitor(metrics, root).carry_out({}, view_of_frame(frame(())))
+    samples = {each.name: each.value for family in metrics.families() for each in family.samples}
+    assert samples == {"koordebpf_resctrl_llc_occupancy_bytes": 4096, "koordebpf_resctrl_memory_bytes_total": 8192}
 
 
 def test_errors_of_the_fake_are_the_kernels(root: Path) -> None:

@@ -1,6 +1,6 @@
 """Makes resctrl groups, moves tasks of pods into them, and removes them again.
 
-A group is on record before it is made, so that the agent after one that was killed removes it. When a group is removed
+A group is recorded on disk before it is made, so that the agent after one that was killed removes it. When a group is removed
 the kernel gives its tasks back to the default group (rdtgroup_rmdir_ctrl). A task that is made later is in the group of
 the task that made it.
 """
@@ -42,14 +42,14 @@ class ResctrlGroups:
         self._hierarchy = hierarchy
         self._record = TaskRecord(path, dict[str, int])
         self._report = report
-        self._made = self._record.read()  # inode of each group; 0: on record, and maybe not made
+        self._made = self._record.read()  # inode of each group; 0: recorded, and maybe not made
         self._said: set[tuple[str, str]] = set()
         self._looked: tuple[int, tuple[Members, ...]] | None = None
         self.moved = 0  # tasks, since the start
 
     @property
     def made(self) -> frozenset[str]:
-        """The names of those on record."""
+        """The names of those that are recorded."""
         return frozenset(self._made)
 
     def apply(self, groups: Iterable[str], members: tuple[Members, ...], now_ns: int) -> None:
@@ -87,7 +87,7 @@ class ResctrlGroups:
             self._say(group, WriteResult.DRY_RUN, now_ns)
             return
         if not self._record.save({**self._made, name: 0}):
-            self._say(group, WriteResult.HELD, now_ns, "it could not be put on record")
+            self._say(group, WriteResult.HELD, now_ns, "it could not be recorded")
             return
         try:
             group.mkdir()

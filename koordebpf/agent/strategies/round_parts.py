@@ -17,6 +17,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
+from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
@@ -76,6 +77,7 @@ ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_runtime_hooks,
     open_system_config,
     open_rdt_resctrl,
+    open_resctrl_monitor,
 )
 
 

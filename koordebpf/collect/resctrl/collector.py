@@ -1,4 +1,4 @@
-"""Reads what resctrl has: what the hardware can be told, and which groups there are."""
+"""Reads what resctrl has: what the hardware takes, and which groups there are."""
 
 from __future__ import annotations
 

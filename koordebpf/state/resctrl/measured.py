@@ -1,4 +1,4 @@
-"""What is read of a node for resctrl: what the hardware can be told, which groups there are, and what is in force."""
+"""What is read of a node for resctrl: what the hardware takes, which groups there are, and what is in force."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ResctrlMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     `classes`  resctrlQOS in force, by group; empty: there is no NodeSLO.
     `groups`   that this agent has made and that are there; `foreign`: that are there and another process made.
     `pods`     directories of pods' own levels.
-    `problem`  why nothing can be told of it.
+    `problem`  why nothing is known of it.
     """
 
     classes: Mapping[str, ResctrlQOS] = {}
@@ -51,3 +51,16 @@ class ResctrlMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     foreign: tuple[str, ...] = ()
     pods: tuple[PodDirectory, ...] = ()
     problem: str = ""
+
+
+class MonitoredDomain(msgspec.Struct, frozen=True, gc=False):
+    """What monitoring says of the tasks of a group and one L3 cache. Bytes; those of memory since the group was made.
+
+    None: the kernel has no counter for it.
+    """
+
+    group: str
+    domain: int
+    llc_occupancy_bytes: int | None = None
+    mbm_total_bytes: int | None = None
+    mbm_local_bytes: int | None = None
