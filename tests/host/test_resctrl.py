@@ -206,7 +206,7 @@ class TestGroups:
         rig.groups.restore(0)
         assert set(fake.schemata) == {"", "admins"}
 
-    def test_a_killed_agents_groups_are_on_record(
+    def test_a_killed_agents_groups_are_known_to_the_next(
         self, rig: Rig, fake: FakeResctrl, root: Path, pods: Path, tmp_path: Path
     ) -> None:
         rig.groups.apply(("BE",), (), 0)
@@ -289,7 +289,7 @@ class TestSchemata:
             report = CgroupWriter(places, journal, enforce=True).apply(self.wanted(MB=45), 0)
         assert {each.detail for each in report.changes} == {"the kernel took another value"}
 
-    def test_a_group_that_goes_takes_its_record_with_it(
+    def test_a_group_that_is_removed_is_dropped_from_the_journal(
         self, places: Places, root: Path, fake: FakeResctrl, tmp_path: Path
     ) -> None:
         with Journal(tmp_path / "journal") as journal:
@@ -312,7 +312,7 @@ class TestCollector:
         (proc / "mounts").write_text(f"proc /proc proc rw 0 0\nresctrl {root} resctrl {options} 0 0\n")
         return ResctrlCollector(root, NoIndex(), proc)  # type: ignore[arg-type]
 
-    def test_what_the_hardware_can_be_told(self, root: Path, tmp_path: Path) -> None:
+    def test_what_the_hardware_takes(self, root: Path, tmp_path: Path) -> None:
         spec, errors = parse_spec(json.dumps({"spec": {"resourceQOSStrategy": BE_30}}).encode())
         assert not errors
         (root / "LS").mkdir()

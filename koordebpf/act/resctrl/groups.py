@@ -1,8 +1,8 @@
 """Makes resctrl groups, moves tasks of pods into them, and removes them again.
 
-A group is recorded on disk before it is made, so that the agent after one that was killed removes it. When a group is removed
-the kernel gives its tasks back to the default group (rdtgroup_rmdir_ctrl). A task that is made later is in the group of
-the task that made it.
+A group is recorded on disk before it is made, so that the agent after one that was killed removes it. When a group is
+removed the kernel gives its tasks back to the default group (rdtgroup_rmdir_ctrl). A task that is made later is in the
+group of the task that made it.
 """
 
 from __future__ import annotations
