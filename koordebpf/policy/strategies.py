@@ -48,6 +48,9 @@ JOB_GATES: Mapping[str, bool] = dict.fromkeys(
 # Of koordlet's flag --runtime-hooks. Off, as those of jobs.
 HOOK_GATES = frozenset(each.gate for each in RUNTIME_HOOKS)
 
+# Of koordlet's QoS manager, off with `compat: strict` too: koordlet may run on the node.
+QOS_GATES: Mapping[str, bool] = dict.fromkeys((SYSTEM_CONFIG.gate, RDT_RESCTRL.gate), False)
+
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}
 
