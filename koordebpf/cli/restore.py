@@ -12,6 +12,8 @@ from koordebpf.act.evict.unfinished_kill import frozen_by
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.act.hooks.core_cookies import CoreCookies
 from koordebpf.act.hooks.oom_scores import OomScores
+from koordebpf.act.resctrl import GROUPS
+from koordebpf.act.resctrl.groups import ResctrlGroups
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
@@ -20,6 +22,7 @@ from koordebpf.agent.lifecycle.handover import forget_kept, is_succeeded
 from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import run_dir_option
+from koordebpf.collect.resctrl.collector import RESCTRL
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
@@ -82,6 +85,7 @@ def restore(
         restored = [_restored(journal, dry_run=dry_run) for journal in here]
         if not dry_run:
             _put_back_tasks(folder)
+            _remove_groups(folder)
         restored.append(_thawed(in_flight or folder / IN_FLIGHT_PATH.name, dry_run=dry_run))
         if all(restored) and not dry_run:
             forget_kept(folder)
@@ -120,6 +124,11 @@ def _put_back_tasks(folder: Path) -> None:
     for record, kind in ((folder / COOKIES, CoreCookies), (folder / SCORES, OomScores)):
         if record.exists():
             kind(find_memory_hierarchy().mount_point, record, report).restore(time.monotonic_ns())
+
+
+def _remove_groups(folder: Path) -> None:
+    if (record := folder / GROUPS).exists():
+        ResctrlGroups(RESCTRL, RESCTRL, record, lambda change: echo(_line(change))).restore(time.monotonic_ns())
 
 
 # An agent that is at work holds a journal, so that this is not reached.

@@ -14,9 +14,11 @@ from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
+from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
+from koordebpf.policy.system.strategy import SYSTEM_CONFIG
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from koordebpf.state.view import NodeView
 
@@ -28,6 +30,8 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     KATALYST_EVICTION,
     PROACTIVE_RECLAIM,
     *RUNTIME_HOOKS,
+    SYSTEM_CONFIG,
+    RDT_RESCTRL,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then
@@ -37,6 +41,7 @@ _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-
 JOB_GATES: Mapping[str, bool] = dict.fromkeys(
     (
         *("UsageSeries", "PSICollector", "CPICollector", "Accelerators", "ColdPageCollector"),
+        "ResctrlCollector",
         *("PeakPrediction", "NodeMetricReport", "NodeTopologyReport"),
     ),
     False,
@@ -44,6 +49,9 @@ JOB_GATES: Mapping[str, bool] = dict.fromkeys(
 
 # Of koordlet's flag --runtime-hooks. Off, as those of jobs.
 HOOK_GATES = frozenset(each.gate for each in RUNTIME_HOOKS)
+
+# Of koordlet's QoS manager, off with `compat: strict` too: koordlet may run on the node.
+QOS_GATES: Mapping[str, bool] = dict.fromkeys((SYSTEM_CONFIG.gate, RDT_RESCTRL.gate), False)
 
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}

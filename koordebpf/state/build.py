@@ -59,15 +59,11 @@ def build_view(
     Raises: ConfigError: a quantity of the Node is none.
     Cost:   0.5 µs a pod (measured at 110 and 500).
     """
-    measures = {measure.uid: measure for measure in measured.pods}
-    usage = measured.cpu.usage if measured.cpu is not None else None
-    used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
-    views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
     view = NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
-        pods=tuple(views),
+        pods=_pod_views(pods, measured, executor),
         strategy=strategy,
         feature_gates=dict(feature_gates),
         measure=measured.node,
@@ -106,6 +102,8 @@ def _with_strategies(
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
         proactive_reclaim=measured.proactive_reclaim,
+        resctrl=measured.resctrl,
+        system=measured.system,
     )
 
 
@@ -219,6 +217,13 @@ def allocatable_memory(node: Node | None) -> dict[str, int] | None:
         for name in (NATIVE_MEMORY, BATCH_MEMORY, MID_MEMORY)
         if name in written
     }
+
+
+def _pod_views(pods: Sequence[PodFacts], measured: Measured, executor: str) -> tuple[PodView, ...]:
+    measures = {measure.uid: measure for measure in measured.pods}
+    usage = measured.cpu.usage if measured.cpu is not None else None
+    used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
+    return tuple(_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods)
 
 
 def _pod_view(facts: PodFacts, measure: PodMeasure | None, executor: str, used_millicpu: int | None) -> PodView:

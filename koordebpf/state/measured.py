@@ -10,7 +10,9 @@ from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import MIB
 
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
@@ -233,6 +235,8 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
+    resctrl: ResctrlMeasured | None = None  # None: not known, or its gate is off
+    system: SystemMeasured | None = None  # None: not known, or its gate is off
 
 
 def known_bytes(used_bytes: int | None) -> int:

@@ -31,8 +31,10 @@ from koordebpf.state.measured import (
 )
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
+from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
@@ -182,6 +184,8 @@ class NodeView(msgspec.Struct, frozen=True):
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
+    resctrl: ResctrlMeasured | None = None  # as Measured has it
+    system: SystemMeasured | None = None  # as Measured has it
 
     @property
     def known_used_bytes(self) -> int:

@@ -33,6 +33,7 @@ from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.store.line_sink import LineSink
@@ -89,6 +90,8 @@ CONTRACT = {
     "koordebpf_node_capacity_bytes": set(),
     "koordebpf_node_psi_avg10_ratio": {"degree"},
     "koordebpf_node_psi_stall_seconds_total": {"degree"},
+    "koordebpf_resctrl_llc_occupancy_bytes": {"cache_id", "qos"},
+    "koordebpf_resctrl_memory_bytes_total": {"cache_id", "qos", "type"},
     "koordebpf_series": set(),
     "koordebpf_series_bytes": set(),
     "koordebpf_series_dropped_samples_total": set(),
@@ -117,6 +120,8 @@ KOORDLET = {
     "koordlet_container_psi": {"node", *POD, *CONTAINER, *PSI},
     "koordlet_pod_psi": {"node", *POD, *PSI},
     "koordlet_be_suppress_cpu_cores": {"node", "type"},
+    "koordlet_resctrl_llc_occupancy": {"node", "cache_id", "qos"},
+    "koordlet_resctrl_memory_bandwidth": {"node", "cache_id", "qos", "mb_type"},
 }
 
 
@@ -156,6 +161,7 @@ def metrics() -> AgentMetrics:
     )
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
+    metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}

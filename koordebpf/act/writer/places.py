@@ -18,12 +18,15 @@ from koordebpf.kernel.cgroup.files import (
     file_name,
     format_value,
     format_writes,
+    is_shared,
     is_table,
     parse_value,
     settled,
 )
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.text_file import OpenKernelFiles, read_kernel_file, write_kernel_file
+from koordebpf.kernel.node_files.sched_features import format_feature, parse_feature
+from koordebpf.kernel.node_files.schemata import format_part, group_of, parse_part
 from koordebpf.policy.reconcile.values import FileKey
 
 _RESULTS = {
@@ -52,13 +55,16 @@ class Original(msgspec.Struct, frozen=True, gc=False):
 class Places:
     """Finds files by key, and speaks their version's format."""
 
-    def __init__(self, mounts: Mapping[str, ControllerMount], proc_sys: Path = Path("/proc/sys")) -> None:
+    def __init__(
+        self, mounts: Mapping[str, ControllerMount], proc_sys: Path = Path("/proc/sys"), sysfs: Path = Path("/sys")
+    ) -> None:
         self._mounts = dict(mounts)
         if "freezer" not in mounts and "memory" in mounts and mounts["memory"].version == 2:
             self._mounts["freezer"] = mounts["memory"]  # v2 freezes without a controller
         if "io" in mounts:
             self._mounts.setdefault("blkio", mounts["io"])  # its name on v2
         self._proc_sys = proc_sys
+        self._sysfs = sysfs
         self.kept = OpenKernelFiles()  # of those that are looked at again and again
         self.versions: dict[str, Version] = {name: mount.version for name, mount in self._mounts.items()}
 
@@ -66,7 +72,7 @@ class Places:
         """Return the file, None where this host cannot have it."""
         path, file = key
         if isinstance(file, Sysctl):
-            return self._proc_sys / file.path
+            return self._of_node(file, path)
         mount = self._mounts.get(file.controller)
         name = file_name(file, mount.version) if mount else None
         return mount.mount_point.joinpath(path, name) if mount and name else None
@@ -76,12 +82,26 @@ class Places:
         path, file = key
         return str(self.locate(key) or Path(path) / file.value)
 
+    # Before Linux 5.13 (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs") it lay one level higher.
+    def _of_node(self, file: Sysctl, part: str) -> Path:
+        if not file.is_in_sysfs:
+            return self._proc_sys / file.path
+        path = self._sysfs / file.path
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            return path.parent / group_of(part) / path.name
+        before = path.parent.with_name("sched_features")
+        return before if file is Sysctl.SCHED_FEATURES and not path.exists() and before.exists() else path
+
     def parse(self, key: FileKey, text: str) -> Value:
         """Return what a file that reads as `text` holds.
 
         Raises: KernelFileError: not its format.
         """
         path, file = key
+        if file is Sysctl.SCHED_FEATURES:
+            return parse_feature(text, path, self.name(key))
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            return parse_part(text, path, self.name(key))
         if isinstance(file, Sysctl):
             try:
                 return int(text)
@@ -91,7 +111,12 @@ class Places:
 
     def format(self, key: FileKey, value: Value) -> str:
         """Return what is written so that the file holds `value`."""
-        _, file = key
+        path, file = key
+        if file is Sysctl.SCHED_FEATURES:
+            return format_feature(path, value == 1)
+        if file is Sysctl.RESCTRL_SCHEMATA:
+            assert isinstance(value, int)  # as broken_sysctl_rule saw to
+            return format_part(path, value)
         # A file that this host cannot have is shown as on v2.
         return (
             str(value) if isinstance(file, Sysctl) else format_value(file, self.versions.get(file.controller, 2), value)
@@ -105,8 +130,8 @@ class Places:
         return format_writes(file, self.versions[file.controller], now, wanted)
 
     def is_as_before(self, key: FileKey, held: Held, original: Original) -> bool:
-        """Tell whether a file holds what it held at first: every byte, of a table all limits of its own column."""
-        if is_table(key[1]):
+        """Tell whether a file holds what it held at first: every byte, of one that is shared the key's own value."""
+        if is_shared(key[1]):
             return held.value == self.parse(key, original.text)
         return held.text == original.text
 
@@ -167,7 +192,7 @@ def look(places: Places, key: FileKey, now_ns: int, before: Held | None = None) 
         value = before.value if before and before.text == read.text else places.parse(key, read.text)
         return Held(path, read.text, _inode(key, read.inode), value, now_ns)
     except (CgroupGone, OSError, KernelFileError) as error:
-        raise Unusable(*_classify(error)) from None
+        raise Unusable(*_classify(error, key)) from None
 
 
 def written(places: Places, key: FileKey, held: Held, texts: Sequence[str], now_ns: int) -> Held:
@@ -179,15 +204,19 @@ def written(places: Places, key: FileKey, held: Held, texts: Sequence[str], now_
         after = write_kernel_file(held.path, texts, None if isinstance(key[1], Sysctl) else held.inode)
         return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
     except (CgroupGone, OSError, KernelFileError) as error:
-        raise Unusable(*_classify(error)) from error
+        raise Unusable(*_classify(error, key)) from error
 
 
 def _inode(key: FileKey, inode: int) -> int:
     return _SYSCTL_INODE if isinstance(key[1], Sysctl) else inode
 
 
-def _classify(error: Exception) -> tuple[WriteResult, str]:
+def _classify(error: Exception, key: FileKey) -> tuple[WriteResult, str]:
     if isinstance(error, CgroupGone):
+        if key[1] is Sysctl.RESCTRL_SCHEMATA:
+            return WriteResult.GONE, "the group is gone"
+        if isinstance(key[1], Sysctl):
+            return WriteResult.UNSUPPORTED, "this kernel has no such file"
         return WriteResult.GONE, "the cgroup is gone"
     if isinstance(error, OSError) and error.errno is not None:
         return _RESULTS.get(error.errno, WriteResult.REFUSED), errno.errorcode.get(error.errno, str(error.errno))

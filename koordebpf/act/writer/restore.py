@@ -13,7 +13,7 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
 from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
-from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_table
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
@@ -190,7 +190,7 @@ class _Restore:
             return  # an earlier step failed
         original = self._originals[step.key]
         texts: tuple[str, ...] = (original.text,)
-        if is_table(step.key[1]) or not step.is_final:
+        if is_shared(step.key[1]) or not step.is_final:
             texts = self._places.writes(step.key, held.value, step.value)
         text = "\n".join(texts)
         if not self._enforce:

@@ -17,6 +17,9 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_reclaim
+from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
+from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
+from koordebpf.agent.strategies.qos.system_config import open_system_config
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -74,6 +77,9 @@ class OpenWith:
 ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_runtime_hooks,
     open_proactive_reclaim,
+    open_system_config,
+    open_rdt_resctrl,
+    open_resctrl_monitor,
 )
 
 

@@ -1,4 +1,4 @@
-"""The cgroup files and sysctls that are written: names and formats on cgroup v1 and v2, units, and what is valid.
+"""The cgroup files and node files that are written: names and formats on cgroup v1 and v2, units, and what is valid.
 
 A file is named once for both versions, by its v1 name as in Koordinator, and so is its value. Refuses: reading and
 writing them.
@@ -15,6 +15,8 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tables import Table, broken_table_rule, format_rows, parse_table
+from koordebpf.kernel.node_files.sched_features import FEATURE_NAME_RULE, is_feature_name
+from koordebpf.kernel.node_files.schemata import PART_RULE, is_part
 from koordebpf.units import PAGE_BYTES
 
 Version = Literal[1, 2]
@@ -60,15 +62,26 @@ class CgroupFile(enum.StrEnum):
 
 
 class Sysctl(enum.StrEnum):
-    """A file of /proc/sys; the value is its name for sysctl(8)."""
+    """A file of the whole node; the value is its name for sysctl(8), or its path where it is not in /proc/sys."""
 
     MIN_FREE_KBYTES = "vm.min_free_kbytes"
     WATERMARK_SCALE_FACTOR = "vm.watermark_scale_factor"
+    SCHED_GROUP_IDENTITY = "kernel.sched_group_identity_enabled"  # of Anolis kernels, as the next three
+    SCHED_IDLE_SAVER_WMARK = "kernel.sched_idle_saver_wmark"
+    MEMCG_REAP_BACKGROUND = "/sys/kernel/mm/memcg_reaper/reap_background"
+    PAGE_CACHE_LIMIT = "/sys/kernel/mm/pagecache_limit/enabled"
+    SCHED_FEATURES = "/sys/kernel/debug/sched/features"  # a word for each of many switches
+    RESCTRL_SCHEMATA = "/sys/fs/resctrl/schemata"  # of a group below it; a value for each resource and domain
+
+    @property
+    def is_in_sysfs(self) -> bool:
+        """Whether it is below /sys, not /proc/sys."""
+        return self.value.startswith("/sys/")
 
     @property
     def path(self) -> str:
-        """The file below /proc/sys."""
-        return self.value.replace(".", "/")
+        """The file below /proc/sys or /sys."""
+        return self.value.removeprefix("/sys/") if self.is_in_sysfs else self.value.replace(".", "/")
 
 
 class Merge(enum.Enum):
@@ -112,7 +125,16 @@ _FORMS = {
 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst. FREEZING: some task has not stopped yet.
 _FREEZER_STATES = {"THAWED": 0, "FREEZING": 1, "FROZEN": 1}
 # Koordinator's: 10 MiB to 10 GiB, 0.1 % to 4 % of memory.
-_SYSCTL_RANGES = {Sysctl.MIN_FREE_KBYTES: (10 << 10, 10 << 20), Sysctl.WATERMARK_SCALE_FACTOR: (10, 400)}
+_SYSCTL_RANGES = {
+    Sysctl.MIN_FREE_KBYTES: (10 << 10, 10 << 20),
+    Sysctl.WATERMARK_SCALE_FACTOR: (10, 400),
+    Sysctl.SCHED_GROUP_IDENTITY: (0, 1),
+    Sysctl.SCHED_IDLE_SAVER_WMARK: (0, _MAX_BYTES),
+    Sysctl.MEMCG_REAP_BACKGROUND: (0, 1),
+    Sysctl.PAGE_CACHE_LIMIT: (0, 1),
+    Sysctl.SCHED_FEATURES: (0, 1),
+    Sysctl.RESCTRL_SCHEMATA: (1, (1 << 32) - 1),
+}
 
 
 def file_name(file: CgroupFile, version: Version) -> str | None:
@@ -124,6 +146,11 @@ def file_name(file: CgroupFile, version: Version) -> str | None:
 def is_table(file: CgroupFile | Sysctl) -> bool:
     """Tell whether the file has a limit for each device: its value is a `Table`."""
     return not isinstance(file, Sysctl) and _FORMS[file].column is not None
+
+
+def is_shared(file: CgroupFile | Sysctl) -> bool:
+    """Tell whether the file holds values of several keys: devices by limit, scheduler features, schemata."""
+    return file in (Sysctl.SCHED_FEATURES, Sysctl.RESCTRL_SCHEMATA) or is_table(file)
 
 
 def merge_of(file: CgroupFile | Sysctl) -> Merge:
@@ -151,8 +178,16 @@ def broken_rule(file: CgroupFile, value: Value) -> str | None:
             return None if form.minimum <= value <= form.maximum else f"must be {form.minimum} to {form.maximum}"
 
 
-def broken_sysctl_rule(sysctl: Sysctl, value: int) -> str | None:
-    """Return the rule that the value breaks, None where it may be written."""
+def broken_sysctl_rule(sysctl: Sysctl, value: int, part: str = "") -> str | None:
+    """Return the rule that the value breaks, or the name of its part; None where it may be written."""
+    if sysctl is Sysctl.SCHED_FEATURES:
+        if not is_feature_name(part):
+            return FEATURE_NAME_RULE
+    elif sysctl is Sysctl.RESCTRL_SCHEMATA:
+        if not is_part(part):
+            return PART_RULE
+    elif part:
+        return "must have one value"
     low, high = _SYSCTL_RANGES[sysctl]
     return None if low <= value <= high else f"must be {low} to {high}"
 

@@ -7,7 +7,7 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl, Value, broken_rule, broken_sysctl_rule
 
-FileKey = tuple[str, CgroupFile | Sysctl]  # path below the mount, "" for a sysctl
+FileKey = tuple[str, CgroupFile | Sysctl]  # path below the mount; of a sysctl its part, "" where it has none
 
 
 class CgroupWrite(msgspec.Struct, frozen=True, gc=False):
@@ -25,10 +25,19 @@ class CgroupWrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class SysctlWrite(msgspec.Struct, frozen=True, gc=False):
-    """One file of /proc/sys and what it is to hold."""
+    """One file of the whole node and what it is to hold.
+
+    Units:   pages in KiB, ten thousandths, nanoseconds, 0 or 1: as its name says. `part` is the scheduler feature.
+    """
 
     sysctl: Sysctl
     value: int
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file and its part, for people."""
+        return f"{self.sysctl.value}: {self.part}" if self.part else self.sysctl.value
 
 
 class DesiredState(msgspec.Struct, frozen=True):
@@ -69,9 +78,9 @@ def wanted_values(desired: DesiredState) -> dict[FileKey, Value]:
     """
     wanted: dict[FileKey, Value] = {}
     for sysctl in desired.sysctls:
-        if (rule := broken_sysctl_rule(sysctl.sysctl, sysctl.value)) is not None:
-            raise ConfigError(sysctl.sysctl.value, sysctl.value, rule)
-        _add(wanted, ("", sysctl.sysctl), sysctl.value)
+        if (rule := broken_sysctl_rule(sysctl.sysctl, sysctl.value, sysctl.part)) is not None:
+            raise ConfigError(sysctl.name, sysctl.value, rule)
+        _add(wanted, (sysctl.part, sysctl.sysctl), sysctl.value)
     for write in desired.writes:
         if not is_below_mount(write.path):
             raise ConfigError(write.file.value, write.path, "must be a path below the mount")

@@ -63,7 +63,7 @@ def _other(name: str, decision: OtherDecision) -> list[str]:
     for write in decision.writes:
         lines += filled(f"{write.path}/{write.file.value} → {write.value}", "  ")
     for sysctl in decision.sysctls:
-        lines += filled(f"{sysctl.sysctl.value} → {sysctl.value}", "  ")
+        lines += filled(f"{sysctl.name} → {sysctl.value}", "  ")
     for condition in decision.conditions:
         lines += filled(f"the node is to be marked: {condition}", "  ")
     return lines

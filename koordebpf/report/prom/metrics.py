@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.kernel.proc.self_usage import SelfUsage
+from koordebpf.report.prom.colocation.resctrl import koordlet_resctrl_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
@@ -78,6 +79,7 @@ class AgentMetrics(Collector):
         if self._koordlet is not None:
             held = None if self.decision.is_dry_run else self.suppression
             yield from self._koordlet.families(self.node.measure, time.monotonic_ns(), held)
+            yield from koordlet_resctrl_families(self._koordlet.node, self.node.resctrl)
             if self.node.series is not None:
                 yield from self.node.series.koordlet_families(self._koordlet.node, time.monotonic_ns())
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.report.prom.colocation.resctrl import resctrl_families
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
+from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.view import NodeView, PodView
 
 
@@ -20,6 +22,7 @@ class NodeMetrics:
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.series: SeriesMetrics | None = None
+        self.resctrl: tuple[MonitoredDomain, ...] = ()
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -32,6 +35,7 @@ class NodeMetrics:
             yield from _families(self.measure, self.capacity_bytes)
         if self.series is not None:
             yield from self.series.families()
+        yield from resctrl_families(self.resctrl)
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:

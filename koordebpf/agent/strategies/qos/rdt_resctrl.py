@@ -1,0 +1,88 @@
+"""resctrl in the agent: measures for it, makes and removes groups, and moves tasks.
+
+Schemata are written as files of any other strategy are, by `OwnStrategies`: in the round after a group was made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.act.resctrl import GROUPS
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
+from koordebpf.policy.strategy import GATE_OFF, Decision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.collect.resctrl.collector import ResctrlCollector
+
+
+class RdtResctrlPart:
+    """The part of a round.
+
+    Args:
+        known: of the cluster.
+        collector: of what resctrl has.
+        groups: that this agent makes.
+    """
+
+    needs_cpu = False
+
+    def __init__(self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups) -> None:
+        self._known = known
+        self._collector = collector
+        self._groups = groups
+        self._problems = ProblemLog()
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample or not self._known.is_whole:
+            return measured
+        return replace(measured, resctrl=self._collector.measure(self._known.spec, self._groups.made))
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Make, fill and remove groups."""
+        made = decisions.get(RDT_RESCTRL.name)
+        if isinstance(made, ResctrlDecision) and made.skipped is None:
+            self._groups.apply(made.groups, made.members, view.now_ns)
+            self._problems.report({"resctrl": made.problems}, view.now_ns)
+        elif made is not None and made.skipped == GATE_OFF:
+            self._groups.restore(view.now_ns)
+        self._problems.flush(view.now_ns)
+
+    def close(self) -> None:
+        """Remove the groups."""
+        self._groups.restore(time.monotonic_ns())
+
+
+def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
+    """Return it; None: its gate is off. Groups that an agent left which was killed are removed then."""
+    record = given.folder / GROUPS if given.folder else None
+    is_on = bool(given.config.feature_gates.get(RDT_RESCTRL.gate))
+    if not is_on and (record is None or not record.exists()):
+        return None
+    from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.collect.resctrl.collector import RESCTRL, ResctrlCollector
+
+    mounts, watch = find_controllers(), given.measuring.watch
+    hierarchy = mounts["cpu"].mount_point if "cpu" in mounts else watch.scope.hierarchy.mount_point
+    groups = ResctrlGroups(RESCTRL, hierarchy, record, given.report)
+    if not is_on:
+        groups.restore(time.monotonic_ns())
+        return None
+    part = RdtResctrlPart(given.measuring.known, ResctrlCollector(RESCTRL, watch.index), groups)
+    given.stack.callback(part.close)
+    return part

@@ -1,0 +1,57 @@
+"""System configuration in the agent: takes the NodeSLO's part into the measurement, and reports what it cannot use.
+
+The files are written as those of any other strategy, by `OwnStrategies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.collect.cluster_view import Known
+from koordebpf.policy.strategy import Decision
+from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.measured import Measured
+from koordebpf.state.system.measured import SystemMeasured
+from koordebpf.state.view import NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.agent.strategies.round_parts import OpenWith
+
+
+class SystemConfigPart:
+    """The part of a round; `known` is the cluster."""
+
+    needs_cpu = False
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._problems = ProblemLog()
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample or not self._known.is_whole:
+            return measured
+        spec = self._known.spec
+        return replace(measured, system=SystemMeasured(spec.systemStrategy if spec is not None else None))
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Report what of the NodeSLO cannot be used."""
+        made = decisions.get(SYSTEM_CONFIG.name)
+        if isinstance(made, SystemDecision) and made.skipped is None:
+            self._problems.report({"system configuration": made.problems}, view.now_ns)
+        self._problems.flush(view.now_ns)
+
+
+def open_system_config(given: OpenWith) -> SystemConfigPart | None:
+    """Return it; None: its gate is off."""
+    if not given.config.feature_gates.get(SYSTEM_CONFIG.gate):
+        return None
+    return SystemConfigPart(given.measuring.known)

@@ -1,0 +1,112 @@
+"""Reads what resctrl has: what the hardware takes, and which groups there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.errors import CgroupGone, KernelFileError
+from koordebpf.kernel.cgroup.pod_directory import bears
+from koordebpf.kernel.io.text_file import read_kernel_file
+from koordebpf.kernel.node_files.schemata import parse_schemata
+from koordebpf.slo.spec import NodeSLOSpec
+from koordebpf.slo.strategies.resource_qos import QOSClass
+from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.resctrl.measured import CLASSES, BandwidthInfo, BandwidthUnit, CacheInfo, ResctrlMeasured
+
+RESCTRL = Path("/sys/fs/resctrl")
+_MOST_PERCENT, _MOST_ABSOLUTE = 100, 2048  # MAX_MBA_BW, MAX_MBA_BW_AMD of arch/x86/kernel/cpu/resctrl
+_ABSOLUTE_VENDORS = ("AuthenticAMD", "HygonGenuine")
+
+
+class ResctrlCollector:
+    """Measures for resctrl.
+
+    Args:
+        root: where resctrl is mounted.
+        index: of the node's cgroups.
+        proc: where cpuinfo and mounts are.
+    """
+
+    def __init__(self, root: Path, index: CgroupIndex, proc: Path = Path("/proc")) -> None:
+        self._root = root
+        self._index = index
+        self._proc = proc
+
+    def measure(self, spec: NodeSLOSpec | None, made: Collection[str]) -> ResctrlMeasured:
+        """Return what is there now; `made` are the groups that this agent has made.
+
+        Cost:    0.3 ms.
+        """
+        classes = {}
+        for group, name in CLASSES.items():
+            of_class: QOSClass | None = getattr(spec.resourceQOSStrategy, name) if spec is not None else None
+            if of_class is not None and of_class.resctrlQOS is not None:
+                classes[group] = of_class.resctrlQOS
+        try:
+            resources = parse_schemata(read_kernel_file(self._root / "schemata").text, str(self._root / "schemata"))
+            l3, mb = self._l3(resources), self._mb(resources)
+        except (CgroupGone, FileNotFoundError):
+            problem = f"resctrl is not mounted at {self._root}, or the CPU or the kernel has none of it"
+            return ResctrlMeasured(classes, problem=problem)
+        except (OSError, KernelFileError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            return ResctrlMeasured(classes, problem=f"resctrl: {self._root} cannot be read: {why}")
+        there = tuple(group for group in CLASSES if (self._root / group).is_dir())
+        return ResctrlMeasured(
+            classes,
+            l3,
+            mb,
+            tuple(group for group in there if group in made),
+            tuple(group for group in there if group not in made),
+            self._pods(),
+        )
+
+    def _l3(self, resources: dict[str, dict[int, int]]) -> CacheInfo | None:
+        names = tuple(sorted(name for name in resources if name.startswith("L3")))
+        if not names:
+            return None
+        info = self._root / "info" / names[0]
+        mask = _number(info / "cbm_mask", 16)
+        return CacheInfo(mask, _number(info / "min_cbm_bits"), names, tuple(sorted(resources[names[0]])))
+
+    def _mb(self, resources: dict[str, dict[int, int]]) -> BandwidthInfo | None:
+        values = resources.get("MB")
+        if values is None:
+            return None
+        info, unit = self._root / "info/MB", self._unit()
+        most = _MOST_PERCENT if unit == "percent" else max(_MOST_ABSOLUTE, *values.values())
+        least, gran = _number(info / "min_bandwidth"), _number(info / "bandwidth_gran")
+        return BandwidthInfo(least, gran, unit, most, tuple(sorted(values)))
+
+    def _unit(self) -> BandwidthUnit:
+        for line in (self._proc / "mounts").read_text().splitlines():
+            _, _, kind, options, *_ = line.split(" ")
+            if kind == "resctrl" and "mba_MBps" in options.split(","):
+                return "mbps"
+        for line in (self._proc / "cpuinfo").read_text().splitlines():
+            if line.startswith("vendor_id"):
+                return "absolute" if line.rpartition(" ")[2] in _ABSOLUTE_VENDORS else "percent"
+        return "percent"
+
+    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
+    def _pods(self) -> tuple[PodDirectory, ...]:
+        found = []
+        for uid, cgroup_id in self._index.pod_cgroups().items():
+            owner = self._index.owner(cgroup_id)
+            if owner is None or owner.kind is not OwnerKind.POD:
+                continue
+            path = owner.path.strip("/")
+            if bears(path.rpartition("/")[2], self._index.names_to_act_on(uid)):
+                found.append(PodDirectory(uid, path))
+        return tuple(found)
+
+
+def _number(path: Path, base: int = 10) -> int:
+    text = read_kernel_file(path).text
+    try:
+        return int(text, base)
+    except ValueError:
+        raise KernelFileError(str(path), text, "must be a number") from None

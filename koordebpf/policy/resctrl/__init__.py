@@ -1,0 +1,1 @@
+"""Shares of L3 cache and memory bandwidth for each QoS class, by resctrl. Pure."""

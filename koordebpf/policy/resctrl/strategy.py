@@ -1,0 +1,48 @@
+"""resctrl as a strategy, with koordlet's feature gate."""
+
+from __future__ import annotations
+
+from koordebpf.policy.resctrl.rules import Members, resctrl_wanted
+from koordebpf.policy.resctrl.settings import ResctrlSettings
+from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.state.view import NodeView
+
+
+class ResctrlDecision(Decision[Empty], frozen=True, kw_only=True):
+    """The decision with the groups that are to be there and whose tasks are in them."""
+
+    groups: tuple[str, ...] = ()
+    members: tuple[Members, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class RdtResctrl(Strategy[Empty, ResctrlSettings]):
+    """Wants a group for each class whose resctrlQOS is enabled."""
+
+    name = "rdtResctrl"
+    gate = "RdtResctrl"
+    summary = "give each QoS class its shares of L3 cache and memory bandwidth"
+    settings = ResctrlSettings
+    state = Empty
+
+    def decide(self, view: NodeView, state: Empty, settings: ResctrlSettings) -> ResctrlDecision:
+        """Return the groups, their schemata and their members.
+
+        Skips:   not_known: the cluster has not been heard of, or resctrl was not read; all stays as it is.
+        """
+        if view.resctrl is None:
+            return ResctrlDecision(state=state, reason="resctrl is not due", skipped="not_known")
+        if view.measure.scope != "machine":
+            return ResctrlDecision(state=state, reason="resctrl: the node is a cgroup of a larger machine")
+        wanted = resctrl_wanted(view.resctrl, view.pods, settings)
+        return ResctrlDecision(
+            state=state,
+            reason=f"resctrl: {len(wanted.groups)} classes with shares of their own",
+            sysctls=wanted.schemata,
+            groups=wanted.groups,
+            members=wanted.members,
+            problems=wanted.problems,
+        )
+
+
+RDT_RESCTRL = RdtResctrl()

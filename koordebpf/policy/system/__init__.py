@@ -1,0 +1,1 @@
+"""Settings of the node's kernel, as spec.systemStrategy of the NodeSLO has them. Pure."""

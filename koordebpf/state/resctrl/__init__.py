@@ -1,0 +1,1 @@
+"""What resctrl is decided from."""

@@ -1,0 +1,1 @@
+"""What system configuration is decided from."""
