@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.policy.cpu_burst.strategy import CPU_BURST, CPU_BURST_GATE
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
@@ -25,6 +26,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     *FEATURES,
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
+    CPU_BURST,
     *RUNTIME_HOOKS,
 )
 
@@ -42,6 +44,9 @@ JOB_GATES: Mapping[str, bool] = dict.fromkeys(
 
 # Of koordlet's flag --runtime-hooks. Off, as those of jobs.
 HOOK_GATES = frozenset(each.gate for each in RUNTIME_HOOKS)
+
+# Gates that koordlet has on by default and that are off here, with `compat: strict` too: koordlet may run on the node.
+OFF_BESIDE_KOORDLET: Mapping[str, bool] = dict.fromkeys((CPU_BURST_GATE,), False)
 
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.stalls.sample import StallSample
@@ -231,6 +232,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    burst: BurstMeasured | None = None  # None: CPU burst is off
 
 
 def known_bytes(used_bytes: int | None) -> int:

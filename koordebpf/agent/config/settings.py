@@ -21,7 +21,14 @@ from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.strategies import FEATURE_GATES, HOOK_GATES, JOB_GATES, OWN_GATES, StrategySettings
+from koordebpf.policy.strategies import (
+    FEATURE_GATES,
+    HOOK_GATES,
+    JOB_GATES,
+    OFF_BESIDE_KOORDLET,
+    OWN_GATES,
+    StrategySettings,
+)
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
@@ -165,7 +172,9 @@ def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     """Return the defaults that go with this source and this compatibility."""
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
     if compat == "strict":
-        gates = {name: {**feature_gates.KOORDLET_GATES, **OWN_GATES, **JOB_GATES}[name] for name in gates}
+        gates = {name: {**feature_gates.KOORDLET_GATES, **OWN_GATES, **JOB_GATES}[name] for name in gates} | dict(
+            OFF_BESIDE_KOORDLET
+        )
         eviction = EvictSettings(
             strict_compat=True, prefer_aggressor=False, spread_owners=False, max_grace_seconds=None
         )

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.view import NodeView, PodView
+
+
+class MetricFamilies(Protocol):
+    """Metrics of one QoS strategy."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield them."""
 
 
 class NodeMetrics:
@@ -20,6 +28,7 @@ class NodeMetrics:
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.series: SeriesMetrics | None = None
+        self.qos: list[MetricFamilies] = []  # of those whose gate is on
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -32,6 +41,8 @@ class NodeMetrics:
             yield from _families(self.measure, self.capacity_bytes)
         if self.series is not None:
             yield from self.series.families()
+        for each in self.qos:
+            yield from each.families()
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:
