@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from koordebpf.policy.cpu_burst.limiter import is_allowed
 from koordebpf.policy.cpu_burst.room import NodeState
 from koordebpf.policy.cpu_burst.settings import BurstSettings
-from koordebpf.policy.cpu_burst.state import ContainerBurst, Level, level_of
+from koordebpf.policy.cpu_burst.state import ContainerBurst, level_of
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.cpu_burst.measured import BurstContainer
 from koordebpf.units import NS_PER_S
@@ -79,9 +79,9 @@ def judge(
     return Judged(_stepped(burst, operation, ceiling, now), ceiling, may_rise=may_rise)
 
 
-def left_alone(burst: ContainerBurst, held_us: int, now_ns: int) -> ContainerBurst:
-    """Return a container whose quota another process wrote: that is its own now, and stays for a while."""
-    return replace(burst, level=level_of(held_us), left_until_ns=now_ns + LEAVE_NS)
+def left_alone(burst: ContainerBurst, own_us: int, now_ns: int) -> ContainerBurst:
+    """Return a container that is left to another process for a while, which wrote its quota or its pod's."""
+    return replace(burst, level=burst.level.left(own_us), left_until_ns=now_ns + LEAVE_NS)
 
 
 # What a container is judged from: while there is no burst, what its file holds is its own.
@@ -92,15 +92,13 @@ def _begun(measured: BurstContainer, limit_us: int, before: ContainerBurst | Non
         return fresh
     is_foreign = before.level.is_foreign(held)
     if (before.period_us, before.limit_us) != (measured.period_us, limit_us):
-        level = fresh.level if is_foreign or not before.level.is_raised else _lowered(before.level)
+        level = (
+            before.level.left(held if is_foreign else before.level.own_us) if before.level.is_raised else fresh.level
+        )
         return replace(fresh, level=level, tokens=before.tokens, left_until_ns=before.left_until_ns)
     if is_foreign:
-        return left_alone(replace(fresh, tokens=before.tokens), held, now_ns)
+        return left_alone(before, held, now_ns)
     return replace(before, level=before.level.seen(held))
-
-
-def _lowered(level: Level) -> Level:
-    return Level(level.own_us, level.own_us, level.wanted_us)
 
 
 def _ceiling_us(burst: ContainerBurst, strategy: CPUBurstStrategy, cpus: int) -> int:

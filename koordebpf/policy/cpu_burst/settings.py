@@ -24,5 +24,5 @@ class BurstSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raise_percent: Annotated[int, msgspec.Meta(ge=101, le=400)] = 120
     lower_percent: Annotated[int, msgspec.Meta(ge=1, le=99)] = 80
     starved_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    return_after_s: Annotated[int, msgspec.Meta(ge=0, le=86400)] = 0
+    return_after_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0
     pod_annotations: bool = True

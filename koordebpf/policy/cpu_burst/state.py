@@ -28,12 +28,19 @@ class Level(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_written(self) -> bool:
-        """Whether its file is to be written: also once with its own, so that children are lowered before parents."""
-        return self.is_raised or self.before_us > self.own_us
+        """Whether its file is to be written: also once with its own, so that children are lowered before parents.
+
+        And once with what another process wrote, which the writer takes for its original value then.
+        """
+        return self.is_raised or self.before_us != self.own_us
 
     def is_foreign(self, held_us: int | None) -> bool:
         """Tell whether a file that holds this was written by another process during the burst."""
         return self.is_raised and held_us not in (self.own_us, self.wanted_us, self.before_us)
+
+    def left(self, held_us: int) -> Level:
+        """Return the level of a cgroup whose file another process wrote: that is its own now."""
+        return Level(held_us, held_us, self.wanted_us)
 
     def seen(self, held_us: int) -> Level:
         """Return the level that a round begins with, whose file holds this; after a burst that is its own again.

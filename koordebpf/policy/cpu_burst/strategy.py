@@ -91,11 +91,11 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
             continue
         known = state.containers.get(each.path)
         if is_foreign and known is not None:
-            known = left_alone(known, min(each.quota_us, known.level.own_us), now.now_ns)
+            known = left_alone(known, known.level.own_us, now.now_ns)
         made = containers[each.path] = judge(each, limit, known, own, now)
         if (burst_us := _burst_us(each, limit, made.burst.level.own_us, own)) is not None:
             bursts[each.path] = burst_us
-    level = _pod_level(measured, None if is_foreign else before, containers.values())
+    level = _pod_level(measured, before, containers.values())
     return _OfPod(
         containers,
         level,
@@ -117,6 +117,8 @@ def _pod_level(measured: BurstPod, before: Level | None, containers: Iterable[Ju
     held = measured.quota_us
     if held is None:
         return None
+    if before is not None and before.is_foreign(held):
+        return before.left(held)
     level = level_of(held) if before is None else before.seen(held)
     more = sum(each.burst.level.wanted_us - each.burst.level.own_us for each in containers)
     return msgspec.structs.replace(level, wanted_us=level.own_us + more)

@@ -192,8 +192,7 @@ class TestReturning:
         node.step()
         node.pods = (web(containers={"a": {"limits": {"cpu": "2"}}}),)
         decided = node.round(pod(container(throttled=False, quota_us=200_000), quota_us=120_000))
-        assert (ONE, QUOTA) not in values(decided)
-        assert decided.left == 0
+        assert (values(decided)[ONE, QUOTA], decided.raised, decided.left) == (200_000, 0, 0)
 
 
 class TestOtherWriters:
@@ -202,7 +201,8 @@ class TestOtherWriters:
         node.step()
         written = pod(container(quota_us=150_000), quota_us=150_000)
         decided = node.round(written)
-        assert ((ONE, QUOTA) in values(decided), decided.left, decided.watched) == (False, 1, ())
+        # As if it were wanted, for one round: so the writer takes it for what the file held before.
+        assert (values(decided)[ONE, QUOTA], decided.raised, decided.left, decided.watched) == (150_000, 0, 1, ())
         assert [node.round(written).raised for _ in range(59)] == [0] * 59
         decided = node.round(written, after_s=2)
         assert values(decided)[ONE, QUOTA] == 180_000
@@ -216,8 +216,11 @@ class TestOtherWriters:
         node = BurstNode()
         node.step()
         decided = node.round(pod(container(quota_us=120_000), quota_us=90_000))
+        # What it wrote is taken for what the file is to hold, and the container is lowered.
+        assert [values(decided)[path, QUOTA] for path in (POD, ONE)] == [90_000, 100_000]
+        decided = node.round(pod(container(), quota_us=90_000))
         assert [each for each in decided.writes if each.file is CgroupFile.CPU_QUOTA] == []
-        assert decided.left == 1
+        assert (decided.left, decided.raised) == (1, 0)
 
     def test_a_refused_write_is_no_other_process(self):
         node = BurstNode()
