@@ -64,8 +64,8 @@ def test_the_first_step_comes_before_the_second_is_over(bursty: BurstPodNode, tm
         took = []
         for _ in range(3):
             bursty.burn()
-            started = bursty.throttled(bursty.containers[0])
-            until(lambda: bursty.throttled(bursty.containers[0]) > started, "throttling")
+            first, before = bursty.containers[0], bursty.throttled(bursty.containers[0])
+            until(lambda first=first, before=before: bursty.throttled(first) > before, "throttling")
             since = time.monotonic()
             until(lambda: bursty.quotas != OWN, "a larger quota")
             took.append(time.monotonic() - since)

@@ -47,6 +47,8 @@ def judge(
     before: ContainerBurst | None,
     strategy: CPUBurstStrategy,
     now: Round,
+    *,
+    is_pod_foreign: bool = False,
 ) -> Judged:
     """Return the next quota of a container.
 
@@ -56,9 +58,10 @@ def judge(
         before: as it was left; None: it is new.
         strategy: of its pod.
         now: the round.
+        is_pod_foreign: another process wrote the quota of its pod.
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuburst/cpu_burst.go.
     """
-    burst = _begun(measured, limit_millicpu * measured.period_us // 1000, before, now.now_ns)
+    burst = _begun(measured, limit_millicpu * measured.period_us // 1000, before, now.now_ns, is_pod_foreign)
     used = limit_millicpu if measured.used_millicpu is None else measured.used_millicpu
     is_in_time, tokens = is_allowed(burst.tokens, strategy, used * 100 // limit_millicpu, now.now_ns, measured.id)
     if measured.is_throttled:
@@ -79,13 +82,10 @@ def judge(
     return Judged(_stepped(burst, operation, ceiling, now), ceiling, may_rise=may_rise)
 
 
-def left_alone(burst: ContainerBurst, own_us: int, now_ns: int) -> ContainerBurst:
-    """Return a container that is left to another process for a while, which wrote its quota or its pod's."""
-    return replace(burst, level=burst.level.left(own_us), left_until_ns=now_ns + LEAVE_NS)
-
-
 # What a container is judged from: while there is no burst, what its file holds is its own.
-def _begun(measured: BurstContainer, limit_us: int, before: ContainerBurst | None, now_ns: int) -> ContainerBurst:
+def _begun(
+    measured: BurstContainer, limit_us: int, before: ContainerBurst | None, now_ns: int, is_pod_foreign: bool
+) -> ContainerBurst:
     held = measured.quota_us
     fresh = ContainerBurst(level_of(held), measured.period_us, limit_us)
     if before is None:
@@ -96,8 +96,9 @@ def _begun(measured: BurstContainer, limit_us: int, before: ContainerBurst | Non
             before.level.left(held if is_foreign else before.level.own_us) if before.level.is_raised else fresh.level
         )
         return replace(fresh, level=level, tokens=before.tokens, left_until_ns=before.left_until_ns)
-    if is_foreign:
-        return left_alone(before, held, now_ns)
+    if is_foreign or is_pod_foreign:
+        own_us = before.level.own_us if before.level.is_raised and not is_foreign else held
+        return replace(before, level=before.level.left(own_us), left_until_ns=now_ns + LEAVE_NS)
     return replace(before, level=before.level.seen(held))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.cpu_burst.quota import Judged, Round, judge, left_alone
+from koordebpf.policy.cpu_burst.quota import Judged, Round, judge
 from koordebpf.policy.cpu_burst.room import NodeState, node_state
 from koordebpf.policy.cpu_burst.settings import BurstSettings
 from koordebpf.policy.cpu_burst.state import BurstState, ContainerBurst, Level, level_of
@@ -89,10 +89,9 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
         limit = limits.get(each.id, 0)
         if limit <= 0:
             continue
-        known = state.containers.get(each.path)
-        if is_foreign and known is not None:
-            known = left_alone(known, known.level.own_us, now.now_ns)
-        made = containers[each.path] = judge(each, limit, known, own, now)
+        made = containers[each.path] = judge(
+            each, limit, state.containers.get(each.path), own, now, is_pod_foreign=is_foreign
+        )
         if (burst_us := _burst_us(each, limit, made.burst.level.own_us, own)) is not None:
             bursts[each.path] = burst_us
     level = _pod_level(measured, before, containers.values())
