@@ -22,23 +22,29 @@ _BURN = "while True: pass"
 class BurstPodNode:
     """A pod `web` of two containers that may use a twentieth of a CPU each, below a node without quota."""
 
-    def __init__(self, node: NodeCgroup) -> None:
+    def __init__(self, node: NodeCgroup, limit_us: int = LIMIT_US, *, beside: bool = False) -> None:
+        """Make it; with `beside` there is a pod `plain` too, of one container, which asks for no burst."""
         self.node = node
         self.places = Places(find_controllers())
         self.containers = node.add_pod("web", be=False, containers=2)
-        for each in node.pods[0]["spec"]["containers"]:
-            each["resources"] = {"requests": {"cpu": "10m"}, "limits": {"cpu": "50m"}}
-        node.pods[0]["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
+        if beside:
+            annotations = {"koordinator.sh/cpuBurst": '{"policy": "none"}'}
+            self.containers += node.add_pod("plain", be=False, annotations=annotations)
+        for each in node.pods:
+            for container in each["spec"]["containers"]:
+                container["resources"] = {"requests": {"cpu": "10m"}, "limits": {"cpu": f"{limit_us // 100}m"}}
+            each["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
         self.files = CpuFiles(node)
         self.pod = node.pod_paths["web"]
         self._processes: list[subprocess.Popen[bytes]] = []
         if self.places.versions["cpu"] == 2:
-            for directory in (*(node.path / "kubepods").glob("*"), self.pod):
+            for directory in (*(node.path / "kubepods").glob("*"), *node.pod_paths.values()):
                 if directory.is_dir():
                     (directory / "cgroup.subtree_control").write_text("+cpu")
-        self.put(self.pod, 2 * LIMIT_US)
+        for name, directory in node.pod_paths.items():
+            self.put(directory, limit_us * (2 if name == "web" else 1))
         for each in self.containers:
-            self.put(each, LIMIT_US)
+            self.put(each, limit_us)
 
     @property
     def quotas(self) -> list[Value]:
@@ -66,8 +72,24 @@ class BurstPodNode:
 
     def throttled(self, directory: Path) -> int:
         """Return how often a cgroup was throttled."""
-        stat = self.file(directory, QUOTA).parent / "cpu.stat"
-        return int(dict(line.split() for line in stat.read_text().splitlines())["nr_throttled"])
+        return self.stat(directory)["nr_throttled"]
+
+    def throttled_ms(self, directory: Path) -> float:
+        """Return for how long a cgroup was throttled, on all CPUs together."""
+        stat = self.stat(directory)
+        return stat["throttled_time"] / 1e6 if "throttled_time" in stat else stat["throttled_usec"] / 1e3
+
+    def stat(self, directory: Path) -> dict[str, int]:
+        """Return cpu.stat of a cgroup."""
+        text = (self.file(directory, QUOTA).parent / "cpu.stat").read_text()
+        return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+
+    def outweigh(self) -> str:
+        """Give the node most of the CPU whatever runs beside it; return how, in words."""
+        mount = self.files.mounts["cpu"]
+        name, weight = ("cpu.shares", 16 * 1024) if mount.version == 1 else ("cpu.weight", 16 * 100)
+        (mount.mount_point / self.files.relative(self.node.path) / name).write_text(str(weight))
+        return f"{name} {weight} of the node among the machine's other loads"
 
     def burn(self, container: int = 0) -> subprocess.Popen[bytes]:
         """Start a process in a container that uses all CPU it gets."""
