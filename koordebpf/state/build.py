@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -91,9 +92,18 @@ def build_view(
         namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
-        hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
-        burst=burst_view(measured.burst, pods) if measured.burst is not None else None,
+        **_strategy_views(measured, pods, node, topology),
     )
+
+
+# What strategies with a part of their own in `Measured` see, by the field of the view.
+def _strategy_views(
+    measured: Measured, pods: Sequence[PodFacts], node: Node | None, topology: NodeResourceTopology | None
+) -> dict[str, Any]:
+    return {
+        "hooks": hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
+        "burst": burst_view(measured.burst, pods) if measured.burst is not None else None,
+    }
 
 
 def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFacts] | None = None) -> NodeView:

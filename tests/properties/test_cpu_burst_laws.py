@@ -1,4 +1,4 @@
-"""Laws of CPU burst, whatever containers do and whoever writes their quotas."""
+"""Laws of CPU burst, whatever containers do, and other processes write."""
 
 from __future__ import annotations
 

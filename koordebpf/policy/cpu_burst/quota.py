@@ -61,7 +61,7 @@ def judge(
         is_pod_foreign: another process wrote the quota of its pod.
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuburst/cpu_burst.go.
     """
-    burst = _begun(measured, limit_millicpu * measured.period_us // 1000, before, now.now_ns, is_pod_foreign)
+    burst = _seen(measured, limit_millicpu * measured.period_us // 1000, before, now.now_ns, is_pod_foreign)
     used = limit_millicpu if measured.used_millicpu is None else measured.used_millicpu
     is_in_time, tokens = is_allowed(burst.tokens, strategy, used * 100 // limit_millicpu, now.now_ns, measured.id)
     if measured.is_throttled:
@@ -83,7 +83,7 @@ def judge(
 
 
 # What a container is judged from: while there is no burst, what its file holds is its own.
-def _begun(
+def _seen(
     measured: BurstContainer, limit_us: int, before: ContainerBurst | None, now_ns: int, is_pod_foreign: bool
 ) -> ContainerBurst:
     held = measured.quota_us

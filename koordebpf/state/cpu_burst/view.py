@@ -17,9 +17,12 @@ _PODS = KnownHookPods()
 def may_burst(pod: PodFacts) -> bool:
     """Tell whether a pod is one that CPU burst is for: pending or running, not LSE, LSR or BE by its label.
 
+    Nor is it for one that the scheduler bound to CPUs: CPUSetAllocator takes its quota away.
+
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuburst, by the raw class.
     """
-    return pod.phase in _LIVE and not pod.is_terminating and pod.koord_qos not in (*APART, "BE")
+    is_live = pod.phase in _LIVE and not pod.is_terminating
+    return is_live and pod.koord_qos not in (*APART, "BE") and not pod.cpus.cpus
 
 
 def burst_view(measured: BurstMeasured, pods: Iterable[PodFacts]) -> BurstView:

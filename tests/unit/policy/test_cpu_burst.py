@@ -333,7 +333,7 @@ class TestLimiter:
         assert tokens == Tokens(2000, left, seconds * NS_PER_S)
         assert is_in_time is (left > 0)
 
-    def test_another_capacity_begins_anew(self):
+    def test_another_capacity_is_another_bucket(self):
         _, tokens = is_allowed(Tokens(5, 5, 0), self.STRATEGY, 0, NS_PER_S, "c")
         assert tokens is not None
         assert tokens.capacity == 2000

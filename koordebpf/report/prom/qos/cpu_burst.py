@@ -16,7 +16,7 @@ class CpuBurstMetrics:
 
     def __init__(self) -> None:
         self.decision: BurstDecision | None = None  # None: not decided yet
-        self.wakes = 0  # rounds that a throttling has begun
+        self.wakes = 0  # rounds that began because a container was throttled
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics; of containers only once something was decided."""
