@@ -102,7 +102,7 @@ def _strategy_views(
 ) -> dict[str, Any]:
     return {
         "hooks": hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
-        "burst": burst_view(measured.burst, pods) if measured.burst is not None else None,
+        "burst": burst_view(measured.burst, pods, node) if measured.burst is not None else None,
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.kernel.cgroup.files import MIN_QUOTA_US
 from koordebpf.policy.cpu_burst.limiter import is_allowed
 from koordebpf.policy.cpu_burst.room import NodeState
 from koordebpf.policy.cpu_burst.settings import BurstSettings
@@ -24,13 +26,20 @@ LEAVE_NS = 60 * NS_PER_S  # Why: who writes quotas beside kubelet does so in min
 class Round(msgspec.Struct, frozen=True):
     """What all containers of a round are judged by.
 
-    `cpus`: the most that a quota may come to.
+    `cpus`: the most that a quota may come to. `ratio`: by which CPUNormalization keeps quotas below limits; None: it
+    does not.
     """
 
     now_ns: int
     node: NodeState
     cpus: int
     settings: BurstSettings
+    ratio: float | None = None
+
+    def limit_us(self, limit_millicpu: int, period_us: int) -> int:
+        """Return the quota that stands for a limit."""
+        limit_us = limit_millicpu * period_us // 1000
+        return max(limit_us if self.ratio is None else math.ceil(limit_us / self.ratio), MIN_QUOTA_US)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -61,7 +70,7 @@ def judge(
         is_pod_foreign: another process wrote the quota of its pod.
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuburst/cpu_burst.go.
     """
-    burst = _seen(measured, limit_millicpu * measured.period_us // 1000, before, now.now_ns, is_pod_foreign)
+    burst = _seen(measured, now.limit_us(limit_millicpu, measured.period_us), before, now.now_ns, is_pod_foreign)
     used = limit_millicpu if measured.used_millicpu is None else measured.used_millicpu
     is_in_time, tokens = is_allowed(burst.tokens, strategy, used * 100 // limit_millicpu, now.now_ns, measured.id)
     if measured.is_throttled:

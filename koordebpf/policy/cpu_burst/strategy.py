@@ -11,6 +11,8 @@ from koordebpf.policy.cpu_burst.quota import Judged, Round, judge
 from koordebpf.policy.cpu_burst.room import NodeState, node_state
 from koordebpf.policy.cpu_burst.settings import BurstSettings
 from koordebpf.policy.cpu_burst.state import BurstState, ContainerBurst, Level, level_of
+from koordebpf.policy.hooks.cpu_normalization import is_normalized, normalization_ratio
+from koordebpf.policy.hooks.values import CPU_NORMALIZATION
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.slo.pods.cpu_burst import pod_cpu_burst
@@ -68,7 +70,8 @@ class CpuBurst(Strategy[BurstState, BurstSettings]):
         if strategy is None:
             return BurstDecision(state=BurstState(), reason="CPU burst: there is no NodeSLO")
         node, percent = node_state(burst)
-        now = Round(view.now_ns, node, burst.measured.cpus, settings)
+        ratio = normalization_ratio(burst.annotations, []) if view.feature_gates.get(CPU_NORMALIZATION) else None
+        now = Round(view.now_ns, node, burst.measured.cpus, settings, ratio)
         parts = {
             each.path: _of_pod(each, burst.pods[each.uid], strategy, state, now)
             for each in burst.measured.pods
@@ -79,6 +82,8 @@ class CpuBurst(Strategy[BurstState, BurstSettings]):
 
 # One pod's containers, its own level, and its files.
 def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state: BurstState, now: Round) -> _OfPod:
+    if not is_normalized(pod, None):
+        now = msgspec.structs.replace(now, ratio=None)
     own, error = pod_cpu_burst(strategy, pod.annotations) if now.settings.pod_annotations else (strategy, None)
     limits = {each.id: each.cpu_limit_millicpu for each in pod.containers if each.id}
     before = state.pods.get(measured.path)
@@ -92,7 +97,7 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
         made = containers[each.path] = judge(
             each, limit, state.containers.get(each.path), own, now, is_pod_foreign=is_foreign
         )
-        if (burst_us := _burst_us(each, limit, made.burst.level.own_us, own)) is not None:
+        if (burst_us := _burst_us(each, made.burst, own)) is not None:
             bursts[each.path] = burst_us
     level = _pod_level(measured, before, containers.values())
     return _OfPod(
@@ -103,12 +108,14 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
     )
 
 
-# Of unused quota a container may save up; never more than its own quota, which is all that the kernel takes.
+# Of unused quota a container may save up: never more than its own quota, which is all that the kernel takes, nor than
+# its limit: the kernel would refuse the quota of a smaller limit that kubelet or a hook is about to write.
 # Source: kernel/sched/core.c, tg_set_cfs_bandwidth: EINVAL where the burst is more than the quota.
-def _burst_us(measured: BurstContainer, limit: int, own_us: int, strategy: CPUBurstStrategy) -> int | None:
+def _burst_us(measured: BurstContainer, burst: ContainerBurst, strategy: CPUBurstStrategy) -> int | None:
     if measured.burst_us is None or strategy.policy not in ("auto", "cpuBurstOnly"):
         return None
-    return min(limit * (strategy.cpuBurstPercent or 0) * measured.period_us // 100_000, own_us)
+    percent = min(strategy.cpuBurstPercent or 0, 100)
+    return min(burst.limit_us * percent // 100, burst.level.own_us)
 
 
 # What its containers have beyond their own is added to what a pod has; None: it has no limit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -59,8 +60,12 @@ class BurstMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class BurstView(msgspec.Struct, frozen=True):
-    """The node for CPU burst. `pods` by UID: what the objects say. `apart_millicpu`: requests of LSE and LSR pods."""
+    """The node for CPU burst. `pods` by UID: what the objects say. `apart_millicpu`: requests of LSE and LSR pods.
+
+    `annotations` are the Node's.
+    """
 
     measured: BurstMeasured
     pods: dict[str, HookPod]
     apart_millicpu: int = 0
+    annotations: Mapping[str, str] = {}

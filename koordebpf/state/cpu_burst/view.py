@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from koordebpf.kube.cache.objects import Node
 from koordebpf.state.cpu_burst.measured import BurstMeasured, BurstView
 from koordebpf.state.hooks.view import KnownHookPods
 from koordebpf.state.pods.facts import PodFacts
@@ -25,7 +26,7 @@ def may_burst(pod: PodFacts) -> bool:
     return is_live and pod.koord_qos not in (*APART, "BE") and not pod.cpus.cpus
 
 
-def burst_view(measured: BurstMeasured, pods: Iterable[PodFacts]) -> BurstView:
+def burst_view(measured: BurstMeasured, pods: Iterable[PodFacts], node: Node | None) -> BurstView:
     """Return the node as CPU burst sees it. The same arguments give an equal view."""
     known = tuple(pods)
     found = _PODS.of({each.uid: each.path for each in measured.pods}, known)
@@ -34,4 +35,5 @@ def burst_view(measured: BurstMeasured, pods: Iterable[PodFacts]) -> BurstView:
         measured=measured,
         pods={each.uid: each for each in found},
         apart_millicpu=sum(each.cpu_request_millicpu for each in apart if each.cpu_resource == NATIVE_CPU),
+        annotations=(node.metadata.annotations if node is not None else None) or {},
     )

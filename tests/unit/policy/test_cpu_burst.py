@@ -274,6 +274,13 @@ class TestCfsBurst:
         decided = node.round(pod(container(quota_us=120_000), quota_us=120_000))
         assert values(decided)[ONE, BURST] == values(decided)[POD, BURST] == 100_000
 
+    def test_a_smaller_limit_has_room_for_its_quota_before_it_is_written(self):
+        """The kernel refuses a quota below the burst: kubelet could not write it."""
+        node = BurstNode(strategy=replace(AUTO, policy="cpuBurstOnly"))
+        node.round(pod(container()))
+        node.pods = (web(containers={"a": {"limits": {"cpu": "500m"}}}),)
+        assert values(node.round(pod(container()))) == {(POD, BURST): 50_000, (ONE, BURST): 50_000}
+
     def test_none_where_the_kernel_has_no_such_file_or_the_policy_none(self):
         decided = BurstNode().round(pod(container(burst_us=None), burst_us=None))
         assert {file for _, file in values(decided)} == {QUOTA}

@@ -39,6 +39,6 @@ def test_requests_of_live_pods_with_cpus_of_their_own_are_apart():
     done = web("LSE", name="done")
     pods = [web(), web("LSE", name="one"), web("LSR", {"a": CPU, "b": CPU}, name="two"),
             replace(done, status=replace(done.status, phase="Failed"))]  # fmt: skip
-    view = burst_view(BurstMeasured(pods=(BurstPod("uid-web", POD),)), facts_of_pods(pods))
+    view = burst_view(BurstMeasured(pods=(BurstPod("uid-web", POD),)), facts_of_pods(pods), None)
     assert view.apart_millicpu == 3000
     assert list(view.pods) == ["uid-web"]

@@ -70,6 +70,14 @@ def test_a_burst_starts_from_what_cpu_normalization_keeps(throttled: bool, quota
     assert [found[path, QUOTA] for path in (POD, ONE)] == [quota, quota]
 
 
+def test_a_burst_leaves_room_for_the_quota_that_cpu_normalization_is_about_to_write() -> None:
+    """The kernel refuses a quota below what may be saved up."""
+    plan = decided(normalized(BurstNode().frame(pod(container(throttled=False)))))
+    found = wanted(plan)
+    assert [found[path, CgroupFile.CPU_BURST] for path in (POD, ONE)] == [80_000] * 2
+    assert [found[path, QUOTA] for path in (POD, ONE)] == [80_000] * 2
+
+
 def test_what_a_burst_wants_is_never_above_another_limit() -> None:
     plan = decided(BurstNode().frame(pod(container())))
     states = Wanted()

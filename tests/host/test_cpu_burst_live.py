@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.burst_pod_node import LIMIT_US, QUOTA, BurstPodNode
 from tests.host.held_node import or_skipped
@@ -133,6 +134,22 @@ def test_a_quota_that_another_process_writes_is_left_to_it(bursty: BurstPodNode,
         assert bursty.value(first, QUOTA) == 7_000
         assert agent.stop() == 0
     assert bursty.quotas == [2 * LIMIT_US, 7_000, LIMIT_US]
+
+
+def test_kubelet_can_write_a_smaller_limit_while_unused_quota_is_saved_up(bursty: BurstPodNode, tmp_path: Path) -> None:
+    if None in bursty.bursts:
+        pytest.skip(f"{OTHER_MACHINE}its kernel has no cpu.cfs_burst_us")
+    with LiveAgent(tmp_path, *bursty.arguments(tmp_path, **ROOM), "--enforce") as agent:
+        until(lambda: bursty.bursts == OWN, lambda: f"bursts of {OWN}, but: {bursty.bursts}\n{agent.log}")
+        for each in bursty.node.pods[0]["spec"]["containers"]:
+            each["resources"]["limits"] = {"cpu": "30m"}
+        bursty.write(tmp_path, **ROOM)
+        smaller = [6_000, 3_000, 3_000]
+        until(lambda: bursty.bursts == smaller, lambda: f"{smaller}, but: {bursty.bursts}\n{agent.log}")
+        for directory, quota_us in zip((*bursty.containers, bursty.pod), (3_000, 3_000, 6_000), strict=True):
+            bursty.put(directory, quota_us)
+        assert agent.stop() == 0
+    assert bursty.quotas == smaller
 
 
 def test_a_container_that_ends_during_its_burst_stops_nothing(bursty: BurstPodNode, tmp_path: Path) -> None:
