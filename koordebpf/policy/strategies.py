@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
@@ -29,6 +30,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
     PROACTIVE_RECLAIM,
+    CPU_BURST,
     *RUNTIME_HOOKS,
     SYSTEM_CONFIG,
     RDT_RESCTRL,
@@ -51,7 +53,7 @@ JOB_GATES: Mapping[str, bool] = dict.fromkeys(
 HOOK_GATES = frozenset(each.gate for each in RUNTIME_HOOKS)
 
 # Of koordlet's QoS manager, off with `compat: strict` too: koordlet may run on the node.
-QOS_GATES: Mapping[str, bool] = dict.fromkeys((SYSTEM_CONFIG.gate, RDT_RESCTRL.gate), False)
+QOS_GATES: Mapping[str, bool] = dict.fromkeys((CPU_BURST.gate, SYSTEM_CONFIG.gate, RDT_RESCTRL.gate), False)
 
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}

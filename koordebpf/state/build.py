@@ -11,6 +11,7 @@ from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.view import cpu_view
+from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
@@ -101,6 +102,7 @@ def _with_strategies(
         view,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
+        burst=burst_view(measured.burst, pods, node) if measured.burst is not None else None,
         proactive_reclaim=measured.proactive_reclaim,
         resctrl=measured.resctrl,
         system=measured.system,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
@@ -237,6 +238,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
     resctrl: ResctrlMeasured | None = None  # None: not known, or its gate is off
     system: SystemMeasured | None = None  # None: not known, or its gate is off
+    burst: BurstMeasured | None = None  # None: CPU burst is off
 
 
 def known_bytes(used_bytes: int | None) -> int:

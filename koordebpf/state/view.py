@@ -14,6 +14,7 @@ import msgspec
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuView
+from koordebpf.state.cpu_burst.measured import BurstView
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import (
@@ -186,6 +187,7 @@ class NodeView(msgspec.Struct, frozen=True):
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
     resctrl: ResctrlMeasured | None = None  # as Measured has it
     system: SystemMeasured | None = None  # as Measured has it
+    burst: BurstView | None = None  # None: CPU burst is off
 
     @property
     def known_used_bytes(self) -> int:

@@ -59,6 +59,13 @@ class CpuFiles:
         for mount in {mount.mount_point for mount in self.mounts.values() if mount.version == 1} | {self._below}:
             (mount / self.relative(directory) / "cgroup.procs").write_text(str(pid))
 
+    def vanish(self, directory: Path) -> None:
+        """Remove a directory without processes from every hierarchy."""
+        mounts = {mount.mount_point for mount in self.mounts.values() if mount.version == 1} | {self._below}
+        for each in (mount / self.relative(directory) for mount in mounts):
+            until(lambda each=each: _removed(each), f"{each} is empty")
+        self._made = [each for each in self._made if each.exists()]
+
     def close(self) -> None:
         for directory in reversed(self._made):
             until(lambda directory=directory: _removed(directory), f"{directory} is empty")

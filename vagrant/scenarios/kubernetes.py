@@ -47,6 +47,9 @@ def _pod(name: str, pod_name: str, pod: Pod) -> dict[str, Any]:
         resources = {"requests": batch, "limits": batch}
     if pod.limit_percent is not None:
         resources = {"requests": {"memory": "0"}, "limits": {"memory": "64Mi"}}
+    if pod.cpu_millicpu is not None:
+        cpu = {"cpu": f"{pod.cpu_millicpu}m"}
+        resources = {"requests": cpu, "limits": cpu}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -21,6 +21,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB, format_bytes
+from vagrant.scenarios.cpu import CpuLimits
 from vagrant.scenarios.scenario import Expected, Scenario, script
 
 _MOST_BYTES = 512 * MIB
@@ -84,6 +85,9 @@ class _Run:
         self._looked: dict[str, str] = {}  # what commands said last
         self._started_s = time.monotonic()
         (self._files / "manifests").mkdir()
+        has_limits = any(pod.cpu_millicpu for pod in scenario.pods.values())
+        self._cpu = stack.enter_context(CpuLimits(made)) if has_limits else None
+        self._joins: dict[Path, list[Path]] = {}  # of containers with a CPU limit, beside memory's
 
     def run(self) -> bool:
         self._say_line(f"{self._name}: {self._scenario.title}")
@@ -93,7 +97,7 @@ class _Run:
         self._start_agent()
         for pod, directory in containers.items():
             self._say(f"{pod} begins: {self._scenario.pods[pod].runs}")
-            self._start(self._scenario.pods[pod].runs, directory)
+            self._start(self._scenario.pods[pod].runs, directory, pod)
         if self._scenario.on_node:
             self._say(f"on the node: {self._scenario.on_node}")
             self._start(self._scenario.on_node, None)
@@ -112,6 +116,10 @@ class _Run:
             written["metadata"]["labels"]["koordinator.sh/eviction-enabled"] = "true"
             asked = {"kubernetes.io/batch-memory": str(self._percent(pod.batch_percent))}
             written["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
+        if self._cpu and pod.cpu_millicpu is not None:
+            cpu = {"cpu": f"{pod.cpu_millicpu}m"}
+            self._node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": cpu, "limits": cpu}
+            self._joins[container] = self._cpu.limit(container, pod.cpu_millicpu)
         return container
 
     def _percent(self, percent: int) -> int:
@@ -124,7 +132,7 @@ class _Run:
             "apiVersion": "slo.koordinator.sh/v1alpha1",
             "kind": "NodeSLO",
             "metadata": {"name": "node"},
-            "spec": {"resourceUsedThresholdWithBE": strategy},
+            "spec": {"resourceUsedThresholdWithBE": strategy, "cpuBurstStrategy": self._scenario.cpu_burst},
         }
         self._write("pods.json", {"apiVersion": "v1", "kind": "List", "items": [*self._node.pods, slo]})
         if self._scenario.batch_percent is not None:
@@ -152,21 +160,24 @@ class _Run:
         return ["--pods", str(self._files / "manifests"), "--node-cgroup", str(self._node.path)]
 
     # A script without a container runs on the node.
-    def _start(self, runs: str, container: Path | None) -> None:
-        procs = "/dev/null" if container is None else str(container / "cgroup.procs")
+    def _start(self, runs: str, container: Path | None, pod: str = "") -> None:
+        joins = [container / "cgroup.procs", *self._joins.get(container, ())] if container else [Path("/dev/null")]
         environment = os.environ | {
             "NODE_MIB": str(self._node.limit_bytes // MIB),
             "NODE_FILE": str(self._files / "manifests" / "node.json"),
             "LOADS": str(_LOADS),
         }
-        process = subprocess.Popen(
-            [*_IN_CGROUP, procs, str(script(self._name, runs))],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-        )
+        command = [str(script(self._name, runs))]
+        for procs in joins:
+            command = [*_IN_CGROUP, str(procs), *command]
+        with self._printed(pod).open("wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, env=environment)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
+
+    # The file with what a pod's script prints; that of a script on the node is "".
+    def _printed(self, pod: str) -> Path:
+        return self._files / f"printed-{pod}"
 
     def _becomes_full(self) -> bool:
         until = time.monotonic() + _SAID_S
@@ -201,7 +212,7 @@ class _Run:
         is_well = is_ready and not said and not oom_kills and self._agent.exit_code is None
         is_well &= all(found for _, found in lines)
         for each, found in lines:
-            self._say_line(f"  {'said' if found else 'NOT SAID'} by koordebpf {each.by}: {found or each.says}")
+            self._say_line(f"  {'said' if found else 'NOT SAID'} by {self._who(each)}: {found or each.says}")
         for line in said:
             self._say_line(f"  SAID, and not to be: {line}")
         if oom_kills:
@@ -210,6 +221,9 @@ class _Run:
             self._say_line(f"  the agent ended with exit code {self._agent.exit_code}")
         self._say_line(f"{self._name}: {'as expected' if is_well else 'NOT as expected'}\n")
         return is_well
+
+    def _who(self, expected: Expected) -> str:
+        return f"the pod {expected.by}" if expected.by in self._scenario.pods else f"koordebpf {expected.by}"
 
     # What was said of it; None: nothing in time.
     def _find(self, expected: Expected) -> str | None:
@@ -227,6 +241,8 @@ class _Run:
     # What a person would type, while the agent runs.
     def _look(self, command: str) -> str:
         self._read_agent()
+        if command in self._scenario.pods:
+            return self._printed(command).read_text()
         name, *options = command.split()
         if name != "plan":
             return self._koordebpf(name, *options, *self._places())

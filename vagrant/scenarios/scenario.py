@@ -23,6 +23,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         priority: of a BE pod.
         limit_percent: its memory limit.
         batch_percent: what it requests of `kubernetes.io/batch-memory`.
+        cpu_millicpu: its CPU limit.
     """
 
     qos: Literal["LS", "BE"]
@@ -30,13 +31,14 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 5500
     limit_percent: int | None = None
     batch_percent: int | None = None
+    cpu_millicpu: int | None = None
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sentence, as a regular expression, and which command of koordebpf says it.
 
     `run` is the log of the agent that protects the node; any other command is asked again and again. `plan` decides the
-    node's present moment.
+    node's present moment. The name of a pod: what its script prints.
     """
 
     by: str
@@ -56,6 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
         threshold: of the NodeSLO's resourceUsedThresholdWithBE, beside what all scenarios have.
+        cpu_burst: the NodeSLO's cpuBurstStrategy.
         batch_percent: the Node's allocatable `kubernetes.io/batch-memory` at the beginning, of its memory.
     """
 
@@ -68,6 +71,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_node: str | None = None
     options: tuple[str, ...] = ()
     threshold: dict[str, Any] = {}
+    cpu_burst: dict[str, Any] = {}
     batch_percent: int | None = None
 
 

@@ -142,6 +142,10 @@ class CgroupCpu(KeptFiles):
                 return CpuBandwidth(None if quota_text == "max" else int(quota_text), int(period))
         raise self._garbage("cpu", "cpu.max", text, "must be a quota or max, and a period")
 
+    def burst_us(self) -> int:
+        """Return how much of unused quota it may save up, since Linux 5.14: cpu.cfs_burst_us, v2 cpu.max.burst."""
+        return self._number("cpu", "cpu.cfs_burst_us" if self._version("cpu") == 1 else "cpu.max.burst")
+
     def idle(self) -> int:
         """Return cpu.idle, since Linux 5.15: 1 where its tasks run only on idle CPUs (SCHED_IDLE)."""
         return self._number("cpu", "cpu.idle")

@@ -13,6 +13,9 @@ from koordebpf.policy.reconcile.values import DesiredState, FileKey, wanted_valu
 # The tightest limit wins: each strategy's promise holds.
 _LIMITS = frozenset({CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT, CgroupFile.MEMORY_HIGH})
 
+# A burst is meant to be above the limit that the other keeps: where both want a quota, that of the burst counts.
+_BURST, _BELOW_BURST = "cpuBurst", "cpuNormalization"
+
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
     """The value that a file is to hold, and the strategies that want it; the first one's value is the one that wins."""
@@ -28,11 +31,16 @@ def joined(states: Mapping[str, DesiredState]) -> dict[FileKey, Demand]:
     strategy wants it frozen. Of every other file the first strategy in the order of `states` has it: a set of CPUs, a
     weight or a sysctl has no value that keeps two promises.
 
+    A CPU burst is above the quota that CPUNormalization keeps, and has it for as long as it lasts.
+
     Raises:  ConfigError: a value that its file cannot hold.
     """
     demands: dict[FileKey, Demand] = {}
-    for owner, state in states.items():
-        for key, value in wanted_values(state).items():
+    wanted = {owner: wanted_values(state) for owner, state in states.items()}
+    bursts = wanted.get(_BURST, {})
+    for owner, values in wanted.items():
+        for key, own in values.items():
+            value = bursts.get(key, own) if owner == _BELOW_BURST and key[1] is CgroupFile.CPU_QUOTA else own
             other = demands.get(key)
             demands[key] = Demand(value, (owner,)) if other is None else _both(key, other, value, owner)
     return demands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -11,6 +12,13 @@ from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.view import NodeView, PodView
+
+
+class MetricFamilies(Protocol):
+    """Metrics of one QoS strategy."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield them."""
 
 
 class NodeMetrics:
@@ -23,6 +31,7 @@ class NodeMetrics:
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
+        self.qos: list[MetricFamilies] = []  # of those whose gate is on
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -36,6 +45,8 @@ class NodeMetrics:
         if self.series is not None:
             yield from self.series.families()
         yield from resctrl_families(self.resctrl)
+        for each in self.qos:
+            yield from each.families()
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology, Pod
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
@@ -19,12 +19,11 @@ class KnownHookPods:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Pod, HookPod]] = {}
 
-    def of(self, measured: HooksMeasured, pods: Iterable[PodFacts]) -> tuple[HookPod, ...]:
-        """Return those that are pending or running and have a directory.
+    def of(self, paths: Mapping[str, str], pods: Iterable[PodFacts]) -> tuple[HookPod, ...]:
+        """Return those that are pending or running and have a directory; `paths` by UID.
 
         Cost:    0.5 µs for one that is known, 20 µs for another one.
         """
-        paths = {each.uid: each.path for each in measured.pods}
         found: dict[str, tuple[Pod, HookPod]] = {}
         for facts in pods:
             path = paths.get(facts.uid)
@@ -49,7 +48,7 @@ def hook_view(
     bound = [each for each in known if each.cpus.cpus and each.phase in _LIVE]
     return HookView(
         measured=measured,
-        pods=_PODS.of(measured, known),
+        pods=_PODS.of({each.uid: each.path for each in measured.pods}, known),
         pools=node_pools(topology.metadata.annotations) if topology is not None else NodePools(),
         annotations=(node.metadata.annotations if node is not None else None) or {},
         bound=frozenset(cpu for each in bound for cpu in each.cpus.cpus),

@@ -111,7 +111,8 @@ def another(setting: Setting, now: Any) -> Any:
     if of is bool:
         return not now
     if of in (int, float):
-        return 1 if now != 1 else 0
+        least = max((each.ge or 0 for each in ranges(setting)), default=0)
+        return next(each for each in (max(1, least), max(0, least + 1), 0) if each != now)
     if of in (str, Path):
         patterns = [each.pattern for each in getattr(setting.type, "__metadata__", ()) if each.pattern]
         return next(

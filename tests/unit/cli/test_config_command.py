@@ -160,9 +160,9 @@ def test_what_the_file_contradicts_the_command_line_may_correct(runs: Runs, tmp_
 
 
 def test_gates_of_koordlet_that_do_nothing_here_are_named(runs: Runs) -> None:
-    found = runs("--feature-gates", "CPUBurst=true,MemoryEvict=true")
+    found = runs("--feature-gates", "HamiCoreVGPUMonitor=true,MemoryEvict=true")
     assert found.feature_gates["MemoryEvict"]
-    assert runs.said == ["feature gates of koordlet that do nothing here: CPUBurst"]
+    assert runs.said == ["feature gates of koordlet that do nothing here: HamiCoreVGPUMonitor"]
 
 
 def test_a_file_that_is_wrong_ends_with_all_that_is_wrong(runs: Runs, tmp_path: Path) -> None:

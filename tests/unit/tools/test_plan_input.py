@@ -88,8 +88,8 @@ def test_settings_of_suppression() -> None:
 def test_gates() -> None:
     after = with_feature_gates(case(), ["MemoryEvict=true"])
     assert case_changes(case(), after) == (Setting("MemoryEvict", False, True),)
-    with pytest.raises(ConfigError, match="--feature-gates: 'CPUBurst'"):
-        with_feature_gates(case(), ["CPUBurst=true"])
+    with pytest.raises(ConfigError, match="--feature-gates: 'HamiCoreVGPUMonitor'"):
+        with_feature_gates(case(), ["HamiCoreVGPUMonitor=true"])
 
 
 @pytest.mark.parametrize(

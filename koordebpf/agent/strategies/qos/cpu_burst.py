@@ -1,0 +1,102 @@
+"""CPU burst in the agent: measures for it, and asks for a round as soon as a container is throttled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
+from koordebpf.policy.strategy import Decision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.collect.cpu_burst.collector import BurstCollector
+    from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
+
+log = logging.getLogger(__name__)
+
+
+class CpuBurstPart:
+    """Asks the collector, and lets the watch look at those containers whose quota would be raised.
+
+    Args:
+        collector: of what is decided from.
+        watch: of throttled containers.
+        metrics: get each decision.
+    """
+
+    needs_cpu = False
+
+    def __init__(self, collector: BurstCollector, watch: ThrottleWatch, metrics: CpuBurstMetrics) -> None:
+        self._collector = collector
+        self._watch = watch
+        self._metrics = metrics
+        self._problems = ProblemLog()
+        self._failed = ""
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        is_due = self._watch.take()
+        self._metrics.wakes += is_due
+        return is_due
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample:
+            return measured
+        try:
+            burst = self._collector.measure(measured.now_ns)
+        except KoordebpfError as error:
+            if str(error) != self._failed:
+                log.warning("CPU burst was not measured for: %s", error)
+            self._failed = str(error)
+            return measured
+        self._failed = ""
+        return replace(measured, burst=burst)
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Take over who is to be looked at, and report what of annotations cannot be read."""
+        made = decisions.get(CPU_BURST.name)
+        if isinstance(made, BurstDecision) and made.skipped is None:
+            self._watch.watched = made.watched
+            self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}
+            self._metrics.decision = made
+            self._problems.report({"CPU burst": made.problems}, view.now_ns)
+        self._problems.flush(view.now_ns)
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.close()
+        self._collector.close()
+
+
+def open_cpu_burst(given: OpenWith) -> CpuBurstPart | None:
+    """Return it; None: its feature gate is off.
+
+    Raises:  SupportError: no sysfs or procfs.
+    """
+    if not given.config.feature_gates.get(CPU_BURST.gate):
+        return None
+    from koordebpf.collect.cpu_burst.collector import BurstCollector
+    from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
+
+    watch, mounts = given.measuring.watch, find_controllers()
+    metrics = CpuBurstMetrics()
+    given.metrics.node.qos.append(metrics)
+    throttling = ThrottleWatch(mounts, given.loop.wake)
+    part = CpuBurstPart(
+        BurstCollector(watch.index, given.measuring.known, mounts, watch.scope.node_path), throttling, metrics
+    )
+    given.stack.callback(part.close)
+    throttling.start()
+    return part

@@ -1,0 +1,1 @@
+"""What CPU burst is decided from, read of the kernel."""

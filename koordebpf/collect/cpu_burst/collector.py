@@ -1,0 +1,228 @@
+"""Reads quotas, use and throttling of containers that may burst, and what the node uses. One call a round."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.clock import Due
+from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cpu.files import CgroupCpuFiles
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.cgroup.pod_directory import bears
+from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
+from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, CpuBandwidth, NodeCpuTime
+from koordebpf.state.cpu.rates import CpuRates
+from koordebpf.state.cpu_burst.measured import BurstContainer, BurstMeasured, BurstPod
+from koordebpf.state.cpu_burst.view import APART, may_burst
+from koordebpf.units import NS_PER_S
+
+_NODE = ""  # its key among the rates
+_NODE_WINDOW_NS = 5 * NS_PER_S  # Why: koordlet's, five of its intervals of 1 s
+_ALL_QUOTAS_NS = 10 * NS_PER_S  # Why: who bursts is read in each round; quotas of the others change with their pods
+
+
+class _Quota(msgspec.Struct, frozen=True):
+    bandwidth: CpuBandwidth
+    burst_us: int | None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    uid: str
+    path: str
+    containers: Mapping[str, str]  # id → path
+
+
+class BurstCollector(Closing):
+    """Measures for CPU burst.
+
+    Args:
+        index: of the node's cgroups.
+        known: of the cluster.
+        mounts: by controller.
+        node_path: of the node below any mount, "" for the machine.
+    Raises:  SupportError: no sysfs or procfs.
+    """
+
+    def __init__(
+        self,
+        index: CgroupIndex,
+        known: Known,
+        mounts: Mapping[str, ControllerMount],
+        node_path: str = "",
+        sysfs: Path = SYSFS,
+        stat: Path = STAT,
+    ) -> None:
+        self.active: Collection[str] = ()  # paths whose quotas are read in each round: those that are written
+        self._index = index
+        self._known = known
+        self._node_path = node_path
+        self._node = _NodeFiles(sysfs, None if node_path else stat)
+        self._files = CgroupCpuFiles(mounts)
+        self._tree: tuple[_Pod, ...] = ()
+        self._apart: tuple[str, ...] = ()  # paths of LSE, LSR and BE pods
+        self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
+        self._quotas: dict[str, _Quota | None] = {}
+        self._rates = _Rates()
+        self._due = Due(_ALL_QUOTAS_NS)
+
+    def measure(self, now_ns: int) -> BurstMeasured | None:
+        """Return what is there now; None: pods are not known yet.
+
+        Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
+        Cost:    6 µs a container with a quota; 60 µs for each cgroup of which quotas are read.
+        """
+        if not self._known.is_whole:
+            return None
+        self._follow(now_ns)
+        spec = self._known.spec
+        pods = tuple(made for each in self._tree if (made := self._pod(each, now_ns)) is not None)
+        return BurstMeasured(
+            strategy=spec.cpuBurstStrategy if spec is not None else None,
+            cpus=len(self._node.topology.read().online),
+            node_used_millicpu=self._rates.node.millicpu(_NODE, now_ns, self._node_ns()),
+            apart_used_millicpu=self._apart_used(now_ns),
+            pods=pods,
+        )
+
+    def close(self) -> None:
+        """Close every fd."""
+        self._files.close()
+        self._node.close()
+
+    def _follow(self, now_ns: int) -> None:
+        seen = (self._index.version, self._known.reported)
+        is_new = self._seen is None or seen[0] != self._seen[0] or seen[1] is not self._seen[1]
+        if is_new:
+            self._seen = seen
+            self._learn()
+        if self._due.is_nearly_due(now_ns):
+            self._due.done(now_ns)
+            self._quotas.clear()
+        else:
+            for path in self.active:
+                self._quotas.pop(path, None)
+
+    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
+    def _learn(self) -> None:
+        index, tree, apart = self._index, list[_Pod](), list[str]()
+        facts = {each.uid: each for each in self._known.facts}
+        for uid, cgroup_id in index.pod_cgroups().items():
+            owner, pod = index.owner(cgroup_id), facts.get(uid)
+            if owner is None or pod is None or owner.kind is not OwnerKind.POD:
+                continue
+            path = owner.path.strip("/")
+            if not bears(path.rpartition("/")[2], index.names_to_act_on(uid)):
+                continue
+            if pod.koord_qos == "BE" or pod.koord_qos in APART:
+                apart.append(path)
+            elif may_burst(pod):
+                tree.append(_Pod(uid, path, self._containers(cgroup_id)))
+        self._tree, self._apart = tuple(tree), tuple(apart)
+        known = {*self._apart, *(path for each in tree for path in (each.path, *each.containers.values()))}
+        self._files.keep_only({*known, self._node_path})
+        self._rates.keep_only(known)
+        self._quotas = {path: each for path, each in self._quotas.items() if path in known}
+
+    def _containers(self, cgroup_id: int) -> Mapping[str, str]:
+        owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
+        return {
+            owner.container_id: owner.path.strip("/")
+            for owner in sorted(filter(None, owners), key=lambda each: each.path)
+            if owner.kind is OwnerKind.CONTAINER and owner.container_id
+        }
+
+    def _pod(self, pod: _Pod, now_ns: int) -> BurstPod | None:
+        found = [self._container(pod, each, now_ns) for each in pod.containers]
+        containers = tuple(each for each in found if each is not None)
+        if not containers or (own := self._quota(pod.path)) is None:
+            return None
+        return BurstPod(
+            pod.uid, pod.path, own.bandwidth.quota_us, own.bandwidth.period_us, own.burst_us, containers=containers
+        )
+
+    def _container(self, pod: _Pod, container_id: str, now_ns: int) -> BurstContainer | None:
+        path = pod.containers[container_id]
+        if (own := self._quota(path)) is None or own.bandwidth.quota_us is None:
+            return None
+        used_ns = self._files.read(path, CgroupCpu.used_ns)
+        counts = self._files.read(path, CgroupCpu.throttling)
+        if used_ns is None or counts is None:
+            return None
+        is_throttled, ratio = self._rates.throttled(path, now_ns, *counts)
+        if is_throttled and path not in self.active:  # what it had some seconds ago is not what it is raised from
+            self._quotas.pop(pod.path, None)
+            self._quotas.pop(path)
+            own = self._quota(path)
+        if own is None or (quota_us := own.bandwidth.quota_us) is None:
+            return None
+        used = self._rates.used.millicpu(path, now_ns, used_ns)
+        return BurstContainer(
+            container_id, path, quota_us, own.bandwidth.period_us, own.burst_us, used, is_throttled, ratio
+        )
+
+    # None: it is gone, or has no such files.
+    def _quota(self, path: str) -> _Quota | None:
+        if path not in self._quotas:
+            files = CgroupCpuFiles(self._files.mounts)
+            bandwidth = files.read(path, CgroupCpu.bandwidth)
+            burst_us = files.read(path, CgroupCpu.burst_us) if bandwidth is not None else None
+            files.close()
+            self._quotas[path] = None if bandwidth is None else _Quota(bandwidth, burst_us)
+        return self._quotas[path]
+
+    def _node_ns(self) -> int:
+        if self._node.time is not None:
+            return self._node.time.used_ns()
+        return self._files.read(self._node_path, CgroupCpu.used_ns) or 0
+
+    def _apart_used(self, now_ns: int) -> int:
+        used = 0
+        for path in self._apart:
+            used_ns = self._files.read(path, CgroupCpu.used_ns)
+            if used_ns is not None:
+                used += self._rates.node.millicpu(path, now_ns, used_ns) or 0
+        return used
+
+
+class _NodeFiles(Closing):
+    # The CPUs of the node, and their time; None: the node is a cgroup.
+    def __init__(self, sysfs: Path, stat: Path | None) -> None:
+        self.topology = CpuTopologyFiles(sysfs)
+        self.time = NodeCpuTime(stat) if stat is not None else None
+
+    def close(self) -> None:
+        self.topology.close()
+        if self.time is not None:
+            self.time.close()
+
+
+class _Rates:
+    # Of the node and what is apart, of containers, and how often these were throttled: now_ns, periods, throttled.
+    def __init__(self) -> None:
+        self.node: CpuRates[str] = CpuRates(_NODE_WINDOW_NS)
+        self.used: CpuRates[str] = CpuRates(NS_PER_S)
+        self._counts: dict[str, deque[tuple[int, int, int]]] = {}
+
+    def throttled(self, path: str, now_ns: int, periods: int, throttled: int) -> tuple[bool, float | None]:
+        samples = self._counts.setdefault(path, deque())
+        if samples and (periods < samples[-1][1] or throttled < samples[-1][2]):
+            samples.clear()  # another cgroup has the path now
+        is_throttled = bool(samples) and throttled > samples[-1][2]
+        samples.append((now_ns, periods, throttled))
+        while len(samples) > 2 and samples[1][0] <= now_ns - NS_PER_S:
+            samples.popleft()
+        _, first_periods, first_throttled = samples[0]
+        ratio = (throttled - first_throttled) / (periods - first_periods) if periods > first_periods else None
+        return is_throttled, ratio
+
+    def keep_only(self, known: set[str]) -> None:
+        self.node.keep_only({*known, _NODE})
+        self.used.keep_only(known)
+        self._counts = {path: each for path, each in self._counts.items() if path in known}

@@ -1,0 +1,84 @@
+"""Who is throttled, read many times a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from tests.contract.apiserver import until
+
+PATHS = tuple(f"pod/c{number}" for number in range(100))
+
+
+class Tree:
+    """A folder of cgroups whose cpu.stat is a file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.mounts = {"cpu": ControllerMount(2, root)}
+        for path in PATHS:
+            (root / path).mkdir(parents=True)
+            self.throttle(path, 0)
+
+    def throttle(self, path: str, count: int, text: str = "nr_periods 9\nnr_throttled {}\n") -> None:
+        (self.root / path / "cpu.stat").write_text(text.format(count))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = PATHS[:2]
+    assert [watch.look(), watch.look()] == [False, False]
+    tree.throttle(PATHS[1], 1)
+    assert [watch.look(), watch.look()] == [True, False]
+
+
+def test_of_many_each_is_looked_at_in_turn(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = PATHS
+    for _ in range(2):
+        watch.look()
+    assert watch.looks == 128
+    tree.throttle(PATHS[99], 1)
+    assert any([watch.look(), watch.look()])
+
+
+def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = ("pod/gone", *PATHS[:3])
+    tree.throttle(PATHS[0], 0, "nr_periods x\nnr_throttled y\n")
+    tree.throttle(PATHS[1], 0, "usage_usec 5\n")
+    assert not watch.look()
+    tree.throttle(PATHS[2], 1)
+    assert watch.look()
+
+
+def test_what_is_watched_no_more_is_forgotten(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = PATHS[:1]
+    watch.look()
+    watch.watched = PATHS[1:2]
+    watch.look()
+    tree.throttle(PATHS[0], 5)
+    watch.watched = PATHS[:1]
+    assert not watch.look()  # how often it was throttled in between says nothing of now
+
+
+def test_the_thread_wakes_the_loop(tree: Tree):
+    woken: list[float] = []
+    with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic())) as watch:
+        watch.watched = PATHS[:1]
+        watch.start()
+        until(lambda: watch.looks >= 2, "looks")
+        assert not watch.take()
+        tree.throttle(PATHS[0], 1)
+        until(lambda: woken, "a wake")
+        assert [watch.take(), watch.take()] == [True, False]
