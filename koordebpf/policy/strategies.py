@@ -13,6 +13,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -26,6 +27,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
     *RUNTIME_HOOKS,
+    MEMORY_QOS,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

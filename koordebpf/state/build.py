@@ -14,6 +14,7 @@ from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
+from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -62,6 +63,7 @@ def build_view(
     measures = {measure.uid: measure for measure in measured.pods}
     usage = measured.cpu.usage if measured.cpu is not None else None
     used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
+    allocatable = allocatable_memory(node)
     views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
     return NodeView(
         now_ns=measured.now_ns,
@@ -76,7 +78,7 @@ def build_view(
         refused=tuple(refused),
         last_evict_ns=last_evict_ns,
         strays=measured.strays,
-        allocatable=allocatable_memory(node),
+        allocatable=allocatable,
         ledger=measured.ledger,
         forecast=measured.node.forecast,
         cpu=cpu_view(measured.cpu, pods, node, topology) if measured.cpu is not None else None,
@@ -91,6 +93,7 @@ def build_view(
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
+        memory_qos=memory_qos_view(each, pods, allocatable) if (each := measured.memory_qos) is not None else None,
     )
 
 

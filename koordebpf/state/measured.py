@@ -9,6 +9,7 @@ import msgspec
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.units import MIB
 
@@ -231,6 +232,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    memory_qos: MemoryQosMeasured | None = None  # None: it is not due
 
 
 def known_bytes(used_bytes: int | None) -> int:

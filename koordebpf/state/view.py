@@ -29,6 +29,7 @@ from koordebpf.state.measured import (
     TimeTo,
     known_bytes,
 )
+from koordebpf.state.memory_qos.measured import MemoryQosView
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
@@ -180,6 +181,7 @@ class NodeView(msgspec.Struct, frozen=True):
     killed: frozenset[str] = frozenset()  # as Frame has it
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
+    memory_qos: MemoryQosView | None = None  # None: it is not due
 
     @property
     def known_used_bytes(self) -> int:
