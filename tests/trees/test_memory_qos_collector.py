@@ -91,6 +91,12 @@ class TestAbove:
         assert found is not None
         assert found.above == (Protection("kubelet", 4096, None),)
 
+    def test_a_node_that_is_a_cgroup_is_not_above_its_pods(self, tmp_path: Path) -> None:
+        node = self.node(tmp_path, {"memory.min": "4096\n", "memory.low": "max\n"})
+        found = MemoryQosCollector(node.collector, node.cpu, "kubelet").measure(NS_PER_S)
+        assert found is not None
+        assert found.above == ()
+
     def test_one_that_lacks_a_file_is_left_out(self, tmp_path: Path) -> None:
         found = self.node(tmp_path, {"memory.min": "4096\n"}).look()
         assert found is not None

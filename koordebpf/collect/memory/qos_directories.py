@@ -24,11 +24,13 @@ class MemoryQosCollector(Closing):
     Args:
         directories: looks when it is due.
         memory: the mount of the memory controller.
+        node_path: of the node below the mount, "" for the machine. Its own protection is from what is outside it.
     """
 
-    def __init__(self, directories: HookCollector, memory: ControllerMount) -> None:
+    def __init__(self, directories: HookCollector, memory: ControllerMount, node_path: str = "") -> None:
         self._directories = directories
         self._memory = memory
+        self._node_path = node_path
         self._files: tuple[str, ...] = ()  # of this kernel, once a pod's directory is there
         self._last: MemoryQosMeasured | None = None
 
@@ -68,7 +70,7 @@ class MemoryQosCollector(Closing):
     # The root of the hierarchy has no such files, and limits nothing.
     def _above(self, path: str | None) -> tuple[Protection, ...]:
         above: list[Protection] = []
-        while path and (path := path.rpartition("/")[0]):
+        while path and (path := path.rpartition("/")[0]) not in ("", self._node_path):
             try:
                 least, low = self._bytes(path, CgroupFile.MEMORY_MIN), self._bytes(path, CgroupFile.MEMORY_LOW)
             except (OSError, CgroupGone):

@@ -9,7 +9,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.hooks.writes import paths_of
 from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.values import GATE, MemoryQosRules
-from koordebpf.policy.memory_qos.writes import PodWrites, directory_writes, pod_writes
+from koordebpf.policy.memory_qos.writes import PodWrites, directory_writes, pod_writes, protects
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.hooks.measured import PodDirectory
@@ -90,6 +90,8 @@ class MemoryQos(Strategy[Empty, MemoryQosSettings]):
             return MemoryQosDecision(state=state, reason="memory QoS is not due", skipped="not_due")
         rules = memory_qos_rules(view.memory_qos, settings)
         writes, problems = _WANTED.of(view.memory_qos, rules)
+        if protects(rules) and rules.files and not rules.soft_limits and CgroupFile.MEMORY_MIN not in rules.files:
+            problems = (*problems, "cgroup v1 has no memory.min and low: strategies.memoryQos.softLimits is near them")
         return MemoryQosDecision(
             state=state,
             reason=f"memory QoS: {paths_of(writes)} cgroups",

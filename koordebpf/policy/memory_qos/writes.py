@@ -119,6 +119,14 @@ def directory_writes(view: MemoryQosView, pods: Iterable[PodWrites], rules: Memo
     return PodWrites(tuple(writes), tuple(problems))
 
 
+def protects(rules: MemoryQosRules) -> bool:
+    """Tell whether the pods of any class are protected."""
+    if rules.qos is None:
+        return False
+    classes = [class_fields(rules.qos, name) for name in sorted(set(CLASSES.values()))]
+    return any(each.minLimitPercent or each.lowLimitPercent for each in classes)
+
+
 def _container(container: MemoryContainer, path: str, qos: PodQos, rules: MemoryQosRules) -> list[HookWrite]:
     level, fields, request = _Level(path, qos, rules.files), qos.fields, container.request_bytes
     least, low = protected_bytes(request, fields)
@@ -168,10 +176,7 @@ def _of_directory(kube_qos: str, path: str, rules: MemoryQosRules) -> list[HookW
 # What is above its soft limit is reclaimed first, and without one nothing is: where a class is protected all pods have
 # one, those too whose annotation wants none.
 def _soft_limits(pods: tuple[PodWrites, ...], rules: MemoryQosRules) -> list[HookWrite]:
-    if not rules.soft_limits or SOFT not in rules.files or rules.qos is None:
-        return []
-    classes = [class_fields(rules.qos, name) for name in sorted(set(CLASSES.values()))]
-    if not any(each.minLimitPercent or each.lowLimitPercent for each in classes):
+    if not (rules.soft_limits and SOFT in rules.files and protects(rules)):
         return []
     kept = [(each.path, max(each.min_bytes or 0, each.low_bytes or 0)) for each in pods]
     return [

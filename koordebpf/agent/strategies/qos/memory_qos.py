@@ -81,6 +81,6 @@ def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
     watch = given.measuring.watch
     directories = HookCollector(watch.index, given.measuring.known, memory, watch.scope.node_path)
     directories.admits_all = given.writer.is_journalled
-    collector = MemoryQosCollector(directories, memory)
+    collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
     given.stack.callback(collector.close)
     return MemoryQosPart(collector)
