@@ -63,13 +63,11 @@ def build_view(
     measures = {measure.uid: measure for measure in measured.pods}
     usage = measured.cpu.usage if measured.cpu is not None else None
     used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
-    allocatable = allocatable_memory(node)
-    views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
     return NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
-        pods=tuple(views),
+        pods=tuple(_pod_view(each, measures.get(each.uid), executor, used.get(each.uid)) for each in pods),
         strategy=strategy,
         feature_gates=dict(feature_gates),
         measure=measured.node,
@@ -78,7 +76,7 @@ def build_view(
         refused=tuple(refused),
         last_evict_ns=last_evict_ns,
         strays=measured.strays,
-        allocatable=allocatable,
+        allocatable=allocatable_memory(node),
         ledger=measured.ledger,
         forecast=measured.node.forecast,
         cpu=cpu_view(measured.cpu, pods, node, topology) if measured.cpu is not None else None,
@@ -93,7 +91,7 @@ def build_view(
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
-        memory_qos=memory_qos_view(each, pods, allocatable) if (each := measured.memory_qos) is not None else None,
+        memory_qos=memory_qos_view(measured.memory_qos, pods, node),
     )
 
 

@@ -76,6 +76,12 @@ def test_pods_containers_and_directories_are_protected() -> None:
         expected |= {(f"{path}/id-main", MIN): fifth, (f"{path}/id-main", LOW): half, (f"{path}/id-main", HIGH): high}
     assert values(plan) == expected
     assert plan.strategies["memoryQos"].reason == "memory QoS: 6 cgroups"
+    made = MEMORY_QOS.decide(view_of_frame(frame(pod("a"), pod("b"))), Empty(), MemoryQosSettings())
+    assert made.protected_bytes == {
+        (file.value, kube_qos): value
+        for kube_qos in ("Guaranteed", "Burstable")
+        for file, value in ((MIN, 2 * fifth), (LOW, 2 * half))
+    }
 
 
 def test_with_its_gate_off_or_when_it_is_not_due_nothing_is_wanted() -> None:

@@ -1,1 +1,1 @@
-"""Memory QoS: memory.min, low, high and what goes with them, of pods and of the directories above. Pure."""
+"""Memory QoS: memory.min, low, high and files of Anolis kernels, of pods and the directories above. Pure."""

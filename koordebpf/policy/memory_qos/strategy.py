@@ -5,11 +5,13 @@ Source: koordinator pkg/koordlet/qosmanager/plugins/cgreconcile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.hooks.writes import paths_of
 from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.values import GATE, MemoryQosRules
-from koordebpf.policy.memory_qos.writes import PodWrites, directory_writes, pod_writes, protects
+from koordebpf.policy.memory_qos.writes import LOW, MIN, PodWrites, directory_writes, pod_writes, protects
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.hooks.measured import PodDirectory
@@ -19,9 +21,13 @@ from koordebpf.state.view import NodeView
 
 
 class MemoryQosDecision(Decision[Empty], frozen=True, kw_only=True):
-    """The decision with what of the node's objects cannot be used, and the rules that it was made by."""
+    """The decision with what of the node's objects cannot be used, and the rules that it was made by.
+
+    `protected_bytes`  of the Kubernetes QoS directories, by the file's name and the class.
+    """
 
     problems: tuple[str, ...] = ()
+    protected_bytes: Mapping[tuple[str, str], int] = {}
     rules: MemoryQosRules = MemoryQosRules()
 
 
@@ -69,6 +75,15 @@ class WantedOfNode:
         return self._writes, tuple(problem for part in self._parts for problem in part.problems)
 
 
+def _protected(view: MemoryQosView, writes: tuple[CgroupWrite, ...]) -> dict[tuple[str, str], int]:
+    classes = {path: kube_qos for kube_qos, path in view.measured.directories.items()}
+    return {
+        (each.file.value, classes[each.path]): each.value
+        for each in writes[: len(classes) * len(CgroupFile)]  # theirs come first
+        if each.path in classes and each.file in (MIN, LOW) and isinstance(each.value, int)
+    }
+
+
 _WANTED = WantedOfNode()
 
 
@@ -97,6 +112,7 @@ class MemoryQos(Strategy[Empty, MemoryQosSettings]):
             reason=f"memory QoS: {paths_of(writes)} cgroups",
             writes=writes,
             problems=problems,
+            protected_bytes=_protected(view.memory_qos, writes),
             rules=rules,
         )
 

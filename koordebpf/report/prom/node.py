@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -20,6 +20,7 @@ class NodeMetrics:
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.series: SeriesMetrics | None = None
+        self.protected_bytes: Mapping[tuple[str, str], int] = {}  # file and Kubernetes QoS; empty: no memory QoS
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -32,6 +33,12 @@ class NodeMetrics:
             yield from _families(self.measure, self.capacity_bytes)
         if self.series is not None:
             yield from self.series.families()
+        if protected := self.protected_bytes:
+            text = "Memory that memory QoS protects, in a dry run would; Guaranteed has that of all pods."
+            family = GaugeMetricFamily("koordebpf_protected_bytes", text, labels=["file", "kube_qos"])
+            for labels, value in protected.items():
+                family.add_metric(labels, value)
+            yield family
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:

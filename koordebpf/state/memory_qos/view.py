@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from koordebpf.kube.cache.objects import Node
+from koordebpf.quantity import quantity_bytes
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView
 from koordebpf.state.memory_qos.pods import MemoryPod, memory_pod
 from koordebpf.state.pods.facts import PodFacts
@@ -40,7 +42,14 @@ _PODS = KnownMemoryPods()
 
 
 def memory_qos_view(
-    measured: MemoryQosMeasured, pods: Iterable[PodFacts], allocatable: Mapping[str, int] | None
-) -> MemoryQosView:
-    """Return the node as memory QoS sees it. The same arguments give an equal view."""
-    return MemoryQosView(measured, _PODS.of(measured, pods), (allocatable or {}).get(NATIVE_MEMORY))
+    measured: MemoryQosMeasured | None, pods: Iterable[PodFacts], node: Node | None
+) -> MemoryQosView | None:
+    """Return the node as memory QoS sees it; None: it was not measured. The same arguments give an equal view.
+
+    Raises:  ConfigError: the Node's allocatable memory is no quantity.
+    """
+    if measured is None:
+        return None
+    written = ((node.status.allocatable if node is not None else None) or {}).get(NATIVE_MEMORY)
+    allocatable = quantity_bytes(written, f"node.status.allocatable.{NATIVE_MEMORY}") if written is not None else None
+    return MemoryQosView(measured, _PODS.of(measured, pods), allocatable)

@@ -14,8 +14,10 @@ from koordebpf.policy.memory_qos.values import MemoryQosRules
 from koordebpf.policy.memory_qos.writes import directory_writes, pod_writes
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView, Protection
-from koordebpf.state.memory_qos.pods import MemoryPod
+from koordebpf.state.memory_qos.pods import MemoryPod, memory_pod
+from koordebpf.state.pods.facts import pod_facts
 from koordebpf.units import PAGE_BYTES
+from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import ANOLIS, GIB, MIB, V1, V2, memory, memory_pod_of, memory_qos, rules_of
 
 MIN, LOW, HIGH = "memory.min", "memory.low", "memory.high"
@@ -99,6 +101,14 @@ class TestPod:
         found = of_pod(pod, rules_of(be={"lowLimitPercent": 50, "throttlingPercent": 50}))
         assert found[""][LOW] == GIB // 2
         assert found["a"][HIGH] == GIB + GIB // 2
+
+    def test_a_mid_pod_is_measured_by_its_mid_memory(self):
+        pod = batch_pod_object(
+            "LS", {"a": memory("1Gi", "2Gi", "kubernetes.io/mid-memory")}, kube_qos="Burstable",
+            labels={"koordinator.sh/priority-class": "koord-mid"},
+        )  # fmt: skip
+        pod = replace(pod, spec=replace(pod.spec, priority=7500))
+        assert of_pod(memory_pod(pod_facts(pod)), rules_of(ls=LS))[""][LOW] == GIB // 2
 
     def test_a_class_that_is_not_enabled_leaves_its_pods_alone(self):
         pod, system = memory_pod_of("LS", {"a": memory("1Gi")}), memory_pod_of("SYSTEM", {"a": memory("1Gi")})

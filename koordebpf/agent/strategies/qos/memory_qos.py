@@ -16,6 +16,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
@@ -27,12 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class MemoryQosPart:
-    """Asks the collector, and logs problems once."""
+    """Asks the collector, logs problems once, and shows what is protected."""
 
     needs_cpu = False
 
-    def __init__(self, collector: MemoryQosCollector) -> None:
+    def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
         self._collector = collector
+        self._metrics = metrics
         self._problems = ProblemLog()
         self._failed = ""
 
@@ -55,10 +57,11 @@ class MemoryQosPart:
         return replace(measured, memory_qos=found) if found is not None else measured
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Report what cannot be used."""
+        """Report what cannot be used, and what is protected."""
         made = decisions.get(MEMORY_QOS.name)
         if isinstance(made, MemoryQosDecision) and made.skipped is None:
             self._problems.report({"memory QoS": made.problems}, view.now_ns)
+            self._metrics.node.protected_bytes = made.protected_bytes
         self._problems.flush(view.now_ns)
 
 
@@ -83,4 +86,4 @@ def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
     directories.admits_all = given.writer.is_journalled
     collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
     given.stack.callback(collector.close)
-    return MemoryQosPart(collector)
+    return MemoryQosPart(collector, given.metrics)
