@@ -77,7 +77,7 @@ def paging(pod: Path, container: Path, file: Path, load: Sequence[object], secon
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         assert probe.stdin is not None and probe.stdout is not None
         assert probe.stdout.readline() == "ready\n"
-        neighbour = subprocess.Popen(list(map(str, load)), stdout=subprocess.DEVNULL)
+        neighbour = subprocess.Popen(list(map(str, load)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             time.sleep(before_s)
             refaults, stalled = _refaults(pod), _stalled_us(pod)

@@ -41,6 +41,8 @@ def _pod(name: str, pod_name: str, pod: Pod) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     if pod.qos == "LS":
         resources = {"requests": {"memory": "64Mi"}}
+    if pod.request_percent is not None:
+        resources = {"requests": {"memory": "256Mi"}}
     if pod.batch_percent is not None:
         labels["koordinator.sh/eviction-enabled"] = "true"
         batch = {"kubernetes.io/batch-memory": "256Mi"}

@@ -112,6 +112,9 @@ class _Run:
             written["metadata"]["labels"]["koordinator.sh/eviction-enabled"] = "true"
             asked = {"kubernetes.io/batch-memory": str(self._percent(pod.batch_percent))}
             written["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
+        if pod.request_percent is not None:
+            asked = {"memory": str(self._percent(pod.request_percent))}
+            self._node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": asked}
         return container
 
     def _percent(self, percent: int) -> int:
@@ -124,7 +127,7 @@ class _Run:
             "apiVersion": "slo.koordinator.sh/v1alpha1",
             "kind": "NodeSLO",
             "metadata": {"name": "node"},
-            "spec": {"resourceUsedThresholdWithBE": strategy},
+            "spec": {"resourceUsedThresholdWithBE": strategy, "resourceQOSStrategy": self._scenario.memory_qos},
         }
         self._write("pods.json", {"apiVersion": "v1", "kind": "List", "items": [*self._node.pods, slo]})
         if self._scenario.batch_percent is not None:
@@ -136,11 +139,13 @@ class _Run:
         (self._files / "manifests" / name).write_text(json.dumps(content))
 
     def _start_agent(self) -> None:
+        config = self._scenario.config
+        configured = ["--config", str(script(self._name, config))] if config is not None else []
         self._agent = self._stack.enter_context(
             Child(
                 "koordebpf", "run", *self._places(), "--executor", "cgroup", "--enforce", "--listen", "",
                 "--run-dir", str(self._run_dir), "--feature-gates", "BECPUSuppress=false",
-                *self._scenario.options, end_signal=signal.SIGTERM,
+                *configured, *self._scenario.options, end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
         if not self._wait_for_line(" I watching ", _START_S):

@@ -23,6 +23,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         priority: of a BE pod.
         limit_percent: its memory limit.
         batch_percent: what it requests of `kubernetes.io/batch-memory`.
+        request_percent: what it requests of native memory.
     """
 
     qos: Literal["LS", "BE"]
@@ -30,6 +31,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 5500
     limit_percent: int | None = None
     batch_percent: int | None = None
+    request_percent: int | None = None
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fills: looking begins when the node is full, page cache included.
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
+        config: its configuration file, in the scenario's folder.
+        memory_qos: the NodeSLO's resourceQOSStrategy.
         threshold: of the NodeSLO's resourceUsedThresholdWithBE, beside what all scenarios have.
         batch_percent: the Node's allocatable `kubernetes.io/batch-memory` at the beginning, of its memory.
     """
@@ -67,6 +71,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fills: bool = False
     on_node: str | None = None
     options: tuple[str, ...] = ()
+    config: str | None = None
+    memory_qos: dict[str, Any] = {}
     threshold: dict[str, Any] = {}
     batch_percent: int | None = None
 
