@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta, Pod
@@ -21,7 +22,7 @@ from koordebpf.state.memory_qos.measured import MemoryQosMeasured, Protection
 from koordebpf.state.view import Frame
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch_pod_object
-from tests.support.values.memory_qos import GIB, V2, memory, memory_qos
+from tests.support.values.memory_qos import GIB, V1, V2, memory, memory_qos
 
 MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
 LS = memory_qos(ls={"minLimitPercent": 20, "lowLimitPercent": 50, "throttlingPercent": 80})
@@ -112,3 +113,14 @@ def test_what_protects_too_little_above_is_named() -> None:
     assert MEMORY_QOS.decide(view, Empty(), MemoryQosSettings()).problems == (
         f"/kubelet has memory.min 0, pods below it are to have {GIB * 20 // 100}: they get no more",
     )
+
+
+@pytest.mark.parametrize(("soft_limits", "files"), [(False, V1), (True, V1), (False, V2), (False, frozenset())])
+def test_on_cgroup_v1_it_is_said_that_nothing_protects_without_soft_limits(
+    soft_limits: bool, files: frozenset[CgroupFile]
+) -> None:
+    view = view_of_frame(frame(pod("a"), files=tuple(sorted(each.value for each in files))))
+    made = MEMORY_QOS.decide(view, Empty(), MemoryQosSettings(soft_limits=soft_limits))
+    is_named = any("cgroup v1 has no memory.min" in each for each in made.problems)
+    assert is_named is (files is V1 and not soft_limits)
+    assert bool(made.writes) is (files is V2 or soft_limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
 
 import pytest
@@ -222,6 +223,7 @@ class TestAnnotation:
         [
             "no", "[]", '{"policy": "all"}', '{"minLimitPercent": 101}', '{"lowLimitPercent": -1}', "{" * 9000,
             '{"throttlingPercent": 5.5}', '{"priority": 13}', '{"wmarkMinAdj": 51}', "[" * 4000,
+            json.dumps({"pageCacheLimitSize": "1" * 65}),
         ],
     )  # fmt: skip
     def test_one_that_cannot_be_read_is_named_and_counts_as_none(self, written):
