@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,23 @@ def test_of_two_that_throttle_the_lower_one_counts(tree: Tree) -> None:
     tree.writer.restore(2, owner="ladder")
     tree.writer.apply(DesiredState("a test", (CgroupWrite(PATHS[-1], high, 30 * MIB),)), 3, OWNER)
     assert int(path.read_text()) == 30 * MIB
+
+
+def test_the_writer_does_not_wait_until_memory_is_below_memory_high(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[str, int] = {}
+    real = os.open
+
+    def noting(path: Path, flags: int, *given: int) -> int:
+        if flags & os.O_RDWR:
+            opened[Path(path).name] = flags & os.O_NONBLOCK
+        return real(path, flags, *given)
+
+    monkeypatch.setattr(os, "open", noting)
+    tree.writer.apply(DesiredState("a test", ALL), 0, OWNER)
+    assert opened.keys() == {each.value for each in FILES}
+    assert [name for name, is_nonblocking in opened.items() if is_nonblocking] == ["memory.high"]
 
 
 def test_a_cgroup_that_is_gone_and_a_file_that_is_not_there_fail_alone(tree: Tree) -> None:
