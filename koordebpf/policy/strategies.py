@@ -16,6 +16,7 @@ from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -34,6 +35,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     *RUNTIME_HOOKS,
     SYSTEM_CONFIG,
     RDT_RESCTRL,
+    MEMORY_QOS,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

@@ -6,8 +6,12 @@ from collections import deque
 
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
+from koordebpf.policy.memory_qos.values import MemoryQosRules
+from koordebpf.report.hooks.memory_settings import with_memory_settings
 from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings
 from koordebpf.state.hooks.measured import HookView
+from koordebpf.state.memory_qos.measured import MemoryQosView
 from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
@@ -40,6 +44,7 @@ class Recent:
         self._requests: tuple[AuditedRequest, ...] = ()
         self._pods: tuple[PodView, ...] = ()
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
+        self._memory: tuple[MemoryQosView | None, MemoryQosRules] = (None, MemoryQosRules())
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -55,6 +60,9 @@ class Recent:
                 hooked = (each for each in decision.strategies.values() if isinstance(each, HookDecision))
                 if rules := next((each.rules for each in hooked if each.skipped is None), None):
                     self._hooks = view.hooks, rules
+                of_memory = decision.strategies.get(MEMORY_QOS.name)
+                if isinstance(of_memory, MemoryQosDecision) and of_memory.skipped is None:
+                    self._memory = view.memory_qos, of_memory.rules
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -75,8 +83,8 @@ class Recent:
         return self._requests
 
     def pods(self) -> list[PodSettings]:
-        """Return all pods with what runtime hooks want of them; from any thread."""
-        return pod_settings(self._pods, *self._hooks)
+        """Return all pods with what runtime hooks and memory QoS want of them; from any thread."""
+        return with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

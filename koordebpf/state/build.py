@@ -15,6 +15,7 @@ from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
+from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -103,6 +104,7 @@ def _with_strategies(
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
         burst=burst_view(measured.burst, pods, node) if measured.burst is not None else None,
+        memory_qos=memory_qos_view(measured.memory_qos, pods, node),
         proactive_reclaim=measured.proactive_reclaim,
         resctrl=measured.resctrl,
         system=measured.system,

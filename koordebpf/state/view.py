@@ -30,6 +30,7 @@ from koordebpf.state.measured import (
     TimeTo,
     known_bytes,
 )
+from koordebpf.state.memory_qos.measured import MemoryQosView
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
@@ -188,6 +189,7 @@ class NodeView(msgspec.Struct, frozen=True):
     resctrl: ResctrlMeasured | None = None  # as Measured has it
     system: SystemMeasured | None = None  # as Measured has it
     burst: BurstView | None = None  # None: CPU burst is off
+    memory_qos: MemoryQosView | None = None  # None: it is not due
 
     @property
     def known_used_bytes(self) -> int:

@@ -24,6 +24,7 @@ from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.report.hooks.pod_settings import PodSetting, PodSettings
 from koordebpf.report.hooks.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue
 from koordebpf.report.http.local_socket import agent_socket, asked
+from koordebpf.tools.protection import protection_in_effect
 
 _FILES = (
     CgroupFile.CPU_SHARES,
@@ -38,8 +39,18 @@ _FILES = (
     CgroupFile.MEMORY_LOW,
     CgroupFile.MEMORY_MIN,
     CgroupFile.MEMORY_OOM_GROUP,
+    CgroupFile.MEMORY_SOFT_LIMIT,
+    CgroupFile.MEMORY_WMARK_RATIO,
+    CgroupFile.MEMORY_WMARK_SCALE,
+    CgroupFile.MEMORY_WMARK_MIN_ADJ,
+    CgroupFile.MEMORY_PRIORITY,
+    CgroupFile.MEMORY_USE_PRIORITY_OOM,
+    CgroupFile.MEMORY_PAGECACHE_ENABLE,
+    CgroupFile.MEMORY_PAGECACHE_SIZE,
+    CgroupFile.MEMORY_PAGECACHE_SYNC,
     CgroupFile.FREEZE,
 )
+_PROTECTION = (CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW)
 _GATES = {each.name: each.gate for each in STRATEGIES}
 
 
@@ -57,6 +68,8 @@ def explain_pod(wanted: str, run_dir: Path) -> ExplainedPodValues:
     if path is None:
         rule = "must be a pod of this node" if pods else "must be a UID of a pod here: no agent runs that knows names"
         raise ConfigError("POD", wanted, rule)
+    if not (mount / path).is_dir() and "memory" in mounts:
+        mount = mounts["memory"].mount_point  # on v1 a cgroup need not be in every hierarchy
     originals = _originals(folder, run_dir)
     wanted_of = {(each.path, each.file): each for each in (settings.settings if settings else ())}
     cgroups = tuple(_cgroup(places, each, path, originals, wanted_of) for each in (path, *_below(mount, path)))
@@ -132,6 +145,7 @@ def _cgroup(
                 original.text.strip() if original else None,
                 setting.source if setting else None,
                 _difference(places, key, held.value, setting),
+                protection_in_effect(places, path, file) if file in _PROTECTION and held.value != 0 else None,
             )
         )
     values += [

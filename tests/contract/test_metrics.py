@@ -97,6 +97,7 @@ CONTRACT = {
     "koordebpf_series_dropped_samples_total": set(),
     "koordebpf_series_dropped_total": set(),
     "koordebpf_series_refused_samples_total": set(),
+    "koordebpf_protected_bytes": {"file", "kube_qos"},
     "koordebpf_ticks_total": set(),
     "koordebpf_failed_ticks_total": set(),
     "koordebpf_own_cpu_seconds_total": set(),
@@ -162,6 +163,7 @@ def metrics() -> AgentMetrics:
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
     metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
+    metrics.node.protected_bytes = {("memory.min", "Burstable"): 4096}
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}

@@ -36,6 +36,7 @@ def test_every_story_is_there() -> None:
         "jvm-start-burst",
         "limit-thrash",
         "memory-hog",
+        "memory-qos",
         "page-cache-flood",
         "slow-leak",
         "swap-death",

@@ -45,11 +45,13 @@ def _pod(name: str, pod_name: str, pod: Pod) -> dict[str, Any]:
         labels["koordinator.sh/eviction-enabled"] = "true"
         batch = {"kubernetes.io/batch-memory": "256Mi"}
         resources = {"requests": batch, "limits": batch}
-    if pod.limit_percent is not None:
-        resources = {"requests": {"memory": "0"}, "limits": {"memory": "64Mi"}}
+    if pod.request_percent is not None:
+        resources = {"requests": {"memory": "256Mi"}}
     if pod.cpu_millicpu is not None:
         cpu = {"cpu": f"{pod.cpu_millicpu}m"}
         resources = {"requests": cpu, "limits": cpu}
+    if pod.limit_percent is not None:
+        resources = {"requests": {"memory": "0"}, "limits": {"memory": "64Mi"}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

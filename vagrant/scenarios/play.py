@@ -22,7 +22,8 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB, format_bytes
 from vagrant.scenarios.cpu import CpuLimits
-from vagrant.scenarios.scenario import Expected, Scenario, script
+from vagrant.scenarios.disk import Disk
+from vagrant.scenarios.scenario import Expected, Pod, Scenario, script
 
 _MOST_BYTES = 512 * MIB
 _LEAST_BYTES = 192 * MIB
@@ -85,9 +86,10 @@ class _Run:
         self._looked: dict[str, str] = {}  # what commands said last
         self._started_s = time.monotonic()
         (self._files / "manifests").mkdir()
+        self._disk = self._open_disk()
         has_limits = any(pod.cpu_millicpu for pod in scenario.pods.values())
         self._cpu = stack.enter_context(CpuLimits(made)) if has_limits else None
-        self._joins: dict[Path, list[Path]] = {}  # of containers with a CPU limit, beside memory's
+        self._joins: dict[Path, list[Path]] = {}  # of a container: what a process writes itself to beside memory's
 
     def run(self) -> bool:
         self._say_line(f"{self._name}: {self._scenario.title}")
@@ -107,6 +109,13 @@ class _Run:
     def _say(self, text: str) -> None:
         self._say_line(f"  {time.monotonic() - self._started_s:6.2f}  {text}")
 
+    def _open_disk(self) -> Disk | None:
+        if self._scenario.disk_mib is None:
+            return None
+        disk = Disk(self._files, self._scenario.disk_mib, self._node.path, find_memory_hierarchy().mount_point)
+        self._stack.callback(disk.close)
+        return disk
+
     def _make_pod(self, name: str) -> Path:
         pod = self._scenario.pods[name]
         limit = None if pod.limit_percent is None else self._node.limit_bytes * pod.limit_percent // 100
@@ -116,11 +125,20 @@ class _Run:
             written["metadata"]["labels"]["koordinator.sh/eviction-enabled"] = "true"
             asked = {"kubernetes.io/batch-memory": str(self._percent(pod.batch_percent))}
             written["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
-        if self._cpu and pod.cpu_millicpu is not None:
-            cpu = {"cpu": f"{pod.cpu_millicpu}m"}
-            self._node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": cpu, "limits": cpu}
-            self._joins[container] = self._cpu.limit(container, pod.cpu_millicpu)
+        self._joins[container] = self._give(pod, container)
         return container
+
+    # What a pod has beside memory of the node.
+    def _give(self, pod: Pod, container: Path) -> list[Path]:
+        main = self._node.pods[-1]["spec"]["containers"][0]
+        joins = [self._disk.join(container)] if self._disk is not None else []
+        if pod.request_percent is not None:
+            main["resources"] = {"requests": {"memory": str(self._percent(pod.request_percent))}}
+        if self._cpu is not None and pod.cpu_millicpu is not None:
+            cpu = {"cpu": f"{pod.cpu_millicpu}m"}
+            main["resources"] = {"requests": cpu, "limits": cpu}
+            joins += self._cpu.limit(container, pod.cpu_millicpu)
+        return joins
 
     def _percent(self, percent: int) -> int:
         return self._node.limit_bytes * percent // 100
@@ -128,11 +146,12 @@ class _Run:
     # The Node in a file of its own: that is what a scenario's script may change.
     def _write_manifests(self) -> None:
         strategy = {**_THRESHOLD, **self._scenario.threshold}
+        more = json.dumps(self._scenario.slo).replace("$DISK", self._disk.path if self._disk else "")
         slo = {
             "apiVersion": "slo.koordinator.sh/v1alpha1",
             "kind": "NodeSLO",
             "metadata": {"name": "node"},
-            "spec": {"resourceUsedThresholdWithBE": strategy, "cpuBurstStrategy": self._scenario.cpu_burst},
+            "spec": {"resourceUsedThresholdWithBE": strategy, **json.loads(more)},
         }
         self._write("pods.json", {"apiVersion": "v1", "kind": "List", "items": [*self._node.pods, slo]})
         if self._scenario.batch_percent is not None:
@@ -144,11 +163,13 @@ class _Run:
         (self._files / "manifests" / name).write_text(json.dumps(content))
 
     def _start_agent(self) -> None:
+        config = self._scenario.config
+        configured = ["--config", str(script(self._name, config))] if config is not None else []
         self._agent = self._stack.enter_context(
             Child(
                 "koordebpf", "run", *self._places(), "--executor", "cgroup", "--enforce", "--listen", "",
                 "--run-dir", str(self._run_dir), "--feature-gates", "BECPUSuppress=false",
-                *self._scenario.options, end_signal=signal.SIGTERM,
+                *configured, *self._scenario.options, end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
         if not self._wait_for_line(" I watching ", _START_S):
@@ -166,6 +187,7 @@ class _Run:
             "NODE_MIB": str(self._node.limit_bytes // MIB),
             "NODE_FILE": str(self._files / "manifests" / "node.json"),
             "LOADS": str(_LOADS),
+            **({"DISK": self._disk.path} if self._disk else {}),
         }
         command = [str(script(self._name, runs))]
         for procs in joins:

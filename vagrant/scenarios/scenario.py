@@ -23,6 +23,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         priority: of a BE pod.
         limit_percent: its memory limit.
         batch_percent: what it requests of `kubernetes.io/batch-memory`.
+        request_percent: what it requests of native memory.
         cpu_millicpu: its CPU limit.
     """
 
@@ -31,6 +32,7 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 5500
     limit_percent: int | None = None
     batch_percent: int | None = None
+    request_percent: int | None = None
     cpu_millicpu: int | None = None
 
 
@@ -57,8 +59,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fills: looking begins when the node is full, page cache included.
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
+        config: its configuration file, in the scenario's folder.
         threshold: of the NodeSLO's resourceUsedThresholdWithBE, beside what all scenarios have.
-        cpu_burst: the NodeSLO's cpuBurstStrategy.
+        slo: more of the NodeSLO's spec; $DISK in it is the disk.
+        disk_mib: the size of a disk that scripts get as DISK, where there is one.
         batch_percent: the Node's allocatable `kubernetes.io/batch-memory` at the beginning, of its memory.
     """
 
@@ -70,8 +74,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fills: bool = False
     on_node: str | None = None
     options: tuple[str, ...] = ()
+    config: str | None = None
     threshold: dict[str, Any] = {}
-    cpu_burst: dict[str, Any] = {}
+    slo: dict[str, Any] = {}
+    disk_mib: int | None = None
     batch_percent: int | None = None
 
 

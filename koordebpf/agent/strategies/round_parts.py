@@ -21,6 +21,7 @@ from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
 from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
+from koordebpf.agent.strategies.qos.memory_qos import open_memory_qos
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -82,6 +83,7 @@ ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_rdt_resctrl,
     open_resctrl_monitor,
     open_cpu_burst,
+    open_memory_qos,
 )
 
 

@@ -49,6 +49,15 @@ class CgroupFile(enum.StrEnum):
     MEMORY_LOW = "memory.low"
     MEMORY_HIGH = "memory.high"
     MEMORY_OOM_GROUP = "memory.oom.group"
+    MEMORY_SOFT_LIMIT = "memory.soft_limit_in_bytes"  # v1 alone, as memory.low is of v2
+    MEMORY_WMARK_RATIO = "memory.wmark_ratio"  # of Anolis kernels, as those below
+    MEMORY_WMARK_SCALE = "memory.wmark_scale_factor"
+    MEMORY_WMARK_MIN_ADJ = "memory.wmark_min_adj"
+    MEMORY_PRIORITY = "memory.priority"
+    MEMORY_USE_PRIORITY_OOM = "memory.use_priority_oom"
+    MEMORY_PAGECACHE_ENABLE = "memory.pagecache_limit.enable"
+    MEMORY_PAGECACHE_SIZE = "memory.pagecache_limit.size"
+    MEMORY_PAGECACHE_SYNC = "memory.pagecache_limit.sync"
     FREEZE = "freezer.state"
     IO_READ_BPS = "blkio.throttle.read_bps_device"  # a column of io.max on v2, as those below
     IO_WRITE_BPS = "blkio.throttle.write_bps_device"
@@ -116,6 +125,17 @@ _FORMS = {
     CgroupFile.MEMORY_LOW: _Form(None, "memory.low", 0, _MAX_BYTES, Merge.LARGER, True, True),
     CgroupFile.MEMORY_HIGH: _Form(None, "memory.high", 0, _MAX_BYTES, Merge.LARGER, True, True),
     CgroupFile.MEMORY_OOM_GROUP: _Form(None, "memory.oom.group", 0, 1),
+    CgroupFile.MEMORY_SOFT_LIMIT: _Form(
+        "memory.soft_limit_in_bytes", None, 0, _MAX_BYTES, may_be_unlimited=True, is_in_pages=True
+    ),
+    CgroupFile.MEMORY_WMARK_RATIO: _Form("memory.wmark_ratio", "memory.wmark_ratio", 0, 100),
+    CgroupFile.MEMORY_WMARK_SCALE: _Form("memory.wmark_scale_factor", "memory.wmark_scale_factor", 1, 1000),
+    CgroupFile.MEMORY_WMARK_MIN_ADJ: _Form("memory.wmark_min_adj", "memory.wmark_min_adj", -25, 50),
+    CgroupFile.MEMORY_PRIORITY: _Form("memory.priority", "memory.priority", 0, 12),
+    CgroupFile.MEMORY_USE_PRIORITY_OOM: _Form("memory.use_priority_oom", "memory.use_priority_oom", 0, 1),
+    CgroupFile.MEMORY_PAGECACHE_ENABLE: _Form(None, "memory.pagecache_limit.enable", 0, 1),
+    CgroupFile.MEMORY_PAGECACHE_SIZE: _Form(None, "memory.pagecache_limit.size", 0, _MAX_BYTES, is_in_pages=True),
+    CgroupFile.MEMORY_PAGECACHE_SYNC: _Form(None, "memory.pagecache_limit.sync", 0, 1),
     CgroupFile.FREEZE: _Form("freezer.state", "cgroup.freeze", 0, 1),
     CgroupFile.IO_READ_BPS: _Form("blkio.throttle.read_bps_device", "io.max", 1, _MAX_BYTES, column="rbps"),
     CgroupFile.IO_WRITE_BPS: _Form("blkio.throttle.write_bps_device", "io.max", 1, _MAX_BYTES, column="wbps"),
@@ -248,7 +268,7 @@ def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Val
     match file:
         case CgroupFile.CPU_QUOTA if number < 0:
             return None
-        case CgroupFile.MEMORY_LIMIT if version == 1 and number >= V1_NO_LIMIT_BYTES:
+        case CgroupFile.MEMORY_LIMIT | CgroupFile.MEMORY_SOFT_LIMIT if version == 1 and number >= V1_NO_LIMIT_BYTES:
             return None
         case CgroupFile.CPU_SHARES if version == 2:
             # Since 5.15 (commit 304000390f88, "sched: Cgroup SCHED_IDLE support") an idle cgroup shows the weight 0.

@@ -86,7 +86,9 @@ def write_kernel_file(path: Path, texts: Sequence[str], inode: int | None) -> st
 
     Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
     """
-    fd = _open(path, os.O_RDWR)
+    # Since 6.16 (commit c8e6002bd611, "memcg: introduce non-blocking limit setting option") such a write of memory.high
+    # leaves the reclaim to the tasks that are above it; before, the writer waits for it.
+    fd = _open(path, os.O_RDWR | (os.O_NONBLOCK if path.name == "memory.high" else 0))
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise CgroupGone(str(path.parent))

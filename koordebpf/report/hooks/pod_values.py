@@ -20,6 +20,7 @@ class ExplainedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     `before`   what it read as before the first write.
     `source`   the field that a hook takes the value from.
     `differs`  the hook wants another value: in words which.
+    `effective` of memory.min and memory.low: what is in effect, in bytes; no pod has more than the directories above.
     """
 
     file: str
@@ -28,6 +29,7 @@ class ExplainedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     before: str | None = None
     source: str | None = None
     differs: str | None = None
+    effective: int | None = None
 
 
 class ExplainedCgroup(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +71,8 @@ def _value_lines(value: ExplainedValue) -> list[str]:
     held = cut_middle(_shown(value.held) if value.held or not value.differs else "-", _VALUE_WIDTH)
     name = cut_middle(value.file, _FILE_WIDTH)
     lines = filled(f"{name.ljust(_FILE_WIDTH)} {held.rjust(_VALUE_WIDTH)}  {owners}{before}", "  ")
-    for detail in (value.source, value.differs):
+    effect = None if value.effective is None else f"in effect: {value.effective}"
+    for detail in (value.source, value.differs, effect):
         if detail:
             lines += filled(detail, "      ")
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,6 +32,7 @@ class NodeMetrics:
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
         self.qos: list[MetricFamilies] = []  # of those whose gate is on
+        self.protected_bytes: Mapping[tuple[str, str], int] = {}  # file and Kubernetes QoS; empty: no memory QoS
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -47,6 +48,12 @@ class NodeMetrics:
         yield from resctrl_families(self.resctrl)
         for each in self.qos:
             yield from each.families()
+        if protected := self.protected_bytes:
+            text = "Memory that memory QoS protects, in a dry run would; Guaranteed has that of all pods."
+            family = GaugeMetricFamily("koordebpf_protected_bytes", text, labels=["file", "kube_qos"])
+            for labels, value in protected.items():
+                family.add_metric(labels, value)
+            yield family
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:

@@ -44,7 +44,7 @@ class MemoryQOS(_Part, frozen=True, omit_defaults=True):
     oomKillGroup: Switch | None = None
     pageCacheEnable: bool | None = None
     pageCacheLimitPercent: Percent | None = None
-    pageCacheLimitSize: str | int | None = None  # quantity
+    pageCacheLimitSize: Annotated[str, Meta(max_length=64)] | int | None = None  # quantity
     pageCacheReclaimSync: bool | None = None
     pageCacheLimitEnable: Switch | None = None
     pageCacheLimitSync: Switch | None = None

@@ -26,6 +26,7 @@ QUOTA = CgroupFile.CPU_QUOTA
 SHARES = CgroupFile.CPU_SHARES
 HIGH = CgroupFile.MEMORY_HIGH
 LIMIT = CgroupFile.MEMORY_LIMIT
+SOFT = CgroupFile.MEMORY_SOFT_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ LIMIT = CgroupFile.MEMORY_LIMIT
         (CgroupFile.CPU_BURST, "cpu.cfs_burst_us", "cpu.max.burst"),
         (LIMIT, "memory.limit_in_bytes", "memory.max"),
         (HIGH, None, "memory.high"),
+        (SOFT, "memory.soft_limit_in_bytes", None),
+        (CgroupFile.MEMORY_WMARK_RATIO, "memory.wmark_ratio", "memory.wmark_ratio"),
+        (CgroupFile.MEMORY_PRIORITY, "memory.priority", "memory.priority"),
+        (CgroupFile.MEMORY_PAGECACHE_SIZE, None, "memory.pagecache_limit.size"),
     ],
 )
 def test_names(file, v1, v2):
@@ -58,6 +63,9 @@ def test_names(file, v1, v2):
         (HIGH, 2, None, "max"),
         (HIGH, 2, 3 * PAGE_BYTES + 5, str(3 * PAGE_BYTES)),
         (LIMIT, 1, None, "-1"),
+        (SOFT, 1, None, "-1"),
+        (SOFT, 1, 3 * PAGE_BYTES + 5, str(3 * PAGE_BYTES)),
+        (CgroupFile.MEMORY_WMARK_MIN_ADJ, 2, -25, "-25"),
     ],
 )
 def test_what_is_written(file, version, value, text):
@@ -76,6 +84,9 @@ def test_what_is_written(file, version, value, text):
         (SHARES, 2, "39\n", 999),
         (SHARES, 2, "0\n", 3),  # idle
         (LIMIT, 1, "9223372036854771712\n", None),
+        (SOFT, 1, "9223372036854771712\n", None),
+        (SOFT, 1, "0\n", 0),
+        (CgroupFile.MEMORY_WMARK_MIN_ADJ, 2, "-25\n", -25),
         (LIMIT, 2, "max\n", None),
         (LIMIT, 1, "4096\n", 4096),
     ],

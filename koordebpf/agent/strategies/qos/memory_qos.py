@@ -1,0 +1,89 @@
+"""Memory QoS in the agent: measures for it, and reports what of its input cannot be used.
+
+What it wants of cgroup files is written as any other strategy's is, by `OwnStrategies`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
+from koordebpf.policy.strategy import Decision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.collect.memory.qos_directories import MemoryQosCollector
+
+log = logging.getLogger(__name__)
+
+
+class MemoryQosPart:
+    """Asks the collector, logs problems once, and shows what is protected."""
+
+    needs_cpu = False
+
+    def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
+        self._collector = collector
+        self._metrics = metrics
+        self._problems = ProblemLog()
+        self._failed = ""
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample:
+            return measured
+        try:
+            found = self._collector.measure(measured.now_ns)
+        except KoordebpfError as error:
+            if str(error) != self._failed:
+                log.warning("memory QoS was not measured for: %s", error)
+            self._failed = str(error)
+            return measured
+        self._failed = ""
+        return replace(measured, memory_qos=found) if found is not None else measured
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Report what cannot be used, and what is protected."""
+        made = decisions.get(MEMORY_QOS.name)
+        if isinstance(made, MemoryQosDecision) and made.skipped is None:
+            self._problems.report({"memory QoS": made.problems}, view.now_ns)
+            self._metrics.node.protected_bytes = made.protected_bytes
+        self._problems.flush(view.now_ns)
+
+
+def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
+    """Return it; None: its gate is off, or there is no memory controller.
+
+    Where files may hold what an agent before this one wrote all pods are looked at at once.
+
+    Raises:  SupportError: no sysfs.
+    """
+    if not given.config.feature_gates.get(MEMORY_QOS.gate):
+        return None
+    memory = find_controllers().get("memory")
+    if memory is None:
+        log.warning("memory QoS has no effect: this host has no memory controller")
+        return None
+    from koordebpf.collect.hooks.collector import HookCollector
+    from koordebpf.collect.memory.qos_directories import MemoryQosCollector
+
+    watch = given.measuring.watch
+    directories = HookCollector(watch.index, given.measuring.known, memory, watch.scope.node_path)
+    directories.admits_all = given.writer.is_journalled
+    collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
+    given.stack.callback(collector.close)
+    return MemoryQosPart(collector, given.metrics)

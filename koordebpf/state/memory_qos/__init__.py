@@ -1,0 +1,1 @@
+"""Pods and their directories as memory QoS sees them."""

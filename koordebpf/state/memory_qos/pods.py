@@ -1,0 +1,108 @@
+"""A pod as memory QoS sees it: its class, what its annotation asks for, and what its containers request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.objects import Container
+from koordebpf.quantity import quantity_bytes
+from koordebpf.slo.pods.memory_qos import PodMemoryQOS, pod_memory_qos
+from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.state.pods.facts import PodFacts
+
+# The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
+CLASSES: Final = {
+    "LSE": "lsrClass",
+    "LSR": "lsrClass",
+    "LS": "lsClass",
+    "BE": "beClass",
+    "SYSTEM": "systemClass",
+}
+_MOST_BYTES = 1 << 53  # Why: 8 PiB, more than any node has; a percentage of it is still a file's value
+
+
+class MemoryContainer(msgspec.Struct, frozen=True, gc=False):
+    """One container. `id` None: the runtime has not made it yet. Bytes; a limit of 0 is no limit."""
+
+    name: str
+    id: str | None
+    request_bytes: int
+    limit_bytes: int
+
+
+class MemoryPod(msgspec.Struct, frozen=True, gc=False):
+    """One pod; `class_name` is its part of resourceQOSStrategy.
+
+    `request_bytes`  of the whole pod as the scheduler counts it, at least what its containers request together; of the
+                     memory that its band of priority asks for: native, batch or mid.
+    `limit_bytes`    of its containers together; 0: one of them has none.
+    `problems`       sentences on what of it cannot be read.
+    """
+
+    uid: str
+    key: str
+    class_name: str
+    kube_qos: str
+    request_bytes: int
+    limit_bytes: int
+    containers: tuple[MemoryContainer, ...]
+    own: PodMemoryQOS | None = None
+    problems: tuple[str, ...] = ()
+
+
+def memory_pod(facts: PodFacts) -> MemoryPod:
+    """Return a pod as memory QoS sees it. One of which a quantity cannot be read requests nothing.
+
+    Cost:    15 µs with three containers.
+    """
+    problems: list[str] = []
+    terms, spec, status = facts.terms, facts.pod.spec, facts.pod.status
+    ids = {
+        each.name: found
+        for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))
+        if (found := each.containerID.partition("://")[2])
+    }
+    try:
+        own = pod_memory_qos(terms.annotations)
+    except ConfigError as error:
+        problems.append(f"{error}; the pod has what its class has")
+        own = None
+    every = (*spec.containers, *(spec.initContainers or ()))
+    try:
+        amounts = [_amounts(each, terms.memory_resource) for each in every]
+        request_bytes = min(terms.memory_request_bytes, _MOST_BYTES)
+    except ConfigError as error:
+        problems.append(f"{error}; it requests nothing")
+        amounts, request_bytes = [(0, 0)] * len(every), 0
+    is_init = [at >= len(spec.containers) and each.restartPolicy != "Always" for at, each in enumerate(every)]
+    lasting = [amount for amount, ends in zip(amounts, is_init, strict=True) if not ends]
+    at_start = [request for (request, _), ends in zip(amounts, is_init, strict=True) if ends]
+    sidecars = sum(request for request, _ in lasting[len(spec.containers) :])
+    containers = (
+        MemoryContainer(each.name, ids.get(each.name), *amount) for each, amount in zip(every, amounts, strict=True)
+    )
+    return MemoryPod(
+        uid=facts.uid,
+        key=f"{facts.namespace}/{facts.name}",
+        class_name=CLASSES.get(koord_qos_or_default(terms.labels, facts.kube_qos), "lsClass"),
+        kube_qos=facts.kube_qos,
+        # No container is to be protected more than its pod, an init container beside sidecars neither.
+        request_bytes=max(request_bytes, sum(each for each, _ in lasting), *(sidecars + each for each in at_start)),
+        limit_bytes=sum(each for _, each in lasting) if all(each for _, each in lasting) else 0,
+        containers=tuple(containers),
+        own=own,
+        problems=tuple(problems),
+    )
+
+
+# Request and limit. The API server writes a limit without a request as both; a Pod from a file has not been there.
+def _amounts(container: Container, resource: str) -> tuple[int, int]:
+    requests = (container.resources.requests if container.resources else None) or {}
+    limits = (container.resources.limits if container.resources else None) or {}
+    path = f"containers[{container.name}].resources"
+    limit = min(quantity_bytes(limits.get(resource, 0), f"{path}.limits.{resource}"), _MOST_BYTES)
+    request = quantity_bytes(requests.get(resource, limit), f"{path}.requests.{resource}")
+    return min(request, _MOST_BYTES), limit

@@ -1,0 +1,87 @@
+"""A node with a latency-sensitive and a best-effort pod that memory QoS is for, on cgroup v1 and v2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from koordebpf.act.writer.places import Places
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.units import MIB
+from tests.support.nodes import NodeCgroup
+
+MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
+SOFT = CgroupFile.MEMORY_SOFT_LIMIT
+REQUEST = 64 * MIB
+LS = {"enable": True, "minLimitPercent": 25, "lowLimitPercent": 50, "throttlingPercent": 50}
+_CONFIG = """apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+strategies: {memoryQos: {softLimits: %s}}
+featureGates: {BECPUSuppress: false, BEMemoryEvict: false, CgroupReconcile: %s}
+"""
+
+
+class MemoryQosNode:
+    """Pod `ls` requests 64 MiB of 128 MiB, pod `be` as much batch memory."""
+
+    def __init__(self, node: NodeCgroup) -> None:
+        self.node = node
+        self.places = Places(find_controllers())
+        self.version = self.places.versions["memory"]
+        (self.ls,) = node.add_pod("ls", be=False)
+        (self.be,) = node.add_pod("be")
+        for pod, resource in zip(node.pods, ("memory", "kubernetes.io/batch-memory"), strict=True):
+            (container,) = pod["spec"]["containers"]
+            container["resources"] = {"requests": {resource: REQUEST}, "limits": {resource: 2 * REQUEST}}
+        self.kubepods = node.path / "kubepods"
+
+    def annotate(self, name: str, own: object) -> None:
+        (pod,) = [each for each in self.node.pods if each["metadata"]["name"] == name]
+        pod["metadata"]["annotations"] = {"koordinator.sh/memoryQOS": own if isinstance(own, str) else json.dumps(own)}
+
+    def file(self, directory: Path, file: CgroupFile) -> Path:
+        mount = find_controllers()["memory"].mount_point
+        found = self.places.locate((str(directory.relative_to(mount)), file))
+        assert found is not None
+        return found
+
+    def value(self, directory: Path, file: CgroupFile) -> Value:
+        return self.places.parse((str(directory), file), self.file(directory, file).read_text())
+
+    def texts(self) -> dict[str, str]:
+        """Return what every file holds that memory QoS may write."""
+        files = [SOFT] if self.version == 1 else [MIN, LOW, HIGH, CgroupFile.MEMORY_OOM_GROUP]
+        levels = [self.kubepods, *self.kubepods.rglob("*/")]
+        return {str(self.file(each, file)): self.file(each, file).read_text() for each in levels for file in files}
+
+    def arguments(self, folder: Path, *, gate: bool = True, soft: bool = True, **classes: Any) -> tuple[object, ...]:
+        config = folder / "config.yaml"
+        config.write_text(_CONFIG % (str(soft).lower(), str(gate).lower()))
+        return "--pods", self.write(folder, **classes), "--node-cgroup", self.node.path, "--config", config
+
+    def write(self, folder: Path, **classes: Mapping[str, object]) -> Path:
+        """Write the pods as they are now, and a NodeSLO with memoryQOS of these classes; `ls` as above by default."""
+        manifest, part = folder / "pods.json", folder / "more.json"
+        self.node.write_manifest(part)
+        written = json.loads(part.read_text())
+        strategy = {f"{name}Class": {"memoryQOS": each} for name, each in (classes or {"ls": LS}).items()}
+        written["items"][-1]["spec"]["resourceQOSStrategy"] = strategy
+        part.write_text(json.dumps(written))
+        part.rename(manifest)
+        return manifest
+
+    def is_protected(self) -> bool:
+        """Tell whether each file holds what `LS` and the requests come to."""
+        pod, be = self.node.pod_paths["ls"], self.node.pod_paths["be"]
+        if self.version == 1:
+            return [self.value(each, SOFT) for each in (pod, self.ls, be)] == [REQUEST // 2, None, 0]
+        levels = (self.kubepods, self.kubepods / "burstable", pod, self.ls)
+        return (
+            [self.value(each, MIN) for each in levels] == [REQUEST // 4] * 4
+            and [self.value(each, LOW) for each in levels] == [REQUEST // 2] * 4
+            and self.value(self.ls, HIGH) == REQUEST * 3 // 2
+            and self.value(be, LOW) == 0
+        )
