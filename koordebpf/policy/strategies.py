@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.policy.block_io.strategy import BLOCK_IO
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
@@ -26,6 +27,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
     *RUNTIME_HOOKS,
+    BLOCK_IO,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

@@ -10,6 +10,7 @@ from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, 
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.hooks.view import hook_view
@@ -91,6 +92,7 @@ def build_view(
         stall_window=measured.stall_window,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
+        block_io=block_io_view(measured.block_io, pods) if measured.block_io is not None else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
@@ -231,6 +232,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    block_io: BlockIOMeasured | None = None  # None: it is not due
 
 
 def known_bytes(used_bytes: int | None) -> int:

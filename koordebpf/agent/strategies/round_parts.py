@@ -16,6 +16,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
+from koordebpf.agent.strategies.qos.block_io import open_block_io
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -70,7 +71,10 @@ class OpenWith:
 
 
 # Each returns None where its feature gate is off, and loads nothing then.
-ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (open_runtime_hooks,)
+ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
+    open_runtime_hooks,
+    open_block_io,
+)
 
 
 def open_round_parts(given: OpenWith) -> tuple[RoundPart, ...]:

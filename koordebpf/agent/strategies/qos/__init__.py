@@ -1,0 +1,1 @@
+"""QoS strategies in the agent: one module each."""
