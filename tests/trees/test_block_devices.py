@@ -89,7 +89,7 @@ def test_mounts_are_found_by_number_or_by_source_and_the_topmost_counts(tree: Ma
 )
 def test_the_whole_disks_that_a_device_lies_on(tree: Make, path: str, disks: tuple[str, ...]) -> None:
     root = machine(tree)
-    assert whole_disks(root, root / "mountinfo").devices[path] == disks
+    assert whole_disks(root, [root / "mountinfo"]).devices[path] == disks
 
 
 def test_the_disks_of_volume_groups_and_of_mounts_below_a_directory(tree: Make) -> None:
@@ -101,7 +101,7 @@ def test_the_disks_of_volume_groups_and_of_mounts_below_a_directory(tree: Make) 
         "5 1 8:0 / /podsother/x rw - ext4 /dev/sda rw\n"
     )
     root = machine(tree, mounts)
-    found = whole_disks(root, root / "mountinfo", "/pods/")
+    found = whole_disks(root, [root / "mountinfo"], "/pods/")
     assert found.groups == {"vg-data": ("8:0",), "wide": ("259:0", "8:0")}
     volumes = "/pods/u/volumes/csi"
     assert found.mounts == {f"{volumes}/pvc-1/mount": ("8:0",), f"{volumes}/pvc-2/mount": ("7:0",)}
@@ -110,7 +110,7 @@ def test_the_disks_of_volume_groups_and_of_mounts_below_a_directory(tree: Make) 
 def test_devices_that_lie_on_each_other_end(tree: Make) -> None:
     root = machine(tree)
     (root / "devices/sda/slaves/dm-0").mkdir(parents=True)
-    assert whole_disks(root, root / "mountinfo").devices["/dev/mapper/vg--data-home"] == ()
+    assert whole_disks(root, [root / "mountinfo"]).devices["/dev/mapper/vg--data-home"] == ()
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Node:
         self.index, self.known = CgroupIndex(), Known()
         self.mount = ControllerMount(version, root / "cgroup")  # type: ignore[arg-type]
         self.collector = BlockIOCollector(
-            self.index, self.known, self.mount, "/k", root / "sys", root / "mountinfo"
+            self.index, self.known, self.mount, "/k", root / "sys", [root / "mountinfo"]
         )  # fmt: skip
         self.version = 0
         paths = ["", "kubepods", "kubepods/besteffort", "kubepods/burstable", BE, f"{BE}/{MAIN}", LS, f"{LS}/{MAIN}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,8 +25,8 @@ _CLASSES = ("beClass", "lsrClass", "lsClass", "cgroupRoot")
 _GUARANTEED = "Guaranteed"
 _IN_ROOT = "blkio.cost."
 
-# With the host's PIDs it is the node's init, without them the agent itself.
-MOUNTINFO = Path("/proc/1/mountinfo")
+# The agent's own, and where it has the host's PIDs those of the node's init.
+MOUNTINFO = (Path("/proc/self/mountinfo"), Path("/proc/1/mountinfo"))
 
 
 class BlockIOCollector:
@@ -38,7 +38,7 @@ class BlockIOCollector:
         mount: of the controller blkio or io.
         kubelet_dir: kubelet's --root-dir.
         sysfs: where block devices are listed.
-        mountinfo: of the node.
+        mountinfo: tables of mounts; of a mount point the last one counts.
     """
 
     period_ns = 10 * NS_PER_S  # Why: as of runtime hooks; koordlet has 1 s
@@ -50,7 +50,7 @@ class BlockIOCollector:
         mount: ControllerMount,
         kubelet_dir: str,
         sysfs: Path = Path("/sys"),
-        mountinfo: Path = MOUNTINFO,
+        mountinfo: Sequence[Path] = MOUNTINFO,
     ) -> None:
         self._index = index
         self._known = known

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -96,9 +97,11 @@ def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = Path("/proc/self/
 
 
 def whole_disks(
-    sysfs: Path = Path("/sys"), mountinfo: Path = Path("/proc/self/mountinfo"), below: str = "/"
+    sysfs: Path = Path("/sys"), mountinfo: Sequence[Path] = (Path("/proc/self/mountinfo"),), below: str = "/"
 ) -> WholeDisks:
     """Return what each device, volume group and mount lies on now; of mounts those below a directory.
+
+    Of a mount point that several tables have the last one counts.
 
     Source:  block/blk-cgroup.c, blkg_conf_open_bdev: a partition is refused (ENODEV).
     Raises:  SupportError: no sysfs or procfs.
@@ -117,7 +120,8 @@ def whole_disks(
     numbers = {each.number: each.path for each in devices.values()}
     mounts = {
         at: found[device]
-        for at, device in _mounts(mountinfo, numbers).items()
+        for table in mountinfo
+        for at, device in _mounts(table, numbers).items()
         if at.startswith(place) and device in found
     }
     return WholeDisks(
