@@ -63,12 +63,11 @@ def build_view(
     measures = {measure.uid: measure for measure in measured.pods}
     usage = measured.cpu.usage if measured.cpu is not None else None
     used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
-    views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
     return NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
-        pods=tuple(views),
+        pods=tuple(_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods),
         strategy=strategy,
         feature_gates=dict(feature_gates),
         measure=measured.node,

@@ -16,7 +16,7 @@ class BlockIOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                   each container of it an equal part, each gives every container the whole limit, directory writes the
                   directory alone, as koordlet. Why divide: all together stay below the limit; directory has no effect
                   on a mainline kernel.
-    `kubelet_dir` kubelet's --root-dir, below which the volumes of pods are mounted.
+    `kubelet_dir` kubelet's --root-dir, below which the volumes of pods are mounted. Why: kubelet's default.
     """
 
     v1_share: Share = "divide"
