@@ -28,6 +28,7 @@ _BENCHES = {
     "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
     "writer": "cgroup files of 110 pods: nothing to change, one, all",
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
+    "block_io": "reads of a latency-sensitive pod beside best-effort writers, limited and not",
     "pod_events": "a pod's change until it is in the view",
     "api_evict": "decision to request at the API server",
     "start_api": "process start to ready with an API server of 5,000 pods",
