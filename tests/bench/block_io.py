@@ -24,6 +24,8 @@ from tests.support.nodes import NodeCgroup
 
 _DISK_MIB = 256
 _LIMIT = 4 * MIB  # bytes a second of all best-effort pods
+_WRITE_MIB = 16  # in one write(2): as many requests as the queue takes
+_WRITERS = 4  # of each container, so that the queue of the disk is never empty
 _WANTED_PERCENT = 30  # by so much the p99 is to be better
 
 # Reads 4 KiB at random places past the page cache, 5 ms apart, and prints how long each took in ms.
@@ -38,7 +40,7 @@ while time.monotonic() < end:
     print((time.monotonic() - began) * 1e3)
     time.sleep(0.005)
 """
-_WRITER = 'echo $$ > "$1" && while :; do dd if=/dev/zero of="$2" bs=1M count=%d oflag=direct 2>/dev/null; done'
+_WRITER = 'echo $$ > "$1" && while :; do dd if=/dev/zero of="$2" bs=%dM count=%d oflag=direct 2>/dev/null; done'
 
 
 def block_io(report: Report) -> None:
@@ -63,7 +65,7 @@ def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
     pairs, seconds = (4, 1.5) if report.quick else (20, 3.0)
     asked = [blocks.block(writeBPS=_LIMIT)]
     manifest = blocks.write(folder, asked, enable=False)
-    writers = [_writer(blocks, each) for each in blocks.be]
+    writers = [_writer(blocks, each) for each in blocks.be * _WRITERS]
     without, limited, better = list[float](), list[float](), 0
     try:
         with AgentProcess(blocks.node, manifest, "--feature-gates", GATES):
@@ -82,7 +84,7 @@ def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
         for each in writers:
             os.killpg(each.pid, signal.SIGKILL)
             each.wait()
-    method = f"p99 of reads of 4 KiB in windows of {seconds:g} s beside two writers of 1 MiB, {pairs} pairs"
+    method = f"p99 of reads of 4 KiB in windows of {seconds:g} s beside {2 * _WRITERS} writers of {_WRITE_MIB} MiB, {pairs} pairs"
     report.add(figure("p99 of a read, writers not limited", "ms", without, method))
     report.add(figure("p99 of a read, writers limited", "ms", limited, method))
     gains = [100 * (1 - after / before) for before, after in zip(without, limited, strict=True)]
@@ -93,7 +95,17 @@ def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
 
 def _writer(blocks: BlockNode, container: Path) -> subprocess.Popen[bytes]:
     procs = blocks.file(container, CgroupFile.IO_WRITE_BPS).parent / "cgroup.procs"
-    command = ["setpriv", "--pdeathsig", "KILL", "sh", "-ec", _WRITER % _DISK_MIB, "sh", str(procs), blocks.disk.path]
+    command = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "sh",
+        "-ec",
+        _WRITER % (_WRITE_MIB, _DISK_MIB // _WRITE_MIB),
+        "sh",
+        str(procs),
+        blocks.disk.path,
+    ]
     return subprocess.Popen(command, start_new_session=True)
 
 
