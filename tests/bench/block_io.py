@@ -84,7 +84,8 @@ def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
         for each in writers:
             os.killpg(each.pid, signal.SIGKILL)
             each.wait()
-    method = f"p99 of reads of 4 KiB in windows of {seconds:g} s beside {2 * _WRITERS} writers of {_WRITE_MIB} MiB, {pairs} pairs"
+    writing = f"{2 * _WRITERS} writers of {_WRITE_MIB} MiB"
+    method = f"p99 of reads of 4 KiB in windows of {seconds:g} s beside {writing}, {pairs} pairs"
     report.add(figure("p99 of a read, writers not limited", "ms", without, method))
     report.add(figure("p99 of a read, writers limited", "ms", limited, method))
     gains = [100 * (1 - after / before) for before, after in zip(without, limited, strict=True)]

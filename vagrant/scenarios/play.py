@@ -21,6 +21,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB, format_bytes
+from vagrant.scenarios.disk import Disk
 from vagrant.scenarios.scenario import Expected, Scenario, script
 
 _MOST_BYTES = 512 * MIB
@@ -35,7 +36,8 @@ _SAID_S = 120.0
 _LOOK_S = 300.0
 # A process joins its cgroup before it is anything else; it ends with the runner, however that ends. On a machine of few
 # CPUs what watches it comes first: a scenario is about memory, and lasts as long as that takes to start.
-_IN_CGROUP = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", 'echo $$ >"$1"; shift; exec nice "$@"', "sh")
+_JOIN = 'echo $$ >"$1"; echo $$ >"$2"; shift 2; exec nice "$@"'
+_IN_CGROUPS = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", _JOIN, "sh")
 
 Say = Callable[[str], None]
 
@@ -83,11 +85,13 @@ class _Run:
         self._log: list[str] = []
         self._looked: dict[str, str] = {}  # what commands said last
         self._started_s = time.monotonic()
+        self._disk: Disk | None = None
         (self._files / "manifests").mkdir()
 
     def run(self) -> bool:
         self._say_line(f"{self._name}: {self._scenario.title}")
         self._say_line(f"  the node: a cgroup of {format_bytes(self._node.limit_bytes)}, {self._node.path}")
+        self._make_disk()
         containers = {pod: self._make_pod(pod) for pod in self._scenario.pods}
         self._write_manifests()
         self._start_agent()
@@ -103,10 +107,18 @@ class _Run:
     def _say(self, text: str) -> None:
         self._say_line(f"  {time.monotonic() - self._started_s:6.2f}  {text}")
 
+    def _make_disk(self) -> None:
+        if self._scenario.disk_mib is not None:
+            below = find_memory_hierarchy().mount_point
+            self._disk = Disk(self._files, self._scenario.disk_mib, self._node.path, below)
+            self._stack.callback(self._disk.close)
+
     def _make_pod(self, name: str) -> Path:
         pod = self._scenario.pods[name]
         limit = None if pod.limit_percent is None else self._node.limit_bytes * pod.limit_percent // 100
         (container,) = self._node.add_pod(name, be=pod.qos == "BE", priority=pod.priority, limit_bytes=limit)
+        if self._disk is not None:
+            self._disk.join(container)
         if pod.batch_percent is not None:
             written = self._node.pods[-1]
             written["metadata"]["labels"]["koordinator.sh/eviction-enabled"] = "true"
@@ -120,12 +132,17 @@ class _Run:
     # The Node in a file of its own: that is what a scenario's script may change.
     def _write_manifests(self) -> None:
         strategy = {**_THRESHOLD, **self._scenario.threshold}
-        slo = {
+        slo: dict[str, Any] = {
             "apiVersion": "slo.koordinator.sh/v1alpha1",
             "kind": "NodeSLO",
             "metadata": {"name": "node"},
             "spec": {"resourceUsedThresholdWithBE": strategy},
         }
+        if self._scenario.qos:
+            text = json.dumps(self._scenario.qos)
+            slo["spec"]["resourceQOSStrategy"] = json.loads(
+                text.replace("$DISK", self._disk.path if self._disk else "")
+            )
         self._write("pods.json", {"apiVersion": "v1", "kind": "List", "items": [*self._node.pods, slo]})
         if self._scenario.batch_percent is not None:
             allocatable = {"kubernetes.io/batch-memory": str(self._percent(self._scenario.batch_percent))}
@@ -153,14 +170,18 @@ class _Run:
 
     # A script without a container runs on the node.
     def _start(self, runs: str, container: Path | None) -> None:
-        procs = "/dev/null" if container is None else str(container / "cgroup.procs")
+        procs, disk_procs = "/dev/null", "/dev/null"
+        if container is not None:
+            procs = str(container / "cgroup.procs")
+            disk_procs = str(self._disk.join(container)) if self._disk else disk_procs
         environment = os.environ | {
             "NODE_MIB": str(self._node.limit_bytes // MIB),
             "NODE_FILE": str(self._files / "manifests" / "node.json"),
             "LOADS": str(_LOADS),
+            **({"DISK": self._disk.path} if self._disk else {}),
         }
         process = subprocess.Popen(
-            [*_IN_CGROUP, procs, str(script(self._name, runs))],
+            [*_IN_CGROUPS, procs, disk_procs, str(script(self._name, runs))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,

@@ -56,6 +56,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
         threshold: of the NodeSLO's resourceUsedThresholdWithBE, beside what all scenarios have.
+        qos: of the NodeSLO, its resourceQOSStrategy; $DISK in it is the disk.
+        disk_mib: the size of a disk that scripts get as DISK, where there is one.
         batch_percent: the Node's allocatable `kubernetes.io/batch-memory` at the beginning, of its memory.
     """
 
@@ -68,6 +70,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_node: str | None = None
     options: tuple[str, ...] = ()
     threshold: dict[str, Any] = {}
+    qos: dict[str, Any] = {}
+    disk_mib: int | None = None
     batch_percent: int | None = None
 
 

@@ -33,6 +33,7 @@ class BlockIOPart:
         self._collector = collector
         self._problems = ProblemLog()
         self._failed = ""
+        self._said = ""
 
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
@@ -53,9 +54,12 @@ class BlockIOPart:
         return measured if found is None else replace(measured, block_io=found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Report what cannot be used."""
+        """Report how much is limited where that has changed, and what cannot be used."""
         made = decisions.get(BLOCK_IO.name)
         if isinstance(made, BlockIODecision) and made.skipped is None:
+            if made.reason != self._said:
+                log.info("%s", made.reason)
+            self._said = made.reason
             self._problems.report({"block IO": made.problems}, view.now_ns)
         self._problems.flush(view.now_ns)
 
