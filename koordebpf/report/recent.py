@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
-from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings
+from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings, with_block_io
+from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
@@ -40,6 +42,7 @@ class Recent:
         self._requests: tuple[AuditedRequest, ...] = ()
         self._pods: tuple[PodView, ...] = ()
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
+        self._block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -55,6 +58,9 @@ class Recent:
                 hooked = (each for each in decision.strategies.values() if isinstance(each, HookDecision))
                 if rules := next((each.rules for each in hooked if each.skipped is None), None):
                     self._hooks = view.hooks, rules
+                limits = decision.strategies.get(BLOCK_IO.name)
+                if isinstance(limits, BlockIODecision) and view.block_io is not None:
+                    self._block_io = view.block_io, limits
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -75,8 +81,8 @@ class Recent:
         return self._requests
 
     def pods(self) -> list[PodSettings]:
-        """Return all pods with what runtime hooks want of them; from any thread."""
-        return pod_settings(self._pods, *self._hooks)
+        """Return all pods with what runtime hooks and block IO want of them; from any thread."""
+        return with_block_io(pod_settings(self._pods, *self._hooks), *self._block_io)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

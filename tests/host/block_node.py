@@ -38,7 +38,7 @@ class BlockNode:
         self._mount, self._below = mount.mount_point, found["memory"].mount_point
         self._mirrored: CpuFiles | None = None
         if mount.version == 1:
-            self._mirrored = CpuFiles(node, {"cpu": mount})  # the same directories in that hierarchy
+            self._mirrored = CpuFiles(node, {"cpu": found.get("cpu", mount), "blkio": mount})  # as every hierarchy
         else:
             self._hand_down()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def is_limited(blocks: BlockNode, limit: int = LIMIT) -> bool:
     return limits(blocks) == [Table.of({blocks.disk.number: blocks.part(limit)})] * len(blocks.limited)
 
 
+def explained(agent: LiveAgent, pod: str) -> str:
+    command = [sys.executable, "-m", "koordebpf", "pod", "explain", pod, "--run-dir", str(agent.run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
 def is_restored(blocks: BlockNode) -> bool:
     return limits(blocks) == [Table()] * len(blocks.limited)
 
@@ -82,6 +88,9 @@ def test_a_pod_has_the_limits_of_its_annotation_for_as_long_as_it_asks(blocks: B
         blocks.node.pods[1]["metadata"]["annotations"] = {BLKIO_QOS_ANNOTATION: json.dumps(asked)}
         blocks.write(tmp_path)
         until(lambda: blocks.value(at, RIOPS) == Table.of({blocks.disk.number: 30}), lambda: f"30, but: {agent.log}")
+        page = explained(agent, "default/ls")
+        assert "BlkIOReconcile" in page, page
+        assert BLKIO_QOS_ANNOTATION in page.replace("\n", ""), page
         blocks.node.pods[1]["metadata"]["annotations"] = {BLKIO_QOS_ANNOTATION: "{"}
         blocks.write(tmp_path)
         until(lambda: blocks.value(at, RIOPS) == Table(), lambda: f"no limit, but: {agent.log}")
