@@ -79,6 +79,7 @@ CONTRACT = {
     "koordebpf_sink_errors_total": {"sink"},
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
+    "koordebpf_block_io_cgroups": set(),
     "koordebpf_suppression_wakes_total": {"source", "outcome"},
     "koordebpf_sched_tracing_cost_ratio": set(),
     "koordebpf_sched_tracing_sampled_ratio": set(),
@@ -170,6 +171,7 @@ def metrics() -> AgentMetrics:
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
     metrics.suppression.writes = {("cpu.quota", "written"): 2}
+    metrics.suppression.block_io_cgroups = 3
     metrics.wake.wakes = {("scheduler", "round"): 3}
     metrics.wake.cost_ratio, metrics.wake.sampled_ratio = 0.004, 0.25
     metrics.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))

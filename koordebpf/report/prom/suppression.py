@@ -17,6 +17,7 @@ class SuppressionMetrics:
         self.writes: Mapping[tuple[str, str], int] = {}  # file and result → attempts
         self.ladder_writes: Mapping[tuple[str, str], int] = {}  # the same of the eviction ladder
         self.strategy_writes: Mapping[tuple[str, str], int] = {}  # the same of other strategies
+        self.block_io_cgroups: int | None = None  # that have limits of block devices; None: the gate is off
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -33,3 +34,9 @@ class SuppressionMetrics:
         for labels, count in sum(map(Counter, by_owner), Counter[tuple[str, str]]()).items():
             writes.add_metric(labels, count)
         yield writes
+        limited = GaugeMetricFamily(
+            "koordebpf_block_io_cgroups", "Cgroups that have limits of block devices; in a dry run, would have."
+        )
+        if self.block_io_cgroups is not None:
+            limited.add_metric([], self.block_io_cgroups)
+        yield limited

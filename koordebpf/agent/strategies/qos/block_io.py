@@ -20,17 +20,19 @@ from koordebpf.state.view import NodeView
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
     from koordebpf.collect.block_io.collector import BlockIOCollector
+    from koordebpf.report.prom.suppression import SuppressionMetrics
 
 log = logging.getLogger(__name__)
 
 
 class BlockIOPart:
-    """Asks the collector, and reports. `OwnStrategies` writes."""
+    """Asks the collector, and reports, also by a metric. `OwnStrategies` writes."""
 
     needs_cpu = False
 
-    def __init__(self, collector: BlockIOCollector) -> None:
+    def __init__(self, collector: BlockIOCollector, metrics: SuppressionMetrics) -> None:
         self._collector = collector
+        self._metrics = metrics
         self._problems = ProblemLog()
         self._failed = ""
         self._said = ""
@@ -60,6 +62,7 @@ class BlockIOPart:
             if made.reason != self._said:
                 log.info("%s", made.reason)
             self._said = made.reason
+            self._metrics.block_io_cgroups = len({each.path for each in made.writes})
             self._problems.report({"block IO": made.problems}, view.now_ns)
         self._problems.flush(view.now_ns)
 
@@ -76,4 +79,5 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
     from koordebpf.collect.block_io.collector import BlockIOCollector
 
     settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
-    return BlockIOPart(BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir))
+    collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
+    return BlockIOPart(collector, given.metrics.suppression)
