@@ -50,6 +50,11 @@ class BlockNode:
         for directory in (*above, self.node.path, *below):
             (directory / "cgroup.subtree_control").write_text("+io")
 
+    @property
+    def mirrors(self) -> list[Path]:
+        """Mounts of other hierarchies that have the same directories."""
+        return [each.mount_point for each in self._mirrored.mounts.values()] if self._mirrored else []
+
     def path(self, directory: Path) -> str:
         return str(directory.relative_to(self._below))
 

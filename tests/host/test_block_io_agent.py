@@ -129,6 +129,23 @@ def test_what_another_process_writes_is_set_right(blocks: BlockNode, tmp_path: P
         assert agent.stop() == 0
 
 
+def test_a_container_that_ends_leaves_its_part_to_the_others(blocks: BlockNode, tmp_path: Path) -> None:
+    one, other = blocks.be
+    arguments = blocks.arguments(tmp_path, [blocks.block(writeBPS=LIMIT)])
+    ended = [one, *(each / blocks.path(one) for each in blocks.mirrors)]
+    with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
+        until(lambda: is_limited(blocks), lambda: f"the limits, but: {limits(blocks)}\n{agent.log}")
+        for each in ended:
+            each.rmdir()
+        at = other if blocks.version == 1 else blocks.limited[0]
+        wanted = Table.of({blocks.disk.number: LIMIT})
+        until(lambda: blocks.value(at, WBPS) == wanted, lambda: f"the whole limit, but: {agent.log}")
+        assert agent.stop() == 0
+        assert blocks.value(at, WBPS) == Table()
+    for each in ended:
+        each.mkdir()  # the node removes it
+
+
 def test_a_killed_agent_leaves_limits_that_the_next_one_restores(blocks: BlockNode, tmp_path: Path) -> None:
     arguments = blocks.arguments(tmp_path, [blocks.block(writeBPS=LIMIT)])
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
