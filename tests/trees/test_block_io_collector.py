@@ -135,6 +135,13 @@ def test_it_is_looked_at_each_ten_seconds_and_after_a_change(node: Node) -> None
     assert node.measured(13) is not None
 
 
+def test_a_table_of_mounts_that_cannot_be_read_leaves_the_others(node: Node) -> None:
+    tables = [node.root / "mountinfo", node.root / "of-another-process"]
+    node.collector = BlockIOCollector(node.index, node.known, node.mount, "/k", node.root / "sys", tables)
+    node.learn()
+    assert {each.uid: each for each in node.found().pods}["ls"].volumes != {}
+
+
 def test_without_sysfs_it_says_so(node: Node) -> None:
     node.learn()
     (node.root / "sys").rename(node.root / "gone")

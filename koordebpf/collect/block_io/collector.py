@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,7 +93,8 @@ class BlockIOCollector:
         )
         if not asking and not _has_blocks(qos):
             return measured
-        disks = whole_disks(self._sysfs, self._mountinfo, self._pods_dir)
+        readable = [each for each in self._mountinfo if os.access(each, os.R_OK)]
+        disks = whole_disks(self._sysfs, readable or self._mountinfo, self._pods_dir)
         with_volumes = tuple(
             replace(each, volumes=self._volumes(each.uid, disks)) if each.uid in asking else each for each in pods
         )

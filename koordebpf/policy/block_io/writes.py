@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True):
 def wanted(view: BlockIOView, settings: BlockIOSettings) -> Wanted:
     """Return what block IO wants of a node's files.
 
-    Cost:    0.1 ms, with 100 best-effort pods that have one limit each 1 ms.
+    Cost:    20 µs where nothing is limited, 0.2 ms with one limit of 330 containers.
     """
     collected = _Collected(view, settings.v1_share)
     collected.add_best_effort()
