@@ -7,6 +7,7 @@ import os
 PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
+NS_PER_US = 1_000
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30

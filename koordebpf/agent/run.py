@@ -199,7 +199,7 @@ def _open_agent(
         kept=_open_budget(acting, stack),
         emergency=emergency,
         suppression=suppression,
-        wake=open_wake(config.wake, watch.index, suppression, loop, metrics.wake, stack),
+        wake=open_wake(config.wake, watch.index, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
         round_parts=open_round_parts(with_these),

@@ -14,6 +14,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -26,6 +27,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     *FEATURES,
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
+    PROACTIVE_RECLAIM,
     *RUNTIME_HOOKS,
     BLOCK_IO,
 )

@@ -63,11 +63,12 @@ def build_view(
     measures = {measure.uid: measure for measure in measured.pods}
     usage = measured.cpu.usage if measured.cpu is not None else None
     used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
-    return NodeView(
+    views = [_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods]
+    view = NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
-        pods=tuple(_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods),
+        pods=tuple(views),
         strategy=strategy,
         feature_gates=dict(feature_gates),
         measure=measured.node,
@@ -89,9 +90,24 @@ def build_view(
         suppression=suppression,
         namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
+    )
+    return _with_strategies(view, measured, pods, node, topology)
+
+
+# What strategies beside eviction and suppression decide from.
+def _with_strategies(
+    view: NodeView,
+    measured: Measured,
+    pods: Sequence[PodFacts],
+    node: Node | None,
+    topology: NodeResourceTopology | None,
+) -> NodeView:
+    return msgspec.structs.replace(
+        view,
         katalyst=measured.katalyst,
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
         block_io=block_io_view(measured.block_io, pods) if measured.block_io is not None else None,
+        proactive_reclaim=measured.proactive_reclaim,
     )
 
 

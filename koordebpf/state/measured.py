@@ -10,6 +10,7 @@ from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.units import MIB
 
@@ -233,6 +234,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
     block_io: BlockIOMeasured | None = None  # None: it is not due
+    proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
 
 
 def known_bytes(used_bytes: int | None) -> int:

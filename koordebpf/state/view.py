@@ -31,6 +31,7 @@ from koordebpf.state.measured import (
     known_bytes,
 )
 from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_S
@@ -182,6 +183,7 @@ class NodeView(msgspec.Struct, frozen=True):
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
     block_io: BlockIOView | None = None  # None: it is not due
+    proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
 
     @property
     def known_used_bytes(self) -> int:

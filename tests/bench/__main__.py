@@ -24,6 +24,7 @@ _BENCHES = {
     "series": "30 minutes of usage of 110 pods and 330 containers: rounds, memory, queries, snapshots",
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",
+    "usage_looks": "the same with looks at usage and without: first cut, settled, and what they cost",
     "sched_cost": "what scheduler tracing takes of a node that switches",
     "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
     "writer": "cgroup files of 110 pods: nothing to change, one, all",

@@ -34,9 +34,10 @@ _CALM_US = 120_000  # of 130,000 that are theirs in peace on two CPUs, for each 
 
 # What wakes → the setting, and what is promised.
 _WAYS: dict[str, tuple[dict[str, object], float | None]] = {
-    "poll each second": ({"pressure": False, "scheduler": False}, None),
-    "pressure trigger": ({"pressure": True, "scheduler": False}, None),
-    "scheduler events": ({"pressure": False, "scheduler": True}, 100),
+    "poll each second": ({"pressure": False, "scheduler": False, "usage": False}, None),
+    "pressure trigger": ({"pressure": True, "scheduler": False, "usage": False}, None),
+    "scheduler events": ({"pressure": False, "scheduler": True, "usage": False}, 100),
+    "usage looks, by default": ({}, 100),
 }
 
 
@@ -88,7 +89,36 @@ def bursts(node: BurstNode, wake: dict[str, object], n: int, *more: str) -> list
     return samples
 
 
+def cuts_of_a_burst(node: BurstNode, wake: dict[str, object], n: int) -> list[list[tuple[float, float]]]:
+    """Begin a burst so often, with one agent; return the cuts of each: milliseconds from its begin, and the quota."""
+    with TemporaryDirectory() as folder:
+        arguments = node.arguments(Path(folder), min_percent=_MIN_PERCENT, **wake)
+        with LiveAgent(Path(folder), *arguments, keeps_frames=False) as agent:
+            found = []
+            for _ in range(n):
+                start_s = _begin(node, agent)
+                time.sleep(_BURST_S)
+                cuts = (_cut(line) for line in agent.audit.read_bytes().splitlines() if WRITE_LINE in line)
+                inside = [each for each in cuts if each and start_s < each[0] < start_s + _BURST_S]
+                found.append([((at_s - start_s) * 1000, quota) for at_s, quota in inside])
+                time.sleep(_CALM_S)
+            agent.stop()
+    return found
+
+
 def _once(node: BurstNode, agent: LiveAgent) -> float:
+    start_s = _begin(node, agent)
+    while time.time() - start_s < _GIVE_UP_S:
+        time.sleep(0.05)
+        # By the agent's own clock: who waits for it here is kept from the CPU by the burst.
+        for line in agent.audit.read_bytes().splitlines():
+            if WRITE_LINE in line and (cut := _cut(line)) is not None and cut[0] > start_s:
+                return (cut[0] - start_s) * 1000
+    return _GIVE_UP_S * 1000  # not at all: it counts as the longest
+
+
+# Once best-effort pods have their CPU again and work: when it was.
+def _begin(node: BurstNode, agent: LiveAgent) -> float:
     deadline = time.monotonic() + patience(30)
     while node.quota_us() < _CALM_US * len(node.workers) // 2:
         if time.monotonic() > deadline:
@@ -101,20 +131,16 @@ def _once(node: BurstNode, agent: LiveAgent) -> float:
     start_s = time.time()
     for worker in node.workers:
         worker.work(_BURST_S)
-    while time.time() - start_s < _GIVE_UP_S:
-        time.sleep(0.05)
-        # By the agent's own clock: who waits for it here is kept from the CPU by the burst.
-        for line in agent.audit.read_bytes().splitlines():
-            if WRITE_LINE in line and (wrote_s := _cut_at_s(line)) is not None and wrote_s > start_s:
-                return (wrote_s - start_s) * 1000
-    return _GIVE_UP_S * 1000  # not at all: it counts as the longest
+    return start_s
 
 
-def _cut_at_s(line: bytes) -> float | None:
+# When a quota was made smaller, and to what; None: it was not.
+def _cut(line: bytes) -> tuple[float, float] | None:
     written = msgspec.json.decode(line, type=AuditedWrite)
     change = written.change
-    is_cut = change.old is not None and change.new is not None and _quota_us(change.new) < _quota_us(change.old)
-    return datetime.fromisoformat(written.time).timestamp() if is_cut else None
+    if change.old is None or change.new is None or _quota_us(change.new) >= _quota_us(change.old):
+        return None
+    return datetime.fromisoformat(written.time).timestamp(), _quota_us(change.new)
 
 
 def _quota_us(text: str) -> float:

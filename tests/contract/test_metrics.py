@@ -79,7 +79,6 @@ CONTRACT = {
     "koordebpf_sink_errors_total": {"sink"},
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
-    "koordebpf_block_io_cgroups": set(),
     "koordebpf_suppression_wakes_total": {"source", "outcome"},
     "koordebpf_sched_tracing_cost_ratio": set(),
     "koordebpf_sched_tracing_sampled_ratio": set(),
@@ -171,10 +170,9 @@ def metrics() -> AgentMetrics:
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
     metrics.suppression.writes = {("cpu.quota", "written"): 2}
-    metrics.suppression.block_io_cgroups = 3
-    metrics.wake.wakes = {("scheduler", "round"): 3}
-    metrics.wake.cost_ratio, metrics.wake.sampled_ratio = 0.004, 0.25
-    metrics.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
+    metrics.suppression.wake.wakes = {("scheduler", "round"): 3}
+    metrics.suppression.wake.cost_ratio, metrics.suppression.wake.sampled_ratio = 0.004, 0.25
+    metrics.suppression.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
     metrics.node.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
@@ -302,7 +300,7 @@ class WalkedInPlace(dict[tuple[str, str], int]):
 
 
 def test_a_scrape_walks_copies_of_what_the_loop_adds_to(server: ReportServer, metrics: AgentMetrics) -> None:
-    metrics.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
+    metrics.suppression.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
     assert scrape(server)["koordebpf_suppression_wakes_total"] == [({"source": "scheduler", "outcome": "round"}, 3)]
 
 

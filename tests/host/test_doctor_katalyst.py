@@ -80,7 +80,7 @@ def test_plugins_outside_are_named_with_what_is_wrong_with_them(tmp_path: Path) 
         lines = found("--config", config(tmp_path, katalyst=f"{{sockets: {folder}}}"))
         assert lines["plugins outside"]["how"] == f"4 sockets in {folder}"
         assert (lines["good"]["works"], lines["good"]["how"]) == (True, "answers by good.sock")
-        assert "no answer in time" in lines["hung.sock"]["reason"]
+        assert "DEADLINE_EXCEEDED" in lines["hung.sock"]["reason"]  # the server may have noticed first
         assert "its type 'CSIPlugin'" in lines["other.sock"]["reason"]
         assert "dead.sock" in lines and not lines["dead.sock"]["works"]
         assert good.statuses == []  # nothing is registered by it

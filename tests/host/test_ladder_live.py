@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
-from koordebpf.act.ladder.reclaim import Reclaimer, ReclaimJob
+from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places

@@ -233,7 +233,7 @@ class TestAgent:
     @pytest.mark.story
     def test_a_burst_wakes_it_by_the_scheduler_and_the_quota_is_cut(self, bursting, tmp_path, latency):
         latency.close()  # it was only asked for as what this kernel must have
-        with LiveAgent(tmp_path, *bursting.arguments(tmp_path, pressure=False, scheduler=True)) as agent:
+        with LiveAgent(tmp_path, *bursting.arguments(tmp_path, pressure=False, scheduler=True, usage=False)) as agent:
             until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
             assert scheduler_programs(agent.process.pid) == PROGRAMS
             deadline = time.monotonic() + patience(60)
@@ -276,7 +276,7 @@ class TestAgent:
     def test_pressure_wakes_it(self, bursting, tmp_path):
         if not NODE_CPU_PRESSURE.exists():
             pytest.skip(f"{OTHER_MACHINE}its kernel accounts no pressure")
-        with LiveAgent(tmp_path, *bursting.arguments(tmp_path)) as agent:
+        with LiveAgent(tmp_path, *bursting.arguments(tmp_path, usage=False)) as agent:
             until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
 
             def is_woken() -> bool:
@@ -286,6 +286,21 @@ class TestAgent:
                 return wakes(agent, "pressure") >= 1
 
             until(is_woken, lambda: f"a wake by pressure, but: {agent.log}")
+
+    @pytest.mark.story
+    def test_by_default_a_burst_is_seen_by_what_it_uses(self, bursting, tmp_path):
+        with LiveAgent(tmp_path, *bursting.arguments(tmp_path, pressure=False)) as agent:
+            until(lambda: bursting.quota_us() > 0, lambda: f"a quota, but: {agent.log}")
+            deadline = time.monotonic() + patience(60)
+            while not (woken := woken_writes(agent, bursting.files.quota_file)):
+                assert time.monotonic() < deadline, agent.log
+                for worker in bursting.workers:
+                    worker.work(1.0)
+                time.sleep(2.5)
+            assert int(woken[0]["new"].split()[0]) < int(woken[0]["old"].split()[0])
+            assert "latency-sensitive pods use more" in woken[0]["reason"]
+            assert agent.metric('koordebpf_suppression_wakes_total{outcome="round",source="usage"}') >= 1
+            assert agent.stop() == 0
 
     @pytest.mark.slow
     def test_while_nothing_changes_a_file_is_written_no_more_than_once_a_second(self, bursting, tmp_path, latency):

@@ -12,6 +12,7 @@ _SCRIPT = r"""
 import ctypes, json, os, struct
 libc = ctypes.CDLL(None, use_errno=True)
 BPF, NEXT, FD, INFO = 321, 11, 13, 15
+CGROUP_DEVICE = 15  # BPF_PROG_TYPE_CGROUP_DEVICE: what a container may open, its runtime's program for each container
 def bpf(command, data):
     buffer = ctypes.create_string_buffer(data, max(len(data), 16))
     return libc.syscall(BPF, command, buffer, len(buffer)), buffer.raw
@@ -26,6 +27,9 @@ while True:
         continue
     info = ctypes.create_string_buffer(232)
     bpf(INFO, struct.pack("IIQ", fd, len(info), ctypes.addressof(info)))
+    if struct.unpack_from("I", info)[0] == CGROUP_DEVICE:
+        os.close(fd)
+        continue
     programs.append(f"program {number} {info.raw[64:80].rstrip(bytes(1)).decode(errors='replace')}")
     os.close(fd)
 cgroups = [f"cgroup {path}" for path, _, _ in os.walk("/sys/fs/cgroup") if "/kubepods.slice" not in path]

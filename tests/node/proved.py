@@ -17,6 +17,7 @@ TOPICS = {
     "test_restore": "a restored node",
     "test_evict": "eviction",
     "test_katalyst": "Katalyst's eviction manager",
+    "test_nri": "containers adjusted before they start (NRI)",
     "test_suppress": "suppression in systemd's slices",
     "test_bound_cpus": "pods with CPUs of their own",
     "test_deployed": "the DaemonSet of deploy/",

@@ -6,7 +6,7 @@ Its boot takes minutes, so that its tests share it: each has a hog of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.node.crio import SOCKET
 from tests.node.guest import Machine
 from tests.node.image import Image, Suite
 from tests.node.node import GuestNode
+from tests.node.nri import expect_all_start_limited
 from tests.node.pods import HOG
 from tests.node.stories import expect_gone, expect_only, expect_others_alive, fill, outcomes
 
@@ -127,3 +128,9 @@ def test_a_pod_in_a_user_namespace_is_named_and_evicted_with_all_its_processes(
     # THEN it is named and evicted as any other
     assert {f"default/{name}[load]", f"default/{name}[sandbox]"} <= rows(crio_node, "container")
     expect_eviction_by(crio_node, name, executor)
+
+
+def test_ten_batch_pods_at_once_all_start_limited_with_crio(
+    crio_node: GuestNode, figure: Callable[[str], None]
+) -> None:
+    figure(expect_all_start_limited(crio_node))

@@ -222,7 +222,7 @@ MATRIX = (
         environment={"KOORDEBPF_OWN_MACHINE": "1"},
         tests=(
             "tests/host/test_signals_scan.py::test_swap_equals_the_files",
-            *_host("test_swap_ins", "test_silent_probe"),
+            *_host("test_swap_ins", "test_silent_probe", "test_proactive_reclaim"),
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
             "tests/host/test_scenarios.py::test_swap_death",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.ladder.reclaim import Reclaimer, ReclaimJob
+from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import LADDER
 from koordebpf.act.writer.places import Places, Unusable, look

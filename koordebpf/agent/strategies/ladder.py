@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
-from koordebpf.act.ladder.reclaim import Reclaimer
+from koordebpf.act.reclaimer import Reclaimer
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter

@@ -17,6 +17,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.block_io import open_block_io
+from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_reclaim
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -74,6 +75,7 @@ class OpenWith:
 ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_runtime_hooks,
     open_block_io,
+    open_proactive_reclaim,
 )
 
 

@@ -1,4 +1,4 @@
-"""Wakes suppression when latency-sensitive pods begin to wait for CPUs: by pressure triggers, and by the scheduler."""
+"""Wakes suppression when latency-sensitive pods wait for CPUs or use more: by pressure, the scheduler and usage."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from koordebpf.agent.strategies.cpu_pressure import CpuPressure
 from koordebpf.agent.strategies.sched_tracing import SchedTracing
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.traced_cgroups import TracedCgroups
+from koordebpf.agent.strategies.usage_looks import UsageLooks
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.suppress.wake import WakeSettings, WakeSource, WakeState, due_ns, is_rise, judged, restarted
+from koordebpf.policy.suppress.wake import (
+    WakeSettings,
+    WakeSource,
+    WakeState,
+    due_ns,
+    judged,
+    restarted,
+    rise,
+)
 from koordebpf.report.prom.wake import WakeMetrics
-from koordebpf.units import NS_PER_S, format_millicpu
 
 log = logging.getLogger(__name__)
-
-_FOLLOW_EVERY_NS = NS_PER_S  # Why: 330 cgroups take 5 ms, and some nodes make one each few milliseconds
 
 
 def open_wake(
@@ -33,7 +39,7 @@ def open_wake(
 ) -> SuppressionWake | None:
     """Return what wakes suppression, closed by the stack; None: nothing is to, or there is no cpu controller."""
     mount = find_controllers().get("cpu")
-    if mount is None or not (settings.pressure or settings.scheduler):
+    if mount is None or not (settings.pressure or settings.scheduler or settings.usage):
         return None
     wake = SuppressionWake(settings, mount, index, suppression, loop, metrics)
     stack.callback(wake.close)
@@ -66,10 +72,9 @@ class SuppressionWake:
         self._is_looked = False  # the first of the two looks was taken
         self._seen: WakeSource | None = None  # since the last look
         self._cgroups = TracedCgroups(mount)
-        self._version: int | None = None
-        self._followed_ns = 0
         self._pressure = CpuPressure(settings, mount, loop, self._see_pressure) if settings.pressure else None
         self._tracing = self._open_tracing(loop) if settings.scheduler else None
+        self._usage = UsageLooks(settings, loop, suppression, lambda: self._state) if settings.usage else None
 
     def _open_tracing(self, loop: Loop) -> SchedTracing | None:
         try:
@@ -91,6 +96,10 @@ class SuppressionWake:
         self._follow(now_ns)
         if self._tracing:
             self._tracing.look(now_ns)
+        risen = self._usage.take() if self._usage else None
+        if risen is not None and self._suppression.amount is not None:
+            self._state = restarted(self._state, "usage", now_ns, self._settings)
+            return self._after_judging(now_ns, f"{self._cgroups.cause('usage')}, {risen}")
         seen, self._seen = self._seen, None
         if seen and self._suppression.amount is not None:  # else no pod is suppressed, and nothing is worth a round
             self._state = restarted(self._state, seen, now_ns, self._settings)
@@ -108,12 +117,13 @@ class SuppressionWake:
 
     def _judge(self, now_ns: int) -> str | None:
         used, amount = self._suppression.look(now_ns), self._suppression.amount
-        why, by = None, self._state.by
-        if used is not None and amount is not None and used.best_effort_millicpu:
-            left = amount.pods_millicpu + amount.host_applications_millicpu
-            if is_rise(used.others_millicpu, left, amount.capacity_millicpu, self._settings):
-                rise = f"{format_millicpu(used.others_millicpu)} used where {format_millicpu(left)} were left"
-                why = f"{self._cgroups.cause(by)}, {rise}"
+        risen = None
+        if used is not None and amount is not None:
+            risen = rise(used.others_millicpu, used.best_effort_millicpu, amount, self._settings)
+        return self._after_judging(now_ns, f"{self._cgroups.cause(self._state.by)}, {risen}" if risen else None)
+
+    def _after_judging(self, now_ns: int, why: str | None) -> str | None:
+        by = self._state.by
         self._state = judged(self._state, now_ns, self._settings, is_worth=why is not None)
         self._is_looked = self._state.since_ns is not None
         self._listen_each(max(self._state.heard_ns("scheduler") - now_ns, self._settings.burst_window_ns))
@@ -136,9 +146,8 @@ class SuppressionWake:
 
     # Whose tasks count, after some cgroup was born, died or changed its owner.
     def _follow(self, now_ns: int) -> None:
-        if self._index.version == self._version or now_ns - self._followed_ns < _FOLLOW_EVERY_NS:
+        if not self._cgroups.are_due(self._index.version, now_ns):
             return
-        self._version, self._followed_ns = self._index.version, now_ns
         if not (self._tracing or (self._pressure and self._pressure.follows_pods)):
             return
         owned = {owner.path.strip("/"): owner for each in self._index if (owner := self._index.owner(each))}
@@ -149,6 +158,8 @@ class SuppressionWake:
 
     def close(self) -> None:
         """Release programs and triggers."""
+        if self._usage:
+            self._usage.close()
         if self._pressure:
             self._pressure.close()
         if self._tracing:

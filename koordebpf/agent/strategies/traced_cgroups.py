@@ -10,9 +10,10 @@ from koordebpf.errors import CgroupGone
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from koordebpf.policy.suppress.wake import WakeSource
-from koordebpf.units import format_ns
+from koordebpf.units import NS_PER_S, format_ns
 
 _OF_PODS = (OwnerKind.POD, OwnerKind.SANDBOX, OwnerKind.CONTAINER, OwnerKind.NESTED, OwnerKind.HOST_APPLICATION)
+_EVERY_NS = NS_PER_S  # Why: 330 cgroups take 5 ms, and some nodes make one each few milliseconds
 
 
 class TracedCgroups:
@@ -21,7 +22,17 @@ class TracedCgroups:
     def __init__(self, mount: ControllerMount) -> None:
         self._mount = mount
         self._paths: dict[int, str] = {}
+        self._sorted: tuple[int, int] | None = None  # version of the index, and when
         self.wait: RunQueueWait | None = None
+
+    def are_due(self, version: int, now_ns: int) -> bool:
+        """Tell whether they are to be sorted again: some changed since, and that was a second ago; if so it counts."""
+        if self._sorted is not None:
+            before, sorted_ns = self._sorted
+            if version == before or now_ns - sorted_ns < _EVERY_NS:
+                return False
+        self._sorted = version, now_ns
+        return True
 
     def sort(self, owned: Mapping[str, Owner]) -> tuple[list[int], list[int]]:
         """Return the cgroup ids of those that are not best-effort, and of those that are."""
@@ -41,6 +52,8 @@ class TracedCgroups:
 
     def cause(self, by: WakeSource) -> str:
         """Return why suppression was woken, in words."""
+        if by == "usage":
+            return "latency-sensitive pods use more"
         if by == "pressure" or self.wait is None:
             return "tasks wait for CPUs"
         waiting, before = (self._paths.get(each, "") for each in (self.wait.cgroup_id, self.wait.be_cgroup_id))

@@ -17,14 +17,21 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 
 def reclaim(
-    cgroup: Path, cgroup_id: int, size_bytes: int, is_enough: Callable[[], bool], pod_names: Collection[str] = ()
+    cgroup: Path,
+    cgroup_id: int,
+    size_bytes: int,
+    is_enough: Callable[[], bool],
+    pod_names: Collection[str] = (),
+    *,
+    swappiness: int | None = None,
 ) -> int:
     """Reclaim from a cgroup and what is below it, piece by piece; return how much the kernel took.
 
     Page cache first; anonymous memory only as far as there is swap. It ends where a piece cannot be reclaimed, or with
-    `is_enough`. `pod_names` are those that the directory may bear, none: any.
+    `is_enough`. `pod_names` are those that the directory may bear, none: any. `swappiness` 0: file memory alone.
 
-    Source:  memory.reclaim, cgroup v2 since Linux 5.19: write-only, EAGAIN where less than asked was reclaimed.
+    Source:  memory.reclaim, cgroup v2 since Linux 5.19: write-only, EAGAIN where less than asked was reclaimed;
+             swappiness= since 6.11.
     Raises:  CgroupGone: it is gone or another one. ActuationError: it is another pod's. SupportError: no such file.
              OSError: what the kernel says.
     Cost:    the calling thread's time, until it is done: 16 MiB of clean page cache take milliseconds, dirty ones
@@ -40,15 +47,17 @@ def reclaim(
             raise CgroupGone(str(cgroup)) from None
     finally:
         os.close(directory_fd)
-    taken_bytes = 0
+    taken_bytes, how = 0, "" if swappiness is None else f" swappiness={swappiness}"
     try:
         while taken_bytes < size_bytes and not is_enough():
             piece_bytes = min(_PIECE_BYTES, size_bytes - taken_bytes)
-            os.write(fd, str(piece_bytes).encode())
+            os.write(fd, f"{piece_bytes}{how}".encode())
             taken_bytes += piece_bytes
     except BlockingIOError:
         pass  # EAGAIN: no more can be reclaimed
     except OSError as error:
+        if error.errno == errno.EINVAL and how:
+            raise SupportError(f"{_FILE} with{how}", "the kernel refuses it", "It needs Linux 6.11") from None
         raise _gone_or(error, cgroup) from None
     finally:
         os.close(fd)

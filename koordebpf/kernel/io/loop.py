@@ -17,6 +17,13 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_S
 
 
+class _Look:
+    # What is called from within a wait, and when again.
+    def __init__(self, call: Callable[[int], int]) -> None:
+        self.call = call
+        self.at_ns = 0
+
+
 class Loop(Closing):
     """Waits for watched fds, for `wake()` from any thread, for SIGTERM and SIGINT, or for a deadline."""
 
@@ -26,6 +33,7 @@ class Loop(Closing):
         self._events: dict[int, int] = {}  # fd → what is waited for
         self._rests_ns: dict[int, int] = {}  # fd → how long it rests each time
         self._resting: dict[int, int] = {}  # fd → until when
+        self._looks: list[_Look] = []
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._handlers: dict[int, object] = {}
@@ -48,6 +56,17 @@ class Loop(Closing):
         if fd in self._callbacks:
             self._epoll.modify(fd, 0)
             self._resting[fd] = until_ns
+
+    def look_again(self, look: Callable[[int], int]) -> None:
+        """Call `look` with the time from within `wait`, at once and whenever the time comes that it returned last.
+
+        Unlike an event it does not end the wait: a look that found something calls `wake`. CLOCK_MONOTONIC nanoseconds.
+        """
+        self._looks.append(_Look(look))
+
+    def stop_looking(self, look: Callable[[int], int]) -> None:
+        """Call `look` no more."""
+        self._looks = [each for each in self._looks if each.call != look]
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; one that is closed already is forgotten too."""
@@ -87,7 +106,8 @@ class Loop(Closing):
         while True:
             now_ns = time.monotonic_ns()
             self._end_rests(now_ns)
-            next_ns = min(until_ns, *self._resting.values()) if self._resting else until_ns
+            self._look(now_ns)
+            next_ns = min((until_ns, *self._resting.values(), *(each.at_ns for each in self._looks)))
             ready = self._epoll.poll(max(0, next_ns - now_ns) / NS_PER_S)
             if ready or next_ns == until_ns:
                 break
@@ -101,6 +121,11 @@ class Loop(Closing):
                     self.rest(fd, time.monotonic_ns() + rest_ns)
                 callback()
         return bool(ready)
+
+    def _look(self, now_ns: int) -> None:
+        for each in self._looks:
+            if now_ns >= each.at_ns:
+                each.at_ns = each.call(now_ns)
 
     def _end_rests(self, now_ns: int) -> None:
         for fd in [fd for fd, end_ns in self._resting.items() if end_ns <= now_ns]:

@@ -1,7 +1,8 @@
 """When what is seen between two rounds wakes suppression, and how much scheduler tracing may look at for it. Pure.
 
 A wake is two looks at what latency-sensitive pods used, `burst_window_ns` apart. Only where they use clearly more than
-the last round left them a round follows: pods that wait all the time cost some looks, and nothing is written.
+the last round left them a round follows: pods that wait all the time cost some looks, and nothing is written. `usage`
+looks all the time, and a rise that it sees is followed by a round at once.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from koordebpf.policy.suppress.amount import BeAmount
 from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.units import NS_PER_MS, NS_PER_S
+from koordebpf.units import NS_PER_MS, NS_PER_S, format_millicpu
 
-WakeSource = Literal["pressure", "scheduler"]
+WakeSource = Literal["pressure", "scheduler", "usage"]
 
 MAX_SHIFT = 10  # one wake-up of 1,024 is sampled: what is left of the cost is the way into the programs
 _START_SHIFT = 4
 # Why 8: a quarter of a second of waiting that brings nothing. 20 looks a second take 1.1 % of a core, four 0.3 %, two
 # 0.15 %; each second there is a round anyway.
 _EMPTY_LOOKS = 8
+_USAGE_NS = 50 * NS_PER_MS  # Why: two looks and a write are within 100 ms of a burst; 25 µs a look are 0.05 % of a core
+_IDLE_USAGE_NS = 250 * NS_PER_MS  # Why: there is nothing to take, and four looks a second cost 0.01 % of a core
+_IDLE_RATIO = 0.01
 _SHIFT_UP = 3
 # Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.
 _ROOM = 3
@@ -35,6 +40,9 @@ class WakeSettings(msgspec.Struct, frozen=True):
                    true: they cost nothing while no task waits, and a look each window while one does.
     `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
                    wake-up and switch of the machine.
+    `usage`        looks at the CPU counters of the best-effort directory and of the one above it, 20 times a second
+                   while best-effort pods run, else four times. Why true: pressure triggers have windows of 2 s on many
+                   nodes, and a look costs two reads.
     `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
                    where that is not enough. Why 1 %: what suppression saves is a multiple of it.
     `wait_ns`      how long one latency-sensitive task must have waited for a CPU after it woke; with pressure, any of
@@ -44,17 +52,21 @@ class WakeSettings(msgspec.Struct, frozen=True):
                    take every timer for a burst.
     `rise_ratio`   of the node's CPUs that latency-sensitive pods must use more than the last round left them. Why 5 %:
                    half of a growth step; what is below waits for the next second.
-    `rest_ns`      two rounds are woken in such a time, growth waits twice as long after one. Why 1 s: koordlet's pace,
-                   and in all a file is then not written more often.
+    `rest_ns`      so many rounds as `rounds` are woken in such a time, growth waits twice as long after one. Why 1 s:
+                   koordlet's pace.
+    `rounds`       see `rest_ns`. Why 4: what a burst needs shows step by step, as best-effort pods make room; with two
+                   the rest of it waited for the next second.
     """
 
     pressure: bool = True
     scheduler: bool = False
+    usage: bool = True
     budget_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.01
     wait_ns: Annotated[int, Meta(ge=NS_PER_MS // 10, le=10 * NS_PER_S)] = 2 * NS_PER_MS
     burst_window_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=10 * NS_PER_S)] = 30 * NS_PER_MS
     rise_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
     rest_ns: Annotated[int, Meta(ge=0)] = NS_PER_S
+    rounds: Annotated[int, Meta(ge=1, le=20)] = 4
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -72,7 +84,7 @@ class WakeState(msgspec.Struct, frozen=True):
     """Where a wake is: `since_ns` is when the look before the next one was; None: nothing is awaited.
 
     `by` is who saw something last, `is_seen` whether anything was seen since then. `round_ns`: when the first of the
-    rounds was that count against `rest_ns`; nothing counts before `ready_ns`. Each source has its own attention: on
+    `rounds` was that count against `rest_ns`; nothing counts before `ready_ns`. Each source has its own attention: on
     cgroup v1 best-effort pods that wait raise the machine's pressure all the time, and must not hide a burst from the
     scheduler's events.
     """
@@ -82,12 +94,15 @@ class WakeState(msgspec.Struct, frozen=True):
     is_seen: bool = False
     ready_ns: int = 0
     round_ns: int | None = None
+    rounds: int = 0
     pressure: Attention = Attention()
     scheduler: Attention = Attention()
+    usage: Attention = Attention()
 
     def attention(self, by: WakeSource) -> Attention:
         """Return that of one source."""
-        return self.pressure if by == "pressure" else self.scheduler
+        attention: Attention = getattr(self, by)
+        return attention
 
     def heard_ns(self, by: WakeSource) -> int:
         """Return from when on it counts what one source sees."""
@@ -107,7 +122,7 @@ def restarted(state: WakeState, by: WakeSource, now_ns: int, settings: WakeSetti
 
 
 def _attending(state: WakeState, by: WakeSource, attention: Attention) -> WakeState:
-    return replace(state, pressure=attention) if by == "pressure" else replace(state, scheduler=attention)
+    return replace(state, **{by: attention})
 
 
 def due_ns(state: WakeState, settings: WakeSettings) -> int | None:
@@ -120,20 +135,45 @@ def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, s
     return claimed_millicpu - left_millicpu >= max(settings.rise_ratio * capacity_millicpu, 1)
 
 
+def rise(others_millicpu: int, best_effort_millicpu: int, amount: BeAmount, settings: WakeSettings) -> str | None:
+    """Return in words how far others have risen above what the last round left them; None: not, or nothing runs.
+
+    Without best-effort pods that run there is nothing to take.
+    """
+    left = amount.pods_millicpu + amount.host_applications_millicpu
+    if not best_effort_millicpu or not is_rise(others_millicpu, left, amount.capacity_millicpu, settings):
+        return None
+    return f"{format_millicpu(others_millicpu)} used where {format_millicpu(left)} were left"
+
+
+def next_usage_look_ns(
+    now_ns: int, best_effort_millicpu: int, capacity_millicpu: int, state: WakeState, settings: WakeSettings
+) -> int:
+    """Return when what pods use is looked at again; while it rests, at its end."""
+    if (heard_ns := state.heard_ns("usage")) > now_ns:
+        return heard_ns
+    is_idle = best_effort_millicpu < _IDLE_RATIO * capacity_millicpu
+    return now_ns + (_IDLE_USAGE_NS if is_idle else _USAGE_NS)
+
+
 def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:
     """Return the state after a look that was due, and the round that followed where it was worth one.
 
     It keeps looking while something is seen. What is seen all the time, as of pods at their own limit, is looked at
     less often after some looks that showed nothing, and still less after some more. A burst that began in the middle of
-    a window was seen in part: the first round is followed by another look, the second by a rest.
+    a window was seen in part, and shows step by step as best-effort pods make room: another look follows each round,
+    and a rest the last of `settings.rounds`.
     """
     was_seen = state.is_seen
     attention = _after(state.attention(state.by), now_ns, settings, is_worth=is_worth)
     state = _attending(replace(state, is_seen=False), state.by, attention)
     if is_worth:
-        if state.round_ns is None or now_ns - state.round_ns >= settings.rest_ns:
-            return replace(state, since_ns=now_ns, round_ns=now_ns)
-        return replace(state, since_ns=None, round_ns=None, ready_ns=state.round_ns + settings.rest_ns)
+        is_first = state.round_ns is None or now_ns - state.round_ns >= settings.rest_ns
+        first_ns = now_ns if is_first or state.round_ns is None else state.round_ns
+        rounds = 1 if is_first else state.rounds + 1
+        if rounds < settings.rounds:
+            return replace(state, since_ns=now_ns, round_ns=first_ns, rounds=rounds)
+        return replace(state, since_ns=None, round_ns=None, rounds=0, ready_ns=first_ns + settings.rest_ns)
     return replace(state, since_ns=now_ns if was_seen and attention.until_ns <= now_ns else None)
 
 

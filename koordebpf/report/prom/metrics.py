@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,9 +17,15 @@ from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.node import NodeMetrics
 from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
-from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
+
+
+class Families(Protocol):
+    """The metrics of one topic."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield them."""
 
 
 class AgentMetrics(Collector):
@@ -40,7 +47,7 @@ class AgentMetrics(Collector):
         self.node = NodeMetrics()
         self.ledger = LedgerMetrics()
         self.suppression = SuppressionMetrics()
-        self.wake = WakeMetrics()
+        self.qos: list[Families] = []  # of QoS strategies that are on
         self.ticks = 0
         self.failed_ticks = 0
 
@@ -64,7 +71,8 @@ class AgentMetrics(Collector):
             yield from part.families()
         yield from self.ledger.families()
         yield from self.suppression.families()
-        yield from self.wake.families()
+        for each in self.qos:
+            yield from each.families()
         yield from forecast_families(self.node.forecast, self.node.forecast_pods)
         yield from self._own()
         if self._koordlet is not None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.report.prom.wake import WakeMetrics
+
 
 class SuppressionMetrics:
     """What suppression shows of itself. The loop replaces the values, scrapes read them."""
@@ -14,10 +16,10 @@ class SuppressionMetrics:
     def __init__(self) -> None:
         self.held_millicpu: int | None = None  # None: nothing holds them
         self.policy: str | None = None  # by what it is held: cpuset or cfsQuota
+        self.wake = WakeMetrics()
         self.writes: Mapping[tuple[str, str], int] = {}  # file and result → attempts
         self.ladder_writes: Mapping[tuple[str, str], int] = {}  # the same of the eviction ladder
         self.strategy_writes: Mapping[tuple[str, str], int] = {}  # the same of other strategies
-        self.block_io_cgroups: int | None = None  # that have limits of block devices; None: the gate is off
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -34,9 +36,4 @@ class SuppressionMetrics:
         for labels, count in sum(map(Counter, by_owner), Counter[tuple[str, str]]()).items():
             writes.add_metric(labels, count)
         yield writes
-        limited = GaugeMetricFamily(
-            "koordebpf_block_io_cgroups", "Cgroups that have limits of block devices; in a dry run, would have."
-        )
-        if self.block_io_cgroups is not None:
-            limited.add_metric([], self.block_io_cgroups)
-        yield limited
+        yield from self.wake.families()

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from koordebpf.policy.suppress.amount import BeAmount
 from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import (
@@ -16,8 +17,10 @@ from koordebpf.policy.suppress.wake import (
     due_ns,
     is_rise,
     judged,
+    next_usage_look_ns,
     paced,
     restarted,
+    rise,
     woken,
 )
 from koordebpf.state.suppression import SuppressState
@@ -45,17 +48,18 @@ def test_while_something_is_seen_it_continues_looking():
     assert due_ns(judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=False), SETTINGS) is None
 
 
-def test_a_burst_seen_in_part_has_a_second_round_and_then_it_rests():
+def test_a_burst_that_lasts_has_four_rounds_and_then_it_rests():
     state = judged(restarted(WakeState(), "scheduler", T0, SETTINGS), T0 + WINDOW_NS, SETTINGS, is_worth=True)
-    assert due_ns(state, SETTINGS) == T0 + 2 * WINDOW_NS
-    state = judged(state, T0 + 2 * WINDOW_NS, SETTINGS, is_worth=True)
+    for number in (2, 3, 4):
+        assert due_ns(state, SETTINGS) == T0 + number * WINDOW_NS
+        state = judged(state, T0 + number * WINDOW_NS, SETTINGS, is_worth=True)
     # THEN nothing wakes before the time has passed since the first round
     end_ns = T0 + WINDOW_NS + SETTINGS.rest_ns
     assert due_ns(restarted(state, "scheduler", end_ns - 1, SETTINGS), SETTINGS) is None
     assert due_ns(restarted(state, "scheduler", end_ns, SETTINGS), SETTINGS) == end_ns + WINDOW_NS
 
 
-def test_however_often_it_is_woken_two_rounds_in_a_second_are_the_most():
+def test_however_often_it_is_woken_so_many_rounds_in_a_second_are_the_most():
     state, rounds = WakeState(), []
     for now_ns in range(T0, T0 + 20 * NS_PER_S, NS_PER_MS):
         state = restarted(state, "pressure", now_ns, SETTINGS)
@@ -63,8 +67,9 @@ def test_however_often_it_is_woken_two_rounds_in_a_second_are_the_most():
         if due is not None and now_ns >= due:
             rounds.append(now_ns)
             state = judged(state, now_ns, SETTINGS, is_worth=True)
-    assert len(rounds) >= 30
-    assert all(third - first >= SETTINGS.rest_ns for first, third in zip(rounds, rounds[2:], strict=False))
+    assert len(rounds) >= 60
+    later = zip(rounds, rounds[SETTINGS.rounds :], strict=False)
+    assert all(fifth - first >= SETTINGS.rest_ns for first, fifth in later)
 
 
 def looks(seen: range, worth: int | None = None) -> tuple[list[int], WakeState]:
@@ -176,3 +181,31 @@ def test_what_it_settles_on_stays_as_it_is():
             shifts.append(pace.shift)
         assert len(set(shifts[-10:])) == 1, (switches_per_s, shifts)
         assert switches_per_s * (80 + 140 / 2 ** shifts[-1]) / (2 * NS_PER_S) <= 0.01
+
+
+AMOUNT = BeAmount(1000, 4000, 65, pods_millicpu=400, host_applications_millicpu=100, system_millicpu=0)
+
+
+@pytest.mark.parametrize(("others", "best_effort", "said"), [
+    (700, 1000, "0.7 CPUs used where 0.5 CPUs were left"),
+    (699, 1000, None),  # less than 5 % of four CPUs more
+    (2000, 0, None),  # there is nothing to take
+])  # fmt: skip
+def test_a_rise_is_said_where_best_effort_pods_run(others, best_effort, said):
+    assert rise(others, best_effort, AMOUNT, SETTINGS) == said
+
+
+def test_usage_is_looked_at_seldom_while_best_effort_pods_do_nothing():
+    def after_ns(best_effort, **rest):
+        return next_usage_look_ns(T0, best_effort, 4000, WakeState(**rest), SETTINGS) - T0
+
+    assert (after_ns(40), after_ns(39), after_ns(0)) == (50 * NS_PER_MS, 250 * NS_PER_MS, 250 * NS_PER_MS)
+    assert after_ns(4000, ready_ns=T0 + 7) == 7
+
+
+def test_a_rise_that_usage_sees_is_followed_by_looks_as_any_other():
+    state = judged(restarted(WakeState(), "usage", T0, SETTINGS), T0, SETTINGS, is_worth=True)
+    assert (state.by, due_ns(state, SETTINGS)) == ("usage", T0 + WINDOW_NS)
+    state = judged(state, T0 + WINDOW_NS, SETTINGS, is_worth=False)
+    assert due_ns(state, SETTINGS) is None
+    assert state.heard_ns("usage") == 0

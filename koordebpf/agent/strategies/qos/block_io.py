@@ -20,7 +20,7 @@ from koordebpf.state.view import NodeView
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
     from koordebpf.collect.block_io.collector import BlockIOCollector
-    from koordebpf.report.prom.suppression import SuppressionMetrics
+    from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class BlockIOPart:
 
     needs_cpu = False
 
-    def __init__(self, collector: BlockIOCollector, metrics: SuppressionMetrics) -> None:
+    def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
         self._collector = collector
         self._metrics = metrics
         self._problems = ProblemLog()
@@ -62,7 +62,7 @@ class BlockIOPart:
             if made.reason != self._said:
                 log.info("%s", made.reason)
             self._said = made.reason
-            self._metrics.block_io_cgroups = len({each.path for each in made.writes})
+            self._metrics.take(made)
             self._problems.report({"block IO": made.problems}, view.now_ns)
         self._problems.flush(view.now_ns)
 
@@ -77,7 +77,10 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
         log.warning("feature gate %s: this node has no controller blkio or io: no device is limited", BLOCK_IO.gate)
         return None
     from koordebpf.collect.block_io.collector import BlockIOCollector
+    from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 
     settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
     collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
-    return BlockIOPart(collector, given.metrics.suppression)
+    metrics = BlockIOMetrics()
+    given.metrics.qos.append(metrics)
+    return BlockIOPart(collector, metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.cgroup.reclaim import reclaim
 from koordebpf.units import format_bytes
 
+_LOWEST = 19  # nice
+
 
 class ReclaimJob(msgspec.Struct, frozen=True):
     """What is to be taken from one cgroup; `cgroup_id` is the id of its directory."""
@@ -25,6 +28,7 @@ class ReclaimJob(msgspec.Struct, frozen=True):
     reason: str
     now_ns: int
     pod_names: tuple[str, ...] = ()  # that its directory may bear; none: any
+    swappiness: int | None = None  # None: as the kernel balances by itself
 
     def change(self, result: WriteResult, detail: str = "") -> FileChange:
         """Return what became of it. The file is write-only: it has no old content."""
@@ -33,10 +37,16 @@ class ReclaimJob(msgspec.Struct, frozen=True):
 
 
 class Reclaimer:
-    """One thread that reclaims; the last words about its jobs are fetched with `drain`."""
+    """One thread that reclaims; the last words about its jobs are fetched with `drain`.
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    Args:
+        wake: is called after each job.
+        is_urgent: its thread runs before others; else after them.
+    """
+
+    def __init__(self, wake: Callable[[], None], *, is_urgent: bool = True) -> None:
         self._wake = wake
+        self._is_urgent = is_urgent
         self._jobs: SimpleQueue[tuple[ReclaimJob, threading.Event] | None] = SimpleQueue()
         self._done: SimpleQueue[FileChange] = SimpleQueue()
         self._is_enough = threading.Event()
@@ -69,7 +79,10 @@ class Reclaimer:
         self._thread.join()
 
     def _work(self) -> None:
-        raise_thread_priority()
+        if self._is_urgent:
+            raise_thread_priority()
+        else:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
         while (given := self._jobs.get()) is not None:
             job, is_enough = given
             self._done.put(_carried_out(job, is_enough))
@@ -78,7 +91,9 @@ class Reclaimer:
 
 def _carried_out(job: ReclaimJob, is_enough: threading.Event) -> FileChange:
     try:
-        taken_bytes = reclaim(job.path, job.cgroup_id, job.size_bytes, is_enough.is_set, job.pod_names)
+        taken_bytes = reclaim(
+            job.path, job.cgroup_id, job.size_bytes, is_enough.is_set, job.pod_names, swappiness=job.swappiness
+        )
     except CgroupGone:
         return job.change(WriteResult.GONE, "the cgroup is gone")
     except ActuationError as error:

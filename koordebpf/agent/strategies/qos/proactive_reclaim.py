@@ -1,0 +1,170 @@
+"""Proactive reclaim in the agent: measures for it, and asks the kernel in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
+from koordebpf.policy.strategies import settings_of
+from koordebpf.policy.strategy import Decision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S, format_bytes
+
+if TYPE_CHECKING:
+    from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
+    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.attribution.index import CgroupIndex
+    from koordebpf.collect.proactive_reclaim import ReclaimCollector
+    from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+
+log = logging.getLogger(__name__)
+
+_SAID_EACH_NS = 60 * NS_PER_S  # Why: one line a pod and minute says as much as ten
+
+
+class _Taken(msgspec.Struct):
+    """What was taken from a pod since `since_ns`, and its last job."""
+
+    since_ns: int
+    last: FileChange
+    size_bytes: int = 0
+    jobs: int = 0
+
+
+class ReclaimPart:
+    """As `RoundPart`. One thread writes memory.reclaim, since a write returns when the memory is back.
+
+    Args:
+        collector: of what is decided from.
+        index: which directory is whose.
+        reclaimer: writes; None: a dry run.
+        metrics: to be kept up to date.
+        report: gets one change a pod and minute.
+    """
+
+    needs_cpu = False
+
+    def __init__(
+        self,
+        collector: ReclaimCollector,
+        index: CgroupIndex,
+        reclaimer: Reclaimer | None,
+        metrics: ReclaimMetrics,
+        report: Callable[[FileChange], None],
+    ) -> None:
+        self._collector = collector
+        self._index = index
+        self._reclaimer = reclaimer
+        self._metrics = metrics
+        self._report = report
+        self._problems = ProblemLog()
+        self._waiting = 0  # jobs
+        self._taken: dict[str, _Taken] = {}  # by path of the file
+        self._reason = ""
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`: the rounds that are made anyway are enough."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`. While the last jobs are not done nothing is measured: its stalls are theirs, too."""
+        self._take_done(measured.now_ns)
+        if is_sample or self._waiting:
+            return measured
+        found = self._collector.measure(measured.now_ns)
+        return measured if found is None else replace(measured, proactive_reclaim=found)
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Ask the kernel for what was decided; in a dry run it is counted only."""
+        made = decisions.get(PROACTIVE_RECLAIM.name)
+        if not isinstance(made, ReclaimDecision) or made.skipped == "not_due":
+            return
+        self._say(made)
+        self._metrics.take(made)
+        for job in self._jobs(made, view.now_ns):
+            if self._reclaimer is None:
+                self._count(job.change(WriteResult.DRY_RUN), job.size_bytes, view.now_ns)
+                self._metrics.count(WriteResult.DRY_RUN.value, job.size_bytes)
+            else:
+                self._waiting += 1
+                self._reclaimer.submit(job)
+        self._flush(view.now_ns)
+
+    def close(self) -> None:
+        """End the thread and close files."""
+        if self._reclaimer is not None:
+            self._reclaimer.close()
+        self._collector.close()
+
+    def _jobs(self, made: ReclaimDecision, now_ns: int) -> list[ReclaimJob]:
+        from koordebpf.act.reclaimer import ReclaimJob
+
+        mount_point, jobs = self._collector.mount_point, list[ReclaimJob]()
+        for order in made.orders:
+            names = self._index.names_to_act_on(order.uid)
+            if names:
+                path = mount_point / order.path
+                jobs.append(
+                    ReclaimJob(path, order.cgroup_id, order.size_bytes, made.reason, now_ns, names, order.swappiness)
+                )
+        return jobs
+
+    def _take_done(self, now_ns: int) -> None:
+        if self._reclaimer is None:
+            return
+        for change in self._reclaimer.drain():
+            self._waiting -= 1
+            if change.result is WriteResult.UNSUPPORTED:
+                self._collector.takes_swappiness = False
+            if change.result is WriteResult.WRITTEN:
+                self._count(change, int(change.new), now_ns)
+            elif change.result is not WriteResult.GONE:
+                self._problems.add("proactive reclaim", f"{change.path}: {change.detail}", now_ns)
+            self._metrics.count(change.result.value, int(change.new))
+        self._problems.flush(now_ns)
+
+    def _count(self, change: FileChange, size_bytes: int, now_ns: int) -> None:
+        taken = self._taken.setdefault(change.path, _Taken(now_ns, change))
+        taken.last = change
+        taken.size_bytes += size_bytes
+        taken.jobs += 1
+
+    def _flush(self, now_ns: int) -> None:
+        for path, taken in list(self._taken.items()):
+            if now_ns - taken.since_ns >= _SAID_EACH_NS:
+                del self._taken[path]
+                said = f"{format_bytes(taken.size_bytes)} in {taken.jobs} steps"
+                self._report(replace(taken.last, detail=said, owner=PROACTIVE_RECLAIM.name))
+
+    def _say(self, made: ReclaimDecision) -> None:
+        reason = made.reason if made.skipped or made.held_by else ""
+        if reason and reason != self._reason:
+            log.info("proactive reclaim: %s", reason)
+        self._reason = reason
+
+
+def open_proactive_reclaim(given: OpenWith) -> ReclaimPart | None:
+    """Return it; None: its gate is off."""
+    if not given.config.feature_gates.get(PROACTIVE_RECLAIM.gate):
+        return None
+    from koordebpf.act.reclaimer import Reclaimer
+    from koordebpf.collect.proactive_reclaim import ReclaimCollector
+    from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+
+    watch = given.measuring.watch
+    label = settings_of(PROACTIVE_RECLAIM, given.config).label
+    collector = ReclaimCollector(watch.index, given.measuring.known, watch.scope.hierarchy, label)
+    reclaimer = Reclaimer(given.loop.wake, is_urgent=False) if given.folder is not None else None
+    metrics = ReclaimMetrics()
+    given.metrics.qos.append(metrics)
+    part = ReclaimPart(collector, watch.index, reclaimer, metrics, given.report)
+    given.stack.callback(part.close)
+    return part

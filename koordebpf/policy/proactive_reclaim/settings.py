@@ -1,0 +1,36 @@
+"""What an operator may set of proactive reclaim: section `strategies.proactiveReclaim`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from koordebpf.units import MIB
+
+
+class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much is taken from a pod, and when nothing is.
+
+    `label`            pods whose label of this name is "true" are trimmed as best-effort ones are; "": no others.
+                       Why "": what a pod's owner writes should not begin anything by itself.
+    `pod_stall_ratio`  the share of time that a pod may stall for memory; nearer to it less is taken. Why 0.001: the
+                       0.1 % of senpai, at which applications there showed no effect.
+    `sensitive_stall_ratio` where a latency-sensitive pod stalls for a larger share, nothing is taken from any pod.
+                       Why 0.001: the same line for those that must not notice it at all.
+    `step_percent`     of what could be reclaimed from a pod is taken in one interval of 6 s at most. Why 1: senpai's
+                       max_probe; an idle pod of 1 GiB is trimmed to a half within 7 minutes.
+    `floor_bytes`      of what could be reclaimed stays. Why 16 MiB: the text of programs is in it.
+    `least_free_swap_percent` with less free swap no anonymous memory is swapped out for it. Why 50: the other half is
+                       for shortages.
+    `most_zram_percent` of what is stored in zram it may hold in memory; with more no anonymous memory is swapped out.
+                       Why 50: the rest is what is won.
+    """
+
+    label: str = ""
+    pod_stall_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.001
+    sensitive_stall_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.001
+    step_percent: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    floor_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
+    least_free_swap_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
+    most_zram_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50

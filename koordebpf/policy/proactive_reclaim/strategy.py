@@ -1,0 +1,120 @@
+"""Proactive reclaim as a strategy: a little is taken from best-effort pods each 6 s, unless an LS pod stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
+from koordebpf.policy.proactive_reclaim.trim import PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.strategy import Decision, Strategy
+from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_US, format_bytes
+
+PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
+
+
+class ReclaimState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is remembered: pods by UID, and of those that must not stall their counters at the last look."""
+
+    pods: Mapping[str, PodTrim] = {}
+    sensitive_us: Mapping[str, int] = {}
+    at_ns: int = 0
+
+
+class ReclaimOrder(msgspec.Struct, frozen=True, gc=False):
+    """What is taken from one pod; `swappiness` None: as the kernel balances by itself, 0: file memory alone."""
+
+    uid: str
+    cgroup_id: int
+    path: str
+    size_bytes: int
+    swappiness: int | None = None
+
+
+class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
+    """The decision with what is taken. `hurt`: pods that what was taken before has hurt; `held_by`: who stalls."""
+
+    orders: tuple[ReclaimOrder, ...] = ()
+    hurt: tuple[str, ...] = ()
+    held_by: str | None = None
+
+
+class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
+    """Takes a little from each pod that may be trimmed, and nothing where a latency-sensitive pod stalls."""
+
+    name = "proactiveReclaim"
+    gate = PROACTIVE_RECLAIM_GATE
+    summary = "take idle memory from best-effort pods before it is short"
+    settings = ReclaimSettings
+    state = ReclaimState
+
+    def decide(self, view: NodeView, state: ReclaimState, settings: ReclaimSettings) -> ReclaimDecision:
+        """Return how much is taken from which pod.
+
+        Skips:   not_due: it was not measured for. no_support: this node cannot do it, and the reason.
+        """
+        measured = view.proactive_reclaim
+        if measured is None:
+            return ReclaimDecision(state=state, reason="proactive reclaim is not due", skipped="not_due")
+        if measured.lacks:
+            return ReclaimDecision(state=state, reason=measured.lacks, skipped="no_support")
+        stalling = _stalling(measured, state, settings)
+        terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.pending}
+        swap_bytes = usable_swap_bytes(measured.swap, settings)
+        made: dict[str, Trim] = {}
+        for pod in measured.pods:
+            if pod.uid not in terminating:
+                made[pod.uid] = trim(pod, state.pods.get(pod.uid), swap_bytes, measured.at_ns, settings)
+        held = stalling is not None
+        after = ReclaimState(
+            pods={uid: _held(each.memory) if held else each.memory for uid, each in made.items()},
+            sensitive_us=measured.sensitive_us,
+            at_ns=measured.at_ns,
+        )
+        hurt = tuple(uid for uid, each in made.items() if each.is_hurt)
+        if stalling is not None:
+            reason = f"nothing is taken: pod {stalling} stalls for memory"
+            return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling)
+        orders, reason = _orders(measured, made, swap_bytes)
+        return ReclaimDecision(state=after, reason=reason, orders=orders, hurt=hurt)
+
+
+PROACTIVE_RECLAIM = ProactiveReclaim()
+
+
+# Who must not stall and has stalled since the last look: the one that did so most.
+def _stalling(measured: ReclaimMeasured, state: ReclaimState, settings: ReclaimSettings) -> str | None:
+    span_ns = measured.at_ns - state.at_ns
+    if not state.at_ns or span_ns <= 0:
+        return None
+    shares = {
+        uid: (us - state.sensitive_us[uid]) * NS_PER_US / span_ns
+        for uid, us in measured.sensitive_us.items()
+        if uid in state.sensitive_us
+    }
+    worst = max(shares, key=lambda uid: (shares[uid], uid), default=None)
+    return worst if worst is not None and shares[worst] >= settings.sensitive_stall_ratio else None
+
+
+# Nothing was taken from it after all.
+def _held(memory: PodTrim) -> PodTrim:
+    return msgspec.structs.replace(memory, asked_bytes=0)
+
+
+# Where swap must not be used and file memory alone cannot be asked for, nothing is.
+def _orders(
+    measured: ReclaimMeasured, made: Mapping[str, Trim], swap_bytes: int
+) -> tuple[tuple[ReclaimOrder, ...], str]:
+    is_file_alone = measured.swap.total_bytes > 0 and swap_bytes == 0
+    if is_file_alone and not measured.takes_swappiness:
+        return (), "swap is not to be used, and memory.reclaim takes no swappiness before Linux 6.11"
+    orders = tuple(
+        ReclaimOrder(pod.uid, pod.cgroup_id, pod.path, made[pod.uid].size_bytes, 0 if is_file_alone else None)
+        for pod in measured.pods
+        if pod.uid in made and made[pod.uid].size_bytes
+    )
+    total = format_bytes(sum(each.size_bytes for each in orders))
+    return orders, f"{total} is taken from {len(orders)} of {len(measured.pods)} pods"

@@ -1,0 +1,102 @@
+"""How much is taken from one pod: a step that grows while nothing stalls, and is halved when something does. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
+from koordebpf.state.proactive_reclaim import SwapState, TrimmedPod
+from koordebpf.units import NS_PER_S, NS_PER_US, PAGE_BYTES
+
+_REST_NS = 30 * NS_PER_S  # Why: five intervals, in which a working set has come back
+_LEAST_SCALE = 1 / 16
+_GROWTH = 1.25  # Why: from the least step to the whole one in 75 s
+_LEAST_BYTES = 16 * PAGE_BYTES  # less is not worth a system call
+
+
+class PodTrim(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What is remembered of one pod.
+
+    `scale`       of the step, 1 at most.
+    `asked_bytes` at the last look; `rests_until_ns`: nothing is taken before.
+    `begin_…`     counters at the last look.
+    """
+
+    at_ns: int
+    begin_stalled_us: int
+    begin_refaulted_pages: int
+    scale: float = _LEAST_SCALE
+    asked_bytes: int = 0
+    rests_until_ns: int = 0
+    hurts: int = 0  # how often it was halved
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """What is taken from one pod now, and why nothing is. `is_hurt`: what was taken before hurt it."""
+
+    memory: PodTrim
+    size_bytes: int = 0
+    why: str = ""
+    is_hurt: bool = False
+
+
+def usable_swap_bytes(swap: SwapState, settings: ReclaimSettings) -> int:
+    """Return how much may be swapped out now; 0: nothing."""
+    if not swap.total_bytes:
+        return 0
+    if 100 * swap.zram_held_bytes > settings.most_zram_percent * swap.zram_stored_bytes:
+        return 0
+    kept_bytes = swap.total_bytes * settings.least_free_swap_percent // 100
+    return max(swap.free_bytes - kept_bytes, 0)
+
+
+def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, settings: ReclaimSettings) -> Trim:
+    """Return what is taken from a pod at this look.
+
+    The first look takes nothing: how the pod stalls is not known. A pod that stalled for more than its share, or of
+    which half of what was taken came back, rests for 30 s and is asked for half as much then. Otherwise the step is
+    senpai's: (1 − stalled / line)² of `step_percent`, here of what can be reclaimed.
+
+    Args:
+        pod: as it is.
+        before: what is remembered of it.
+        swap_bytes: how much may be swapped out.
+        now_ns: of the measurement.
+        settings: of the operator.
+    """
+    if before is None or pod.stalled_us < before.begin_stalled_us or now_ns <= before.at_ns:
+        return Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first look")
+    stalled = (pod.stalled_us - before.begin_stalled_us) * NS_PER_US / (now_ns - before.at_ns)
+    came_back_bytes = max(pod.refaulted_pages - before.begin_refaulted_pages, 0) * PAGE_BYTES
+    looked = PodTrim(
+        now_ns,
+        pod.stalled_us,
+        pod.refaulted_pages,
+        scale=before.scale,
+        rests_until_ns=before.rests_until_ns,
+        hurts=before.hurts,
+    )
+    is_hurt = stalled >= settings.pod_stall_ratio or (
+        before.asked_bytes > 0 and came_back_bytes >= before.asked_bytes // 2
+    )
+    if is_hurt and before.asked_bytes:
+        eased = msgspec.structs.replace(
+            looked,
+            scale=max(before.scale / 2, _LEAST_SCALE),
+            rests_until_ns=now_ns + _REST_NS,
+            hurts=before.hurts + 1,
+        )
+        return Trim(eased, why="it stalled or its memory came back", is_hurt=True)
+    if is_hurt:
+        return Trim(looked, why="it stalls by itself")
+    if now_ns < before.rests_until_ns:
+        return Trim(looked, why="it rests")
+    reclaimable = pod.file_bytes + min(pod.anon_bytes, swap_bytes)
+    room_bytes = max(reclaimable - settings.floor_bytes, 0)
+    scale = min(before.scale * _GROWTH, 1.0)
+    nearness = 1 - stalled / settings.pod_stall_ratio
+    wanted = int(reclaimable * settings.step_percent / 100 * scale * nearness * nearness)
+    size_bytes = min(wanted, room_bytes) // PAGE_BYTES * PAGE_BYTES
+    if size_bytes < _LEAST_BYTES:
+        return Trim(msgspec.structs.replace(looked, scale=scale), why="nothing is left to take")
+    return Trim(msgspec.structs.replace(looked, scale=scale, asked_bytes=size_bytes), size_bytes)

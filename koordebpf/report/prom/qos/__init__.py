@@ -1,0 +1,1 @@
+"""Metrics of QoS strategies: one module each."""

@@ -1,0 +1,176 @@
+"""Proactive reclaim in a running agent: what a best-effort pod's cgroup gives, and that no other one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from tests.conftest import OTHER_MACHINE
+from tests.contract.apiserver import until
+from tests.host.live_agent import LiveAgent
+from tests.support.nodes import MIB, NodeCgroup
+
+pytestmark = pytest.mark.slow
+CONFIG = """
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+featureGates:
+  ProactiveReclaim: true
+strategies:
+  proactiveReclaim:
+    stepPercent: 10
+"""
+FILE_MIB = 160
+
+
+def arguments(node: NodeCgroup, folder: Path) -> tuple[object, ...]:
+    manifest, config = folder / "pods.json", folder / "config.yaml"
+    node.write_manifest(manifest)
+    config.write_text(CONFIG)
+    return "--pods", manifest, "--node-cgroup", node.path, "--config", config
+
+
+def read_once(container: Path, folder: Path) -> None:
+    """Leave page cache that no process asks for again."""
+    file = folder / container.parent.name
+    script = f"echo $$ >{container}/cgroup.procs; head -c {FILE_MIB * MIB} /dev/zero >{file}; sync {file}; cat {file}"
+    subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def current(pod: Path) -> int:
+    return int((pod / "memory.current").read_text())
+
+
+def sleeper(container: Path) -> subprocess.Popen[bytes]:
+    """Keep the pod running."""
+    return subprocess.Popen(["sh", "-c", f"echo $$ >{container}/cgroup.procs; exec sleep 600"])
+
+
+def holder(container: Path, mib: int) -> subprocess.Popen[bytes]:
+    """Start a process that touches its memory once, and then sleeps."""
+    script = f"import time; held = bytearray(b'x' * ({mib} << 20)); print(1, flush=True); time.sleep(600)"
+    command = ["sh", "-c", f'echo $$ >{container}/cgroup.procs; exec "$0" -S -c "$1"', sys.executable, script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    return process
+
+
+def full_stalls_us(pod: Path) -> int:
+    line = next(each for each in (pod / "memory.pressure").read_text().splitlines() if each.startswith("full"))
+    return int(line.rpartition("=")[2])
+
+
+@pytest.fixture
+def trimmed(node: NodeCgroup) -> NodeCgroup:
+    if node.version == 1:
+        pytest.skip(f"{OTHER_MACHINE}cgroup v1 has no memory.reclaim")
+    return node
+
+
+def test_on_cgroup_v1_it_says_that_it_cannot_and_does_nothing(node: NodeCgroup, tmp_path: Path) -> None:
+    if node.version == 2:
+        pytest.skip(f"{OTHER_MACHINE}cgroup v2 has memory.reclaim")
+    node.add_pod("be")
+    with LiveAgent(tmp_path, *arguments(node, tmp_path), "--enforce") as agent:
+        agent.said("proactive reclaim: cgroup v1 has no memory.reclaim")
+        assert agent.metric("koordebpf_proactive_reclaim_pods") == 0
+        assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("mode", ["--enforce", "--dry-run"])
+def test_idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods(
+    trimmed: NodeCgroup, tmp_path: Path, mode: str
+) -> None:
+    (be,), (ls,) = trimmed.add_pod("be"), trimmed.add_pod("ls", be=False)
+    sleepers = [sleeper(each) for each in (be, ls)]
+    try:
+        for each in (be, ls):
+            read_once(each, tmp_path)
+        pods = [trimmed.pod_paths[name] for name in ("be", "ls")]
+        before = [current(each) for each in pods]
+        assert min(before) > FILE_MIB * MIB
+        with LiveAgent(tmp_path, *arguments(trimmed, tmp_path), mode) as agent:
+            if mode == "--dry-run":
+                asked = 'koordebpf_proactive_reclaim_bytes_total{result="dry_run"}'
+                until(lambda: agent.metric(asked) > 4 * MIB, lambda: f"what it would take\n{agent.log}", 60)
+                taken_mib = 0
+            else:
+                taken_mib = 30
+                until(
+                    lambda: current(pods[0]) < before[0] - taken_mib * MIB,
+                    lambda: f"{taken_mib} MiB, but {(before[0] - current(pods[0])) >> 20}\n{agent.log}",
+                    120,
+                )
+            assert agent.metric("koordebpf_proactive_reclaim_pods") == 1
+            assert agent.stop() == 0
+        assert current(pods[1]) > before[1] - 2 * MIB
+        assert mode == "--enforce" or current(pods[0]) > before[0] - 2 * MIB
+    finally:
+        for each in sleepers:
+            each.kill()
+            each.wait()
+
+
+def test_a_working_set_stays(trimmed: NodeCgroup, tmp_path: Path) -> None:
+    """A pod that reads its file again and again is asked, and then left alone: at most a few percent are missing."""
+    (be,) = trimmed.add_pod("be")
+    read_once(be, tmp_path)
+    file = tmp_path / be.parent.name
+    script = f"echo $$ >{be}/cgroup.procs; while :; do cat {file} >/dev/null; done"
+    with (tmp_path / "errors").open("wb") as errors:
+        reader = subprocess.Popen(["sh", "-c", script], stderr=errors, start_new_session=True)
+    try:
+        pod = trimmed.pod_paths["be"]
+        with LiveAgent(tmp_path, *arguments(trimmed, tmp_path), "--enforce") as agent:
+            until(
+                lambda: agent.metric("koordebpf_proactive_reclaim_hurt_pods_total") >= 1,
+                lambda: f"a pod that was hurt\n{agent.log}",
+                120,
+            )
+            assert current(pod) > 0.8 * FILE_MIB * MIB
+            assert agent.stop() == 0
+    finally:
+        os.killpg(reader.pid, signal.SIGKILL)
+        reader.wait()
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_idle_memory_that_is_swapped_out_in_time_saves_an_eviction(
+    memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path, is_on: bool
+) -> None:
+    if hierarchy.version == 1 or len(Path("/proc/swaps").read_text().splitlines()) == 1:
+        pytest.skip(f"{OTHER_MACHINE}it has no cgroup v2 with swap")
+    processes: list[subprocess.Popen[bytes]] = []
+    with NodeCgroup(memory_cgroup, 2, 384 * MIB) as node:
+        (idle,), (other,) = node.add_pod("idle"), node.add_pod("other")
+        try:
+            processes.append(holder(idle, 150))
+            given = [*arguments(node, tmp_path), "--enforce", "--executor", "cgroup"]
+            given += [] if is_on else ["--feature-gates", "ProactiveReclaim=false"]
+            with LiveAgent(tmp_path, *given) as agent:
+                agent.started()
+                pod, begin_s = node.pod_paths["idle"], time.monotonic()
+                before, stalled_us = current(pod), full_stalls_us(pod)
+                if is_on:
+                    until(lambda: current(pod) < before - 90 * MIB, lambda: f"{current(pod) >> 20}\n{agent.log}", 300)
+                    took_s = time.monotonic() - begin_s
+                    stalled = (full_stalls_us(pod) - stalled_us) / 1e6 / took_s
+                    print(f"{90 / took_s:.2f} MiB/s taken, stalled in full for {stalled:.4%} of the time")
+                    assert stalled <= 0.001
+                # 70 % of the node are 269 MiB: both together are more, but for what is swapped out.
+                processes.append(holder(other, 150))
+                time.sleep(5)
+                assert len(agent.plans()) == (0 if is_on else 1), agent.log
+                assert agent.stop() == 0
+        finally:
+            for each in processes:
+                each.kill()
+                each.communicate()

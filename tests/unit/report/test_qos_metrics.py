@@ -1,0 +1,48 @@
+"""Metrics of QoS strategies: their names are those of their pages, and what they count."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimState
+from koordebpf.policy.proactive_reclaim.trim import PodTrim
+from koordebpf.report.prom.metrics import AgentMetrics, Families
+from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+
+DOCS = Path(__file__).parents[3] / "docs/qos"
+PAGES = {"proactive-reclaim.md": ReclaimMetrics}
+
+
+def scraped(*families: Families) -> str:
+    """Return what /metrics shows with them."""
+    metrics, registry = AgentMetrics(), CollectorRegistry()
+    metrics.qos.extend(families)
+    registry.register(metrics)
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_each_of_its_metrics_and_no_other(page: str) -> None:
+    without = set(
+        re.findall(r"^# TYPE (\w+) ", scraped(type("None_", (), {"families": lambda self: iter(())})()), re.M)
+    )
+    named = set(re.findall(r"^# TYPE (\w+) ", scraped(PAGES[page]()), re.M)) - without
+    assert named == set(re.findall(r"^\| `(koordebpf_\w+)` \|", (DOCS / page).read_text(), re.M))
+
+
+def test_proactive_reclaim_counts_what_was_taken_and_whom_it_hurt() -> None:
+    metrics = ReclaimMetrics()
+    state = ReclaimState(pods={"a": PodTrim(1, 0, 0)})
+    metrics.take(ReclaimDecision(state=state, reason="", hurt=("a",), held_by="ls"))
+    metrics.take(ReclaimDecision(state=state, reason=""))
+    metrics.count("written", 4096)
+    metrics.count("written", 4096)
+    text = scraped(metrics)
+    assert 'koordebpf_proactive_reclaim_bytes_total{result="written"} 8192.0' in text
+    assert "koordebpf_proactive_reclaim_hurt_pods_total 1.0" in text
+    assert "koordebpf_proactive_reclaim_held_rounds_total 1.0" in text
+    assert "koordebpf_proactive_reclaim_pods 1.0" in text
