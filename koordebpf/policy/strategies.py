@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.policy.block_io.strategy import BLOCK_IO
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
@@ -36,6 +37,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     SYSTEM_CONFIG,
     RDT_RESCTRL,
     MEMORY_QOS,
+    BLOCK_IO,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

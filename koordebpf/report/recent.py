@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.memory_qos.values import MemoryQosRules
 from koordebpf.report.hooks.memory_settings import with_memory_settings
-from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings
+from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings, with_block_io
+from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.memory_qos.measured import MemoryQosView
 from koordebpf.state.view import PodView
@@ -45,6 +47,7 @@ class Recent:
         self._pods: tuple[PodView, ...] = ()
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
         self._memory: tuple[MemoryQosView | None, MemoryQosRules] = (None, MemoryQosRules())
+        self._block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -63,6 +66,9 @@ class Recent:
                 of_memory = decision.strategies.get(MEMORY_QOS.name)
                 if isinstance(of_memory, MemoryQosDecision) and of_memory.skipped is None:
                     self._memory = view.memory_qos, of_memory.rules
+                limits = decision.strategies.get(BLOCK_IO.name)
+                if isinstance(limits, BlockIODecision) and view.block_io is not None:
+                    self._block_io = view.block_io, limits
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -83,8 +89,9 @@ class Recent:
         return self._requests
 
     def pods(self) -> list[PodSettings]:
-        """Return all pods with what runtime hooks and memory QoS want of them; from any thread."""
-        return with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
+        """Return all pods with what runtime hooks, memory QoS and block IO want of them; from any thread."""
+        of_memory = with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
+        return with_block_io(of_memory, *self._block_io)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

@@ -10,6 +10,7 @@ from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, 
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.decision_memory import DecisionMemory
@@ -105,6 +106,7 @@ def _with_strategies(
         hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
         burst=burst_view(measured.burst, pods, node) if measured.burst is not None else None,
         memory_qos=memory_qos_view(measured.memory_qos, pods, node),
+        block_io=block_io_view(measured.block_io, pods) if measured.block_io is not None else None,
         proactive_reclaim=measured.proactive_reclaim,
         resctrl=measured.resctrl,
         system=measured.system,

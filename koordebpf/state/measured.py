@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import MIB
@@ -236,6 +237,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
     katalyst: KatalystMeasured | None = None  # None: no feature needs it
     hooks: HooksMeasured | None = None  # None: no runtime hook is due
+    block_io: BlockIOMeasured | None = None  # None: it is not due
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
     resctrl: ResctrlMeasured | None = None  # None: not known, or its gate is off
     system: SystemMeasured | None = None  # None: not known, or its gate is off

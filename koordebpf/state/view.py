@@ -13,6 +13,7 @@ import msgspec
 
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.cpu.measured import CpuView
 from koordebpf.state.cpu_burst.measured import BurstView
 from koordebpf.state.hooks.measured import HookView
@@ -185,6 +186,7 @@ class NodeView(msgspec.Struct, frozen=True):
     killed: frozenset[str] = frozenset()  # as Frame has it
     katalyst: KatalystMeasured | None = None  # as Measured has it
     hooks: HookView | None = None  # None: no runtime hook is due
+    block_io: BlockIOView | None = None  # None: it is not due
     proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
     resctrl: ResctrlMeasured | None = None  # as Measured has it
     system: SystemMeasured | None = None  # as Measured has it

@@ -16,7 +16,7 @@ from koordebpf.act.writer.journal import JOURNAL_PATH, read_journal
 from koordebpf.act.writer.places import Original, Places, Unusable, look
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.errors import ActuationError, ConfigError, SupportError
-from koordebpf.kernel.cgroup.files import CgroupFile, Value, settled
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_table, settled
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, walk
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.policy.reconcile.values import FileKey
@@ -49,6 +49,7 @@ _FILES = (
     CgroupFile.MEMORY_PAGECACHE_SIZE,
     CgroupFile.MEMORY_PAGECACHE_SYNC,
     CgroupFile.FREEZE,
+    *(each for each in CgroupFile if is_table(each)),
 )
 _PROTECTION = (CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW)
 _GATES = {each.name: each.gate for each in STRATEGIES}
@@ -137,6 +138,8 @@ def _cgroup(
         original = originals.get(key)
         if original is not None and original.inode != held.inode:
             original = None
+        if is_table(file) and original is None and setting is None:
+            continue  # on v2 several of them are one file
         values.append(
             ExplainedValue(
                 (places.locate(key) or Path(file.value)).name,
@@ -160,6 +163,8 @@ def _difference(places: Places, key: FileKey, held: Value, setting: PodSetting |
     _, file = key
     if setting is None or not isinstance(file, CgroupFile):
         return None
+    if is_table(file):
+        return None if str(held) == setting.value else f"{setting.hook} wants {setting.value}"
     value: Value = frozenset(setting.value) if isinstance(setting.value, list) else None
     if isinstance(setting.value, int):
         value = setting.value

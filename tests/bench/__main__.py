@@ -31,6 +31,7 @@ _BENCHES = {
     "writer": "cgroup files of 110 pods: nothing to change, one, all",
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",
+    "block_io": "reads of a latency-sensitive pod beside best-effort writers, limited and not",
     "pod_events": "a pod's change until it is in the view",
     "api_evict": "decision to request at the API server",
     "start_api": "process start to ready with an API server of 5,000 pods",

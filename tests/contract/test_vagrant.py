@@ -31,6 +31,7 @@ SCRIPTS = sorted(path for path in VAGRANT.rglob("*") if path.is_file() and path.
 def test_every_story_is_there() -> None:
     assert names() == [
         "batch-allocatable-to-zero",
+        "block-io",
         "cpu-burst",
         "fork-storm",
         "jvm-start-burst",

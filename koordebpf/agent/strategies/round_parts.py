@@ -16,12 +16,13 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
+from koordebpf.agent.strategies.qos.block_io import open_block_io
+from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
+from koordebpf.agent.strategies.qos.memory_qos import open_memory_qos
 from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_reclaim
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
-from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
-from koordebpf.agent.strategies.qos.memory_qos import open_memory_qos
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -78,6 +79,7 @@ class OpenWith:
 # Each returns None where its feature gate is off, and loads nothing then.
 ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_runtime_hooks,
+    open_block_io,
     open_proactive_reclaim,
     open_system_config,
     open_rdt_resctrl,

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup.tables import Table, broken_table_rule, format_rows, parse_table
+from koordebpf.kernel.cgroup.tables import Rows, Table, broken_table_rule, format_rows, parse_table
 from koordebpf.kernel.node_files.sched_features import FEATURE_NAME_RULE, is_feature_name
 from koordebpf.kernel.node_files.schemata import PART_RULE, is_part
 from koordebpf.units import PAGE_BYTES
@@ -26,6 +26,7 @@ _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
 _MAX_BYTES = (1 << 63) - 1
 _MAX_IOPS = (1 << 32) - 2  # block/blk-throttle.c: an unsigned int, of which the largest is no limit
+_MAX_LATENCY_US = 1_000_000_000  # block/blk-iolatency.c counts ns in 64 bits; a thousand seconds are no target
 MIN_QUOTA_US = 1000  # kernel/sched/core.c, min_cfs_quota_period
 _MAX_QUOTA_US = (1 << 44) - 1  # kernel/sched: max_cfs_runtime, MAX_BW (44 bits) in µs
 # PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, 9223372036854771712 with 4 KiB pages; a limit within the
@@ -63,6 +64,19 @@ class CgroupFile(enum.StrEnum):
     IO_WRITE_BPS = "blkio.throttle.write_bps_device"
     IO_READ_IOPS = "blkio.throttle.read_iops_device"
     IO_WRITE_IOPS = "blkio.throttle.write_iops_device"
+    IO_WEIGHT = "blkio.bfq.weight_device"  # with the scheduler BFQ; io.weight of io.cost on v2
+    IO_LATENCY = "io.latency"
+    # Columns of io.cost.qos and io.cost.model in the root; v1 has them on Anolis kernels.
+    IO_COST_RPCT = "blkio.cost.qos.rpct"
+    IO_COST_RLAT = "blkio.cost.qos.rlat"
+    IO_COST_WPCT = "blkio.cost.qos.wpct"
+    IO_COST_WLAT = "blkio.cost.qos.wlat"
+    IO_MODEL_RBPS = "blkio.cost.model.rbps"
+    IO_MODEL_RSEQIOPS = "blkio.cost.model.rseqiops"
+    IO_MODEL_RRANDIOPS = "blkio.cost.model.rrandiops"
+    IO_MODEL_WBPS = "blkio.cost.model.wbps"
+    IO_MODEL_WSEQIOPS = "blkio.cost.model.wseqiops"
+    IO_MODEL_WRANDIOPS = "blkio.cost.model.wrandiops"
 
     @property
     def controller(self) -> str:
@@ -110,6 +124,17 @@ class _Form(msgspec.Struct, frozen=True):
     may_be_unlimited: bool = False
     is_in_pages: bool = False
     column: str | None = None  # of a table: its column in the v2 file
+    rows: Rows | None = None  # of a table that has the same rows in both versions
+
+
+def _cost_qos(column: str, maximum: int) -> _Form:
+    rows = Rows(column, "enable=1 ctrl=user", "enable=0 ctrl=auto")
+    return _Form("blkio.cost.qos", "io.cost.qos", 1, maximum, rows=rows)
+
+
+def _cost_model(column: str) -> _Form:
+    rows = Rows(column, "ctrl=user model=linear", "ctrl=auto")
+    return _Form("blkio.cost.model", "io.cost.model", 1, _MAX_BYTES, rows=rows)
 
 
 _FORMS = {
@@ -141,6 +166,18 @@ _FORMS = {
     CgroupFile.IO_WRITE_BPS: _Form("blkio.throttle.write_bps_device", "io.max", 1, _MAX_BYTES, column="wbps"),
     CgroupFile.IO_READ_IOPS: _Form("blkio.throttle.read_iops_device", "io.max", 1, _MAX_IOPS, column="riops"),
     CgroupFile.IO_WRITE_IOPS: _Form("blkio.throttle.write_iops_device", "io.max", 1, _MAX_IOPS, column="wiops"),
+    CgroupFile.IO_WEIGHT: _Form("blkio.bfq.weight_device", "io.weight", 1, 1000, rows=Rows(None, "", "default")),
+    CgroupFile.IO_LATENCY: _Form(None, "io.latency", 1, _MAX_LATENCY_US, rows=Rows("target")),
+    CgroupFile.IO_COST_RPCT: _cost_qos("rpct", 100),
+    CgroupFile.IO_COST_RLAT: _cost_qos("rlat", _MAX_LATENCY_US),
+    CgroupFile.IO_COST_WPCT: _cost_qos("wpct", 100),
+    CgroupFile.IO_COST_WLAT: _cost_qos("wlat", _MAX_LATENCY_US),
+    CgroupFile.IO_MODEL_RBPS: _cost_model("rbps"),
+    CgroupFile.IO_MODEL_RSEQIOPS: _cost_model("rseqiops"),
+    CgroupFile.IO_MODEL_RRANDIOPS: _cost_model("rrandiops"),
+    CgroupFile.IO_MODEL_WBPS: _cost_model("wbps"),
+    CgroupFile.IO_MODEL_WSEQIOPS: _cost_model("wseqiops"),
+    CgroupFile.IO_MODEL_WRANDIOPS: _cost_model("wrandiops"),
 }
 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst. FREEZING: some task has not stopped yet.
 _FREEZER_STATES = {"THAWED": 0, "FREEZING": 1, "FROZEN": 1}
@@ -165,7 +202,12 @@ def file_name(file: CgroupFile, version: Version) -> str | None:
 
 def is_table(file: CgroupFile | Sysctl) -> bool:
     """Tell whether the file has a limit for each device: its value is a `Table`."""
-    return not isinstance(file, Sysctl) and _FORMS[file].column is not None
+    return not isinstance(file, Sysctl) and (_FORMS[file].column is not None or _FORMS[file].rows is not None)
+
+
+def table_maximum(file: CgroupFile) -> int:
+    """Return the largest limit that a row of the file holds."""
+    return _FORMS[file].maximum
 
 
 def is_shared(file: CgroupFile | Sysctl) -> bool:
@@ -220,7 +262,7 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
     """
     match value:
         case Table():
-            return "\n".join(format_rows(Table(), value, _column(file, version)))
+            return "\n".join(format_writes(file, version, Table(), value))
         case frozenset():
             return format_cpu_list(value) or "\n"
         case None:
@@ -238,12 +280,15 @@ def format_value(file: CgroupFile, version: Version, value: Value) -> str:
 def format_writes(file: CgroupFile, version: Version, now: Value, wanted: Value) -> tuple[str, ...]:
     """Return what is written, each by a write(2) of its own, so that a file that holds `now` holds `wanted`."""
     if isinstance(wanted, Table):
-        return format_rows(now if isinstance(now, Table) else Table(), wanted, _column(file, version))
+        rows = _rows(file, version)
+        before = now if isinstance(now, Table) else Table()
+        return format_rows(before, wanted, rows.column, rows.beside, rows.unset)
     return (format_value(file, version, wanted),)
 
 
-def _column(file: CgroupFile, version: Version) -> str | None:
-    return _FORMS[file].column if version == 2 else None
+def _rows(file: CgroupFile, version: Version) -> Rows:
+    form = _FORMS[file]
+    return form.rows or Rows(form.column if version == 2 else None)
 
 
 def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Value:
@@ -254,7 +299,8 @@ def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Val
     if file is CgroupFile.CPUSET_CPUS:
         return parse_cpu_list(text, path)
     if is_table(file):
-        return parse_table(text, _column(file, version), path)
+        rows = _rows(file, version)
+        return parse_table(text, rows.column, path, rows.beside)
     words = text.split()
     word = words[0] if words else ""
     if word == "max":

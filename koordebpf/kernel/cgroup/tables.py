@@ -15,6 +15,8 @@ import msgspec
 from koordebpf.errors import KernelFileError
 
 _DEVICE = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
+_LIMIT = re.compile(r"([0-9]{1,20})(?:\.[0-9]{1,2})?")  # io.cost.qos prints percents as 95.00
+_DEFAULT = "default"  # the row of devices that have none of their own
 MAX_ROWS = 4096  # more devices than a machine has; annotations and configuration have such tables too
 
 
@@ -33,6 +35,14 @@ class Table(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return ", ".join(f"{device} {limit}" for device, limit in self.rows) or "no limit"
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """How the rows of a file are written: `column`, `beside` and `unset` as `format_rows` takes them."""
+
+    column: str | None = None
+    beside: str = ""
+    unset: str | None = None
 
 
 def tighter(first: Table, second: Table) -> Table:
@@ -54,32 +64,43 @@ def broken_table_rule(table: Table, minimum: int, maximum: int) -> str | None:
     return None
 
 
-def parse_table(text: str, column: str | None, path: str) -> Table:
+def parse_table(text: str, column: str | None, path: str, beside: str = "") -> Table:
     """Return the limits that a file of this text has.
 
     Args:
         text: of the file.
         column: of a nested keyed file, such as rbps; None: the file is flat keyed.
         path: for the error.
+        beside: words that a row has which counts, such as enable=1; the others have no limit.
     Raises:  KernelFileError: not such a file.
     """
     limits: dict[str, int] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         device, *words = line.split()
+        if device == _DEFAULT or not set(beside.split()) <= set(words):
+            continue
         if column is None:
             value = words[0] if len(words) == 1 else None
         else:
             columns = dict(word.partition("=")[::2] for word in words)
             value = columns.get(column, "max")
-        if not _DEVICE.fullmatch(device) or value is None or not (value == "max" or value.isdecimal()):
+        if not _DEVICE.fullmatch(device) or value is None:
             raise KernelFileError(path, text, "must have a device and its limit in each line")
-        if value != "max" and (limit := int(value)):
+        if value == "max":
+            continue
+        if (match := _LIMIT.fullmatch(value)) is None:
+            raise KernelFileError(path, text, "must have a device and its limit in each line")
+        if limit := int(match[1]):
             limits[device] = limit
     return Table.of(limits)
 
 
-def format_rows(now: Table, wanted: Table, column: str | None) -> tuple[str, ...]:
+def format_rows(
+    now: Table, wanted: Table, column: str | None, beside: str = "", unset: str | None = None
+) -> tuple[str, ...]:
     """Return the lines that change a file from one table to another; the kernel takes one in each write(2).
+
+    `beside` are words that go into each row with a limit, `unset` is a row without; None: 0, or `max` in the column.
 
     >>> format_rows(Table.of({"8:0": 5, "8:16": 7}), Table.of({"8:0": 9}), "rbps")
     ('8:0 rbps=9', '8:16 rbps=max')
@@ -88,6 +109,7 @@ def format_rows(now: Table, wanted: Table, column: str | None) -> tuple[str, ...
     """
     before, after = dict(now.rows), dict(wanted.rows)
     changed = sorted(device for device in before.keys() | after.keys() if before.get(device) != after.get(device))
-    if column is None:
-        return tuple(f"{device} {after.get(device, 0)}" for device in changed)
-    return tuple(f"{device} {column}={after.get(device, 'max')}" for device in changed)
+    prefix = " ".join(filter(None, (beside, "" if column is None else f"{column}=")))
+    if unset is None:
+        unset = "0" if column is None else f"{column}=max"
+    return tuple(f"{device} {prefix}{after[device]}" if device in after else f"{device} {unset}" for device in changed)

@@ -44,6 +44,10 @@ _FILE_ORDER: dict[CgroupFile | Sysctl, int] = {
             CgroupFile.IO_WRITE_BPS,
             CgroupFile.IO_READ_IOPS,
             CgroupFile.IO_WRITE_IOPS,
+            # io.cost.qos turns io.cost on, which io.weight of a device needs.
+            *(file for file in CgroupFile if file.value.startswith("blkio.cost.")),
+            CgroupFile.IO_WEIGHT,
+            CgroupFile.IO_LATENCY,
         )
     )
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -20,13 +19,6 @@ from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
-
-
-class Families(Protocol):
-    """The metrics of one topic."""
-
-    def families(self) -> Iterator[Metric]:
-        """Yield them."""
 
 
 class AgentMetrics(Collector):
@@ -48,7 +40,6 @@ class AgentMetrics(Collector):
         self.node = NodeMetrics()
         self.ledger = LedgerMetrics()
         self.suppression = SuppressionMetrics()
-        self.qos: list[Families] = []  # of QoS strategies that are on
         self.ticks = 0
         self.failed_ticks = 0
 
@@ -72,8 +63,6 @@ class AgentMetrics(Collector):
             yield from part.families()
         yield from self.ledger.families()
         yield from self.suppression.families()
-        for each in self.qos:
-            yield from each.families()
         yield from forecast_families(self.node.forecast, self.node.forecast_pods)
         yield from self._own()
         if self._koordlet is not None:

@@ -12,6 +12,15 @@ from koordebpf.kernel.cgroup.tables import Table, format_rows, parse_table, tigh
 
 READ_BPS, WRITE_IOPS = CgroupFile.IO_READ_BPS, CgroupFile.IO_WRITE_IOPS
 IO_MAX = "8:0 rbps=2097152 wbps=max riops=max wiops=120\n8:16 rbps=max wbps=1 riops=max wiops=max\n"
+# As kernels print them. What no user has set is the kernel's own choice, and no limit.
+COST_QOS = (
+    "8:0 enable=1 ctrl=user rpct=95.00 rlat=3000 wpct=95.00 wlat=4000 min=1.00 max=10000.00\n"
+    "8:16 enable=0 ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00\n"
+)
+COST_MODEL = (
+    "8:0 ctrl=user model=linear rbps=7 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1\n"
+    "8:16 ctrl=auto model=linear rbps=174019176 rseqiops=41708 rrandiops=370 wbps=1 wseqiops=1 wrandiops=1\n"
+)
 
 tables = st.dictionaries(st.sampled_from(["8:0", "8:16", "254:0"]), st.integers(1, 9)).map(Table.of)
 
@@ -24,6 +33,13 @@ tables = st.dictionaries(st.sampled_from(["8:0", "8:16", "254:0"]), st.integers(
         (READ_BPS, 2, IO_MAX, {"8:0": 2 << 20}),
         (WRITE_IOPS, 2, IO_MAX, {"8:0": 120}),
         (CgroupFile.IO_READ_IOPS, 2, IO_MAX, {}),
+        (CgroupFile.IO_WEIGHT, 2, "default 100\n8:0 50\n", {"8:0": 50}),
+        (CgroupFile.IO_WEIGHT, 1, "8:0 50\n", {"8:0": 50}),
+        (CgroupFile.IO_LATENCY, 2, "8:0 target=3000\n", {"8:0": 3000}),
+        (CgroupFile.IO_COST_RPCT, 2, COST_QOS, {"8:0": 95}),
+        (CgroupFile.IO_COST_WLAT, 2, COST_QOS, {"8:0": 4000}),
+        (CgroupFile.IO_COST_WLAT, 1, COST_QOS, {"8:0": 4000}),  # of Anolis kernels
+        (CgroupFile.IO_MODEL_RBPS, 2, COST_MODEL, {"8:0": 7}),
     ],
 )
 def test_what_is_read(file: CgroupFile, version: int, text: str, limits: dict[str, int]) -> None:
@@ -80,3 +96,19 @@ def test_what_a_file_of_devices_cannot_hold(value: int | Table | None, rule: str
 def test_no_other_file_holds_a_table() -> None:
     assert broken_rule(CgroupFile.CPU_QUOTA, Table()) == "must not be a table"
     assert broken_rule(READ_BPS, Table.of({"8:0": 1})) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "sets", "unsets"),
+    [
+        (CgroupFile.IO_WEIGHT, "8:0 5", "8:0 default"),
+        (CgroupFile.IO_LATENCY, "8:0 target=5", "8:0 target=max"),
+        (CgroupFile.IO_COST_RLAT, "8:0 enable=1 ctrl=user rlat=5", "8:0 enable=0 ctrl=auto"),
+        (CgroupFile.IO_MODEL_WBPS, "8:0 ctrl=user model=linear wbps=5", "8:0 ctrl=auto"),
+    ],
+)
+def test_a_row_is_set_and_taken_out(file: CgroupFile, sets: str, unsets: str) -> None:
+    wanted = Table.of({"8:0": 5})
+    assert format_writes(file, 2, Table(), wanted) == (sets,)
+    assert format_writes(file, 2, wanted, Table()) == (unsets,)
+    assert broken_rule(file, wanted) is None

@@ -10,17 +10,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
-from koordebpf.report.prom.metrics import AgentMetrics, Families
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.node import MetricFamilies
 from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
 DOCS = Path(__file__).parents[3] / "docs/qos"
 PAGES = {"proactive-reclaim.md": ReclaimMetrics}
 
 
-def scraped(*families: Families) -> str:
+def scraped(*families: MetricFamilies) -> str:
     """Return what /metrics shows with them."""
     metrics, registry = AgentMetrics(), CollectorRegistry()
-    metrics.qos.extend(families)
+    metrics.node.qos.extend(families)
     registry.register(metrics)
     return generate_latest(registry).decode()
 

@@ -164,7 +164,7 @@ def open_proactive_reclaim(given: OpenWith) -> ReclaimPart | None:
     collector = ReclaimCollector(watch.index, given.measuring.known, watch.scope.hierarchy, label)
     reclaimer = Reclaimer(given.loop.wake, is_urgent=False) if given.folder is not None else None
     metrics = ReclaimMetrics()
-    given.metrics.qos.append(metrics)
+    given.metrics.node.qos.append(metrics)
     part = ReclaimPart(collector, watch.index, reclaimer, metrics, given.report)
     given.stack.callback(part.close)
     return part

@@ -1,0 +1,86 @@
+"""Block IO in the agent: measures for it, and reports what of its input cannot be used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
+from koordebpf.policy.strategies import settings_of
+from koordebpf.policy.strategy import Decision
+from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.measured import Measured
+from koordebpf.state.view import NodeView
+
+if TYPE_CHECKING:
+    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.collect.block_io.collector import BlockIOCollector
+    from koordebpf.report.prom.qos.block_io import BlockIOMetrics
+
+log = logging.getLogger(__name__)
+
+
+class BlockIOPart:
+    """Asks the collector, and reports, also by a metric. `OwnStrategies` writes."""
+
+    needs_cpu = False
+
+    def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
+        self._collector = collector
+        self._metrics = metrics
+        self._problems = ProblemLog()
+        self._failed = ""
+        self._said = ""
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `RoundPart.measure`."""
+        if is_sample:
+            return measured
+        try:
+            found = self._collector.measure(measured.now_ns)
+        except KoordebpfError as error:
+            if str(error) != self._failed:
+                log.warning("block IO was not measured for: %s", error)
+            self._failed = str(error)
+            return measured
+        self._failed = ""
+        return measured if found is None else replace(measured, block_io=found)
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Report how much is limited where that has changed, and what cannot be used."""
+        made = decisions.get(BLOCK_IO.name)
+        if isinstance(made, BlockIODecision) and made.skipped is None:
+            if made.reason != self._said:
+                log.info("%s", made.reason)
+            self._said = made.reason
+            self._metrics.take(made)
+            self._problems.report({"block IO": made.problems}, view.now_ns)
+        self._problems.flush(view.now_ns)
+
+
+def open_block_io(given: OpenWith) -> BlockIOPart | None:
+    """Return it; None: its feature gate is off, or the node has no controller blkio or io, which is logged."""
+    if not given.config.feature_gates.get(BLOCK_IO.gate):
+        return None
+    mounts = find_controllers()
+    mount = mounts.get("blkio") or mounts.get("io")
+    if mount is None:
+        log.warning("feature gate %s: this node has no controller blkio or io: no device is limited", BLOCK_IO.gate)
+        return None
+    from koordebpf.collect.block_io.collector import BlockIOCollector
+    from koordebpf.report.prom.qos.block_io import BlockIOMetrics
+
+    settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
+    collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
+    metrics = BlockIOMetrics()
+    given.metrics.qos.append(metrics)
+    return BlockIOPart(collector, metrics)

@@ -1,0 +1,153 @@
+"""Finds what the limits of block devices go to, when a look is due: each 10 s, and when something has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.clock import Due
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kernel.cgroup.files import CgroupFile, file_name
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.cgroup.pod_directory import bears
+from koordebpf.kernel.host.block_devices import WholeDisks, whole_disks
+from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
+from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
+from koordebpf.state.block_io.measured import BlockIOMeasured, Disks, PodDirectories
+from koordebpf.units import NS_PER_S
+
+_FILES = tuple(each for each in CgroupFile if each.controller in ("blkio", "io"))
+_CLASSES = ("beClass", "lsrClass", "lsClass", "cgroupRoot")
+_GUARANTEED = "Guaranteed"
+_IN_ROOT = "blkio.cost."
+
+# The agent's own, and where it has the host's PIDs those of the node's init.
+MOUNTINFO = (Path("/proc/self/mountinfo"), Path("/proc/1/mountinfo"))
+
+
+class BlockIOCollector:
+    """Measures for the strategy of block IO.
+
+    Args:
+        index: of the node's cgroups.
+        known: of the cluster.
+        mount: of the controller blkio or io.
+        kubelet_dir: kubelet's --root-dir.
+        sysfs: where block devices are listed.
+        mountinfo: tables of mounts; of a mount point the last one counts.
+    """
+
+    period_ns = 10 * NS_PER_S  # Why: as of runtime hooks; koordlet has 1 s
+
+    def __init__(
+        self,
+        index: CgroupIndex,
+        known: Known,
+        mount: ControllerMount,
+        kubelet_dir: str,
+        sysfs: Path = Path("/sys"),
+        mountinfo: Sequence[Path] = MOUNTINFO,
+    ) -> None:
+        self._index = index
+        self._known = known
+        self._mount = mount
+        self._pods_dir = f"{kubelet_dir.rstrip('/')}/pods"
+        self._sysfs = sysfs
+        self._mountinfo = mountinfo
+        self._due = Due(self.period_ns)
+        self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
+
+    def measure(self, now_ns: int) -> BlockIOMeasured | None:
+        """Return what is there now; None: nothing has changed, and the last look is less than 10 s ago.
+
+        Devices and mounts are read only where a NodeSLO or a pod names any.
+
+        Raises:  SupportError: no sysfs or procfs.
+        Cost:    1 µs where nothing has changed; else 2 µs a cgroup of a pod, and as `whole_disks`.
+        """
+        if not self._known.is_whole:
+            return None
+        seen = (self._index.version, self._known.reported)
+        is_same = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
+        if is_same and not self._due.is_nearly_due(now_ns):
+            return None
+        measured = self._measured()
+        self._seen = seen
+        self._due.done(now_ns)
+        return measured
+
+    def _measured(self) -> BlockIOMeasured:
+        pods, directories = self._pods()
+        spec = self._known.spec
+        qos = spec.resourceQOSStrategy if spec is not None else None
+        asking = {
+            each.uid for each in self._known.facts if (each.pod.metadata.annotations or {}).get(BLKIO_QOS_ANNOTATION)
+        }
+        measured = BlockIOMeasured(
+            version=self._mount.version, pods=pods, directories=directories, files=self._files(directories), qos=qos
+        )
+        if not asking and not _has_blocks(qos):
+            return measured
+        readable = [each for each in self._mountinfo if os.access(each, os.R_OK)]
+        disks = whole_disks(self._sysfs, readable or self._mountinfo, self._pods_dir)
+        with_volumes = tuple(
+            replace(each, volumes=self._volumes(each.uid, disks)) if each.uid in asking else each for each in pods
+        )
+        return replace(measured, pods=with_volumes, devices=disks.devices, groups=disks.groups)
+
+    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
+    def _pods(self) -> tuple[tuple[PodDirectories, ...], Mapping[str, str]]:
+        index, found = self._index, list[PodDirectories]()
+        directories: dict[str, str] = {}
+        for uid, cgroup_id in index.pod_cgroups().items():
+            owner = index.owner(cgroup_id)
+            if owner is None or owner.kind is not OwnerKind.POD:
+                continue
+            path = owner.path.strip("/")
+            above, _, name = path.rpartition("/")
+            if not bears(name, index.names_to_act_on(uid)):
+                continue
+            directories.setdefault(owner.kube_qos or _GUARANTEED, above)
+            found.append(PodDirectories(uid, path, self._containers(cgroup_id)))
+        for qos in ("Burstable", "BestEffort"):
+            if qos in directories:
+                directories.setdefault(_GUARANTEED, directories[qos].rpartition("/")[0])
+        return tuple(found), dict(sorted(directories.items()))
+
+    def _containers(self, cgroup_id: int) -> Mapping[str, str]:
+        owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
+        return {
+            owner.container_id: owner.path.strip("/")
+            for owner in sorted(filter(None, owners), key=lambda each: each.path)
+            if owner.kind is OwnerKind.CONTAINER and owner.container_id
+        }
+
+    # <dir>/<uid>/volumes/<plugin>/<name>, of CSI with /mount behind it.
+    def _volumes(self, uid: str, disks: WholeDisks) -> Mapping[str, Disks]:
+        place = f"{self._pods_dir}/{uid}/volumes/"
+        found: dict[str, Disks] = {}
+        for at, below in disks.mounts.items():
+            parts = at.removeprefix(place).split("/") if at.startswith(place) else []
+            if len(parts) == 2 or (len(parts) == 3 and parts[2] == "mount"):
+                found[parts[1]] = below
+        return found
+
+    def _files(self, directories: Mapping[str, str]) -> tuple[CgroupFile, ...]:
+        path = directories.get("BestEffort") or directories.get("Burstable") or directories.get(_GUARANTEED)
+        found = []
+        for file in _FILES:
+            name = file_name(file, self._mount.version)
+            at = "" if file.value.startswith(_IN_ROOT) else path
+            if name is not None and at is not None and (self._mount.mount_point / at / name).exists():
+                found.append(file)
+        return tuple(found)
+
+
+def _has_blocks(qos: ResourceQOSStrategy | None) -> bool:
+    parts = (getattr(qos, each, None) for each in _CLASSES)
+    return any(each is not None and each.blkioQOS and each.blkioQOS.enable and each.blkioQOS.blocks for each in parts)

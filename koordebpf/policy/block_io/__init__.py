@@ -1,0 +1,1 @@
+"""Limits, weights and latencies of block devices, by NodeSLO and by a pod's own annotation."""

@@ -1,0 +1,1 @@
+"""The node and its pods as the strategy of block IO sees them."""

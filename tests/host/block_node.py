@@ -1,0 +1,110 @@
+"""A node whose best-effort pods write to a disk, with the files of block IO of every level."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.act.writer.places import Places
+from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.units import MIB
+from tests.conftest import OTHER_MACHINE
+from tests.host.held_node import CpuFiles
+from tests.support.loop_disk import LoopDisk
+from tests.support.nodes import NodeCgroup
+
+GATES = "BECPUSuppress=false,BlkIOReconcile=true"
+
+
+class BlockNode:
+    """A best-effort pod `be` of two containers, and a pod `ls`, on a node with a loop device."""
+
+    def __init__(self, node: NodeCgroup, disk: LoopDisk) -> None:
+        found = find_controllers()
+        mount = found.get("blkio") or found.get("io")
+        if mount is None:
+            pytest.skip(f"{OTHER_MACHINE}no controller blkio or io")
+        self.node, self.disk, self.version = node, disk, mount.version
+        self.be = node.add_pod("be", containers=2)
+        (self.ls,) = node.add_pod("ls", be=False)
+        self.places = Places(found)
+        self._mount, self._below = mount.mount_point, found["memory"].mount_point
+        self._mirrored: CpuFiles | None = None
+        if mount.version == 1:
+            self._mirrored = CpuFiles(node, {"cpu": found.get("cpu", mount), "blkio": mount})  # as every hierarchy
+        else:
+            self._hand_down()
+
+    def _hand_down(self) -> None:
+        above = [self._below, *[self._below / each for each in self.node.path.relative_to(self._below).parents][::-1]]
+        below = [
+            each for each in sorted(self.node.path.rglob("*")) if each.is_dir() and each not in (*self.be, self.ls)
+        ]
+        for directory in (*above, self.node.path, *below):
+            (directory / "cgroup.subtree_control").write_text("+io")
+
+    @property
+    def mirrors(self) -> list[Path]:
+        """Mounts of other hierarchies that have the same directories."""
+        return [each.mount_point for each in self._mirrored.mounts.values()] if self._mirrored else []
+
+    def path(self, directory: Path) -> str:
+        return str(directory.relative_to(self._below))
+
+    def file(self, directory: Path, file: CgroupFile) -> Path:
+        found = self.places.locate((self.path(directory), file))
+        assert found is not None
+        return found
+
+    def value(self, directory: Path, file: CgroupFile) -> Value:
+        return self.places.parse((self.path(directory), file), self.file(directory, file).read_text())
+
+    @property
+    def limited(self) -> list[Path]:
+        """The directories that have a limit of the best-effort class, and each a part of it."""
+        return self.be if self.version == 1 else [self.node.path / "kubepods/besteffort"]
+
+    def part(self, limit: int) -> int:
+        return limit // len(self.limited)
+
+    def write(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), *, enable: bool = True) -> Path:
+        """Write the pods as they are now, and a NodeSLO with these blocks of the best-effort class."""
+        manifest, part = folder / "pods.json", folder / "more.json"
+        self.node.write_manifest(part)
+        written = json.loads(part.read_text())
+        qos = {"beClass": {"blkioQOS": {"enable": enable, "blocks": list(blocks)}}}
+        written["items"][-1]["spec"]["resourceQOSStrategy"] = qos
+        part.write_text(json.dumps(written))
+        part.rename(manifest)
+        return manifest
+
+    def arguments(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), **settings: Any) -> tuple[object, ...]:
+        manifest = self.write(folder, blocks)
+        config = folder / "config.json"
+        own = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "strategies": {"blockIO": settings}}
+        config.write_text(json.dumps(own))
+        return "--config", config, "--pods", manifest, "--node-cgroup", self.node.path, "--feature-gates", GATES
+
+    def block(self, **fields: int) -> dict[str, Any]:
+        return {"name": self.disk.path, "type": "device", "ioCfg": fields}
+
+    def written_in_s(self, directory: Path, mib: float) -> float:
+        """Write so much to the disk out of a directory, past the page cache; return how long it took."""
+        procs = self.file(directory, CgroupFile.IO_WRITE_BPS).parent / "cgroup.procs"
+        count = int(mib * MIB) // (64 << 10)
+        script = f"echo $$ > {procs} && exec dd if=/dev/zero of={self.disk.path} bs=64k count={count} oflag=direct"
+        began = time.monotonic()
+        done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        if self._mirrored is not None:
+            self._mirrored.close()
