@@ -82,5 +82,5 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
     settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
     collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
     metrics = BlockIOMetrics()
-    given.metrics.qos.append(metrics)
+    given.metrics.node.qos.append(metrics)
     return BlockIOPart(collector, metrics)
