@@ -18,8 +18,8 @@ class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                        0.1 % of senpai, at which applications there showed no effect.
     `sensitive_stall_ratio` where a latency-sensitive pod stalls for a larger share, nothing is taken from any pod.
                        Why 0.001: the same line for those that must not notice it at all.
-    `step_percent`     of what could be reclaimed from a pod is taken in one interval of 6 s at most. Why 1: senpai's
-                       max_probe; an idle pod of 1 GiB is trimmed to a half within 7 minutes.
+    `step_percent`     of what could be reclaimed from a pod is taken in one interval of 6 s at most; 0: nothing. Why 1:
+                       senpai's max_probe; an idle pod of 1 GiB is trimmed to a half within 7 minutes.
     `floor_bytes`      of what could be reclaimed stays. Why 16 MiB: the text of programs is in it.
     `least_free_swap_percent` with less free swap no anonymous memory is swapped out for it. Why 50: the other half is
                        for shortages.
@@ -30,7 +30,7 @@ class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: str = ""
     pod_stall_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.001
     sensitive_stall_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.001
-    step_percent: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    step_percent: Annotated[float, msgspec.Meta(ge=0, le=10)] = 1.0
     floor_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
     least_free_swap_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     most_zram_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
