@@ -172,10 +172,10 @@ def test_an_error_that_ends_the_agent_does_not_keep_it(tmp_path: Path, stack: Ex
 
 def test_an_error_that_ends_the_agent_is_said_last(tmp_path: Path) -> None:
     arguments = ("--source", "kubelet", "--node-name", "n1", "--kubelet-url", "https://127.0.0.1:1")
-    with LiveAgent(tmp_path, *arguments, "--feature-gates", "CPUBurst=true") as agent:
+    with LiveAgent(tmp_path, *arguments, "--feature-gates", "PerCPUMetric=true") as agent:
         assert agent.process.wait(patience(15)) == 2
         first, last = agent.log.splitlines()
-    assert "CPUBurst" in first
+    assert "PerCPUMetric" in first
     assert last.startswith("koordebpf: --pods: None: source kubelet needs a file with the NodeSLO")
 
 
