@@ -16,6 +16,7 @@ from tests.support.patience import patience
 
 Object = dict[str, Any]
 _PATCH = "application/merge-patch+json"
+_SERVED_S = 10
 
 
 class Refused(RuntimeError):
@@ -57,10 +58,21 @@ class Api:
         return dict(answer)
 
     def create(self, *objects: Object) -> Object:
-        """Create objects in their order; return the last one as the server has it."""
+        """Create objects in their order; return the last one as the server has it.
+
+        A path that is not served is asked for again: of a CRD that was just accepted it comes and goes for a moment.
+        """
         made: Object = {}
         for each in objects:
-            made = self.call("POST", collection(each), each)
+            deadline = time.monotonic() + patience(_SERVED_S)
+            while True:
+                try:
+                    made = self.call("POST", collection(each), each)
+                    break
+                except Refused as refused:
+                    if "kind" in refused.body or refused.status != 404 or time.monotonic() > deadline:
+                        raise  # a Status: the server knows the path
+                    time.sleep(0.1)
         return made
 
     def get(self, one: Object) -> Object | None:
