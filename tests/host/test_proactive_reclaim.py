@@ -115,9 +115,9 @@ def test_idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods(
         assert current(pods[1]) > before[1] - 2 * MIB
         assert mode == "--enforce" or current(pods[0]) > before[0] - 2 * MIB
     finally:
-        for each in sleepers:
-            each.kill()
-            each.wait()
+        for process in sleepers:
+            process.kill()
+            process.wait()
 
 
 def test_a_working_set_stays(trimmed: NodeCgroup, tmp_path: Path) -> None:
@@ -175,6 +175,6 @@ def test_idle_memory_that_is_swapped_out_in_time_saves_an_eviction(
                     until(lambda: len(agent.plans()) == 1, lambda: f"an eviction\n{agent.log}", 60)
                 assert agent.stop() == 0
         finally:
-            for each in processes:
-                each.kill()
-                each.communicate()
+            for process in processes:
+                process.kill()
+                process.communicate()
