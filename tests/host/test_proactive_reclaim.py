@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
@@ -28,7 +25,6 @@ strategies:
     stepPercent: 10
 """
 FILE_MIB = 160
-TAKEN_MIB = 40
 
 
 def arguments(node: NodeCgroup, folder: Path) -> tuple[object, ...]:
@@ -52,21 +48,6 @@ def current(pod: Path) -> int:
 def sleeper(container: Path) -> subprocess.Popen[bytes]:
     """Keep the pod running."""
     return subprocess.Popen(["sh", "-c", f"echo $$ >{container}/cgroup.procs; exec sleep 600"])
-
-
-def holder(container: Path, mib: int) -> subprocess.Popen[bytes]:
-    """Start a process that touches its memory once, and then sleeps."""
-    script = f"import time; held = bytearray(b'x' * ({mib} << 20)); print(1, flush=True); time.sleep(600)"
-    command = ["sh", "-c", f'echo $$ >{container}/cgroup.procs; exec "$0" -S -c "$1"', sys.executable, script]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"1\n"
-    return process
-
-
-def full_stalls_us(pod: Path) -> int:
-    line = next(each for each in (pod / "memory.pressure").read_text().splitlines() if each.startswith("full"))
-    return int(line.rpartition("=")[2])
 
 
 @pytest.fixture
@@ -141,40 +122,3 @@ def test_a_working_set_stays(trimmed: NodeCgroup, tmp_path: Path) -> None:
     finally:
         os.killpg(reader.pid, signal.SIGKILL)
         reader.wait()
-
-
-@pytest.mark.parametrize("is_on", [False, True])
-def test_idle_memory_that_is_swapped_out_in_time_saves_an_eviction(
-    memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path, is_on: bool
-) -> None:
-    if hierarchy.version == 1 or len(Path("/proc/swaps").read_text().splitlines()) == 1:
-        pytest.skip(f"{OTHER_MACHINE}it has no cgroup v2 with swap")
-    processes: list[subprocess.Popen[bytes]] = []
-    with NodeCgroup(memory_cgroup, 2, 384 * MIB) as node:
-        (idle,), (other,) = node.add_pod("idle"), node.add_pod("other")
-        try:
-            processes.append(holder(idle, 150))
-            given = [*arguments(node, tmp_path), "--enforce", "--executor", "cgroup"]
-            given += [] if is_on else ["--feature-gates", "ProactiveReclaim=false"]
-            with LiveAgent(tmp_path, *given) as agent:
-                agent.started()
-                pod, begin_s = node.pod_paths["idle"], time.monotonic()
-                before, stalled_us = current(pod), full_stalls_us(pod)
-                if is_on:
-                    until(lambda: current(pod) < before - TAKEN_MIB * MIB, lambda: f"{current(pod)}\n{agent.log}", 90)
-                    took_s = time.monotonic() - begin_s
-                    stalled = (full_stalls_us(pod) - stalled_us) / 1e6 / took_s
-                    print(f"{TAKEN_MIB / took_s:.2f} MiB/s taken, stalled in full for {stalled:.4%} of the time")
-                    assert stalled <= 0.001
-                # 70 % of the node are 269 MiB: both together are more, but for what is swapped out.
-                processes.append(holder(other, 145))
-                if is_on:
-                    time.sleep(10)
-                    assert agent.plans() == [], agent.log
-                else:
-                    until(lambda: len(agent.plans()) == 1, lambda: f"an eviction\n{agent.log}", 60)
-                assert agent.stop() == 0
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()

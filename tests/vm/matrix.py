@@ -120,7 +120,7 @@ _WRITES = (
     "test_other_values_than_its_own_are_corrected_as_seldom_as_elsewhere",
 )  # fmt: skip
 
-_RECLAIM = "tests/host/test_proactive_reclaim.py::test_"  # asks for cgroup v2, and one of them for swap
+_RECLAIM = "tests/host/test_proactive_reclaim.py::test_"
 _KATALYST_MIB = (9216, 5632)
 
 # The other machines run what is about them. A boot and the start of pytest cost 20 s each: a test that needs no machine
@@ -225,7 +225,6 @@ MATRIX = (
             "tests/host/test_signals_scan.py::test_swap_equals_the_files",
             *_host("test_swap_ins", "test_silent_probe"),
             f"{_RECLAIM}idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods[--enforce]",
-            f"{_RECLAIM}idle_memory_that_is_swapped_out_in_time_saves_an_eviction[True]",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
             "tests/host/test_scenarios.py::test_swap_death",
