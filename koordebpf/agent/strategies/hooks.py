@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.errors import KoordebpfError
+from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
@@ -45,10 +45,10 @@ class RuntimeHooks:
 
     def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
         self._collector = collector
+        self._measurements = Measurements("runtime hooks were", collector.measure)
         self._scores = scores
         self._cookies = cookies
         self._problems = ProblemLog()
-        self._failed = ""
 
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
@@ -56,17 +56,8 @@ class RuntimeHooks:
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
-        if is_sample:
-            return measured
-        try:
-            hooks = self._collector.measure(measured.now_ns)
-        except KoordebpfError as error:
-            if str(error) != self._failed:
-                log.warning("runtime hooks were not measured for: %s", error)
-            self._failed = str(error)
-            return measured
-        self._failed = ""
-        return replace(measured, hooks=hooks)
+        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
+        return measured if found is None else replace(measured, hooks=found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Give processes what they are to have, and report what cannot be used."""

@@ -9,12 +9,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.hooks.directories import pod_directories
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.block_devices import WholeDisks, whole_disks
 from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
@@ -100,32 +99,9 @@ class BlockIOCollector:
         )
         return replace(measured, pods=with_volumes, devices=disks.devices, groups=disks.groups)
 
-    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
     def _pods(self) -> tuple[tuple[PodDirectories, ...], Mapping[str, str]]:
-        index, found = self._index, list[PodDirectories]()
-        directories: dict[str, str] = {}
-        for uid, cgroup_id in index.pod_cgroups().items():
-            owner = index.owner(cgroup_id)
-            if owner is None or owner.kind is not OwnerKind.POD:
-                continue
-            path = owner.path.strip("/")
-            above, _, name = path.rpartition("/")
-            if not bears(name, index.names_to_act_on(uid)):
-                continue
-            directories.setdefault(owner.kube_qos or _GUARANTEED, above)
-            found.append(PodDirectories(uid, path, self._containers(cgroup_id)))
-        for qos in ("Burstable", "BestEffort"):
-            if qos in directories:
-                directories.setdefault(_GUARANTEED, directories[qos].rpartition("/")[0])
-        return tuple(found), dict(sorted(directories.items()))
-
-    def _containers(self, cgroup_id: int) -> Mapping[str, str]:
-        owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
-        return {
-            owner.container_id: owner.path.strip("/")
-            for owner in sorted(filter(None, owners), key=lambda each: each.path)
-            if owner.kind is OwnerKind.CONTAINER and owner.container_id
-        }
+        found, directories = pod_directories(self._index)
+        return tuple(PodDirectories(each.uid, each.path, each.containers) for each in found), directories
 
     # <dir>/<uid>/volumes/<plugin>/<name>, of CSI with /mount behind it.
     def _volumes(self, uid: str, disks: WholeDisks) -> Mapping[str, Disks]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.hooks.directories import pod_directories
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.slo.strategies.host_applications import HostApplication, host_directories
 from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.units import NS_PER_S
 
-_GUARANTEED = "Guaranteed"
 _MOST_NEW = 16  # pods at one look. Why: their files take 30 ms at first; 110 pods at once would hold the loop for 0.2 s
 
 
@@ -86,7 +83,8 @@ class HookCollector(Closing):
         self._topology.close()
 
     def _measured(self, online: tuple[int, ...]) -> HooksMeasured:
-        pods, directories = self._pods()
+        found, directories = pod_directories(self._index)
+        pods = self._admitted(found)
         spec = self._known.spec
         return HooksMeasured(
             pods=pods,
@@ -98,25 +96,6 @@ class HookCollector(Closing):
             has_idle=self._has(CgroupFile.CPU_IDLE, pods),
         )
 
-    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
-    def _pods(self) -> tuple[tuple[PodDirectory, ...], Mapping[str, str]]:
-        index, found = self._index, list[PodDirectory]()
-        directories: dict[str, str] = {}
-        for uid, cgroup_id in index.pod_cgroups().items():
-            owner = index.owner(cgroup_id)
-            if owner is None or owner.kind is not OwnerKind.POD:
-                continue
-            path = owner.path.strip("/")
-            above, _, name = path.rpartition("/")
-            if not bears(name, index.names_to_act_on(uid)):
-                continue
-            directories.setdefault(owner.kube_qos or _GUARANTEED, above)
-            found.append(PodDirectory(uid, path, self._containers(cgroup_id)))
-        for qos in ("Burstable", "BestEffort"):
-            if qos in directories:
-                directories.setdefault(_GUARANTEED, directories[qos].rpartition("/")[0])
-        return self._admitted(found), dict(sorted(directories.items()))
-
     # All that are known, and of the new ones the first few.
     def _admitted(self, found: list[PodDirectory]) -> tuple[PodDirectory, ...]:
         new = [each for each in found if each.path not in self._known_paths]
@@ -127,14 +106,6 @@ class HookCollector(Closing):
             found = [each for each in found if each.path not in waiting]
         self._known_paths = frozenset(each.path for each in found)
         return tuple(found)
-
-    def _containers(self, cgroup_id: int) -> Mapping[str, str]:
-        owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
-        return {
-            owner.container_id: owner.path.strip("/")
-            for owner in sorted(filter(None, owners), key=lambda each: each.path)
-            if owner.kind is OwnerKind.CONTAINER and owner.container_id
-        }
 
     # Of the directories of both cgroup drivers one exists.
     def _applications(self, applications: tuple[HostApplication, ...]) -> tuple[ApplicationDirectory, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from koordebpf.errors import KoordebpfError
+from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.strategies import settings_of
@@ -31,10 +31,9 @@ class BlockIOPart:
     needs_cpu = False
 
     def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
-        self._collector = collector
+        self._measurements = Measurements("block IO was", collector.measure)
         self._metrics = metrics
         self._problems = ProblemLog()
-        self._failed = ""
         self._said = ""
 
     def take_due(self, now_ns: int) -> bool:
@@ -43,16 +42,7 @@ class BlockIOPart:
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
-        if is_sample:
-            return measured
-        try:
-            found = self._collector.measure(measured.now_ns)
-        except KoordebpfError as error:
-            if str(error) != self._failed:
-                log.warning("block IO was not measured for: %s", error)
-            self._failed = str(error)
-            return measured
-        self._failed = ""
+        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
         return measured if found is None else replace(measured, block_io=found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:

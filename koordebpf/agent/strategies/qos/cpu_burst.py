@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from koordebpf.errors import KoordebpfError
+from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
@@ -39,10 +39,10 @@ class CpuBurstPart:
 
     def __init__(self, collector: BurstCollector, watch: ThrottleWatch, metrics: CpuBurstMetrics) -> None:
         self._collector = collector
+        self._measurements = Measurements("CPU burst was", collector.measure)
         self._watch = watch
         self._metrics = metrics
         self._problems = ProblemLog()
-        self._failed = ""
 
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
@@ -52,17 +52,8 @@ class CpuBurstPart:
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
-        if is_sample:
-            return measured
-        try:
-            burst = self._collector.measure(measured.now_ns)
-        except KoordebpfError as error:
-            if str(error) != self._failed:
-                log.warning("CPU burst was not measured for: %s", error)
-            self._failed = str(error)
-            return measured
-        self._failed = ""
-        return replace(measured, burst=burst)
+        burst = self._measurements.take(measured.now_ns, is_sample=is_sample)
+        return measured if burst is None else replace(measured, burst=burst)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Take over who is to be looked at, and report what of annotations cannot be read."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from koordebpf.errors import KoordebpfError
+from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.strategy import Decision
@@ -33,10 +33,9 @@ class MemoryQosPart:
     needs_cpu = False
 
     def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
-        self._collector = collector
+        self._measurements = Measurements("memory QoS was", collector.measure)
         self._metrics = metrics
         self._problems = ProblemLog()
-        self._failed = ""
 
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
@@ -44,17 +43,8 @@ class MemoryQosPart:
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
-        if is_sample:
-            return measured
-        try:
-            found = self._collector.measure(measured.now_ns)
-        except KoordebpfError as error:
-            if str(error) != self._failed:
-                log.warning("memory QoS was not measured for: %s", error)
-            self._failed = str(error)
-            return measured
-        self._failed = ""
-        return replace(measured, memory_qos=found) if found is not None else measured
+        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
+        return measured if found is None else replace(measured, memory_qos=found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Report what cannot be used, and what is protected."""
