@@ -60,7 +60,7 @@ class Api:
     def create(self, *objects: Object) -> Object:
         """Create objects in their order; return the last one as the server has it.
 
-        A path that is not served is asked for again: of a CRD that was just accepted it comes and goes for a moment.
+        A path that is not served is asked for again: that of a CRD that was just accepted may be missing for a moment.
         """
         made: Object = {}
         for each in objects:
