@@ -22,7 +22,7 @@ _NEAR = 1.1  # of the last quota of a burst
 
 def usage_looks(report: Report) -> None:
     """Burst again and again, with looks and without; then watch an agent with nothing to do, in turn."""
-    n, seconds = (2, 5) if report.quick else (10, 40)
+    n, seconds = (2, 5) if report.quick else (10, 20)
     with burst_node() as (node, weight):
         for way, wake in (("without looks", _OFF), ("by default", {})):
             found: list[tuple[float, float]] = []
