@@ -38,26 +38,12 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     """The component, in force."""
     made = [*documents(MARKS), *documents(DELETION), *documents(KATALYST), *documents(POLICIES)]
     cluster.api.create(*made)
-    probe = Tenant(cluster, "default")
-    acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
-    one = probe.pod(probe.here)
-    # The API server looks for new policies each second; each of them is waited for.
-    until(lambda: "names no node" in refusal(lambda: evict(acts, one)), "the policy of evictions")
-    until(lambda: "names no node" in refusal(lambda: record(acts, one)), "the policy of Events")
-    # Of a pod that terminates already no policy is asked.
-    until(lambda: "names no node" in refusal(lambda: remove(acts, probe.pod(probe.here))), "the policy of deletions")
-    marks = NodeMarks(acts._transport, probe.here)
-    until(
-        lambda: (
-            "the token is for Node" in refusal(lambda: marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S))
-        ),
-        "the policy of marks",
-    )
-    acts.close()
-    probe.close()
-    yield
-    for each in made:
-        cluster.api.delete(each)
+    try:
+        await_policies(cluster)
+        yield
+    finally:
+        for each in made:
+            cluster.api.delete(each)
     # Nor does it forget them at once, and the cluster is other tests' too.
     after = Tenant(cluster, "default")
     acts = KubeActions(open_cluster(after.kubeconfig(None)), after.here)
@@ -69,6 +55,27 @@ def policies(cluster: ControlPlane) -> Iterator[None]:
     )
     acts.close()
     after.close()
+
+
+# The API server looks for new policies each second; each of them is waited for.
+def await_policies(cluster: ControlPlane) -> None:
+    probe = Tenant(cluster, "default")
+    acts = KubeActions(open_cluster(probe.kubeconfig(None)), probe.here)
+    one = probe.pod(probe.here)
+    until(lambda: "names no node" in refusal(lambda: evict(acts, one)), "the policy of evictions")
+    until(lambda: "names no node" in refusal(lambda: record(acts, one)), "the policy of Events")
+    # Of a pod that terminates already no policy is asked.
+    until(lambda: "names no node" in refusal(lambda: remove(acts, probe.pod(probe.here))), "the policy of deletions")
+    marks = NodeMarks(acts._transport, probe.here)
+
+    # A taint that was put before the policy was in force is put no second time.
+    def put_again() -> None:
+        cluster.api.patch(node(probe.here), {"spec": {"taints": None}})
+        marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S)
+
+    until(lambda: "the token is for Node" in refusal(put_again), "the policy of marks")
+    acts.close()
+    probe.close()
 
 
 @pytest.fixture
