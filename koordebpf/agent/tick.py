@@ -116,7 +116,10 @@ class Agent:
         state, _ = watch.cluster()
         if state and state.version != self._learned_version:
             self._learned_version = state.version
+            spec = self._known.spec
             self._known.learn(state)
+            if self._known.spec is not spec:
+                self._pace.want_full(self._parts.clock.now_ns())
             watch.know_host_applications(self._known.host_applications)
             self._report_problems(self._known.problems_by_reason)
             self._rounds.evictions.listed(self._known.uids)

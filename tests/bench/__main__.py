@@ -62,6 +62,7 @@ _BENCHES = {
     "steady": "what the agent costs when nothing happens",
     "steady_deployed": "the same as it is deployed: each source and executor, suppression on",
     "steady_colocated": "the same in koordlet's place: usage, prediction, reports, runtime hooks",
+    "steady_strategies": "all QoS strategies with nothing to change, and a NodeSLO until its last file",
     "steady_held": "the same while best-effort pods are held",
 }
 _DEFAULT_JSON = Path(__file__).parents[2] / "build" / "bench.json"

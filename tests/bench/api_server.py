@@ -148,6 +148,9 @@ class _Served:
         server.on(cluster.pods.path, self._pods)
         server.on("/pods", lambda exchange: exchange.answer(200, listing(self._mine, 0)))  # as the node's kubelet
         cluster.nodes.items, cluster.nodeslos.items = [node(5)], [nodeslo(7, 90)]
+        self._nodeslos = cluster.nodeslos
+        self._nodeslos.watches.append(self._watch_nodeslo)
+        self._nodeslo_events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         for number in range(1_000):
             path = f"/api/v1/namespaces/be/pods/worker-{number}/eviction"
             server.on(path, self._evicted)
@@ -201,6 +204,22 @@ class _Served:
         self.arrived.append((exchange.request.path.split("/")[-2], time.monotonic_ns()))
         exchange.answer(201, _EVICTED)
 
+    def _watch_nodeslo(self, exchange: Exchange) -> None:
+        exchange.stream()
+        while True:
+            exchange.chunk(self._nodeslo_events.get())
+
+    def have_nodeslo(self, spec: dict[str, Any]) -> int:
+        """Change the node's NodeSLO; return when, CLOCK_MONOTONIC ns."""
+        self._version += 1
+        changed = nodeslo(self._version, 90)
+        changed["spec"] |= spec
+        self._nodeslos.items = [changed]
+        event = json.dumps({"type": "MODIFIED", "object": changed}).encode() + b"\n"
+        sent_ns = time.monotonic_ns()
+        self._nodeslo_events.put(event)
+        return sent_ns
+
     def change(self, count: int, pause_s: float) -> None:
         """Change a label of one pod after another; the label says when."""
         self._is_watched.wait(30)
@@ -251,6 +270,8 @@ def main() -> None:
                 served.heartbeat(**command)
             case "have_budgets":
                 served.have_budgets(**command)
+            case "have_nodeslo":
+                answer = {"sent_ns": served.have_nodeslo(**command)}
             case "arrived":
                 answer = {"arrived": dict(served.arrived)}
             case "listed":

@@ -22,13 +22,17 @@ _START_S = 30
 
 
 class AgentProcess:
-    """`koordebpf run --enforce` by cgroup on a node cgroup, from its first log line on; SIGTERM ends it."""
+    """`koordebpf run --enforce` by cgroup on a node cgroup, from its first log line on; SIGTERM ends it.
 
-    def __init__(self, node: NodeCgroup, manifest: Path, *more: str, audit: Path | None = None) -> None:
+    Without a manifest `more` says where its pods are from.
+    """
+
+    def __init__(self, node: NodeCgroup, manifest: Path | None, *more: str, audit: Path | None = None) -> None:
         self.log: list[str] = []
         self._audit = audit
         self._is_up = threading.Event()
-        command = [sys.executable, "-m", "koordebpf", "run", "--pods", str(manifest), "--node-cgroup", str(node.path)]
+        command = [sys.executable, "-m", "koordebpf", "run", "--node-cgroup", str(node.path)]
+        command += ["--pods", str(manifest)] if manifest else []
         command += ["--executor", "cgroup", "--enforce", "--evictions-per-minute", "1000", "--listen", ""]
         command += ["--audit", str(audit)] if audit else []
         # Where an agent has it by default, so that its records cost what they cost there.

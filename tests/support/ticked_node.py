@@ -68,9 +68,9 @@ class Node:
             self.write(path, 0)
         (self.top / "memory.max").write_text(f"{LIMIT}\n")
         self.hold(hog=300, calm=50)
-        manifest = folder / "pods.json"
-        manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*map(_pod, UIDS), _NODESLO]}))
-        config = AgentConfig(files=(manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S))
+        self._manifest = folder / "pods.json"
+        self.list_pods(70)
+        config = AgentConfig(files=(self._manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S))
         scope = open_scope(MemoryHierarchy(2, folder / "cgroup", 0), self.top)
         source = FileSource(config.files)
         self.watch = NodeWatch(scope, source, config.min_stall_ns, backend="files")
@@ -89,6 +89,13 @@ class Node:
                 **parts,
             ),
         )
+
+    def list_pods(self, threshold_percent: int, **labels: str) -> None:
+        """Write the pods, with these labels beside their own, and a NodeSLO with this threshold."""
+        items = [*(_pod(name, labels) for name in UIDS), _nodeslo(threshold_percent)]
+        part = self._manifest.with_suffix(".part")
+        part.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        part.rename(self._manifest)
 
     def write(self, path: Path, mib: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -120,7 +127,7 @@ class Node:
         self.watch.close()
 
 
-def _pod(name: str) -> dict[str, object]:
+def _pod(name: str, labels: dict[str, str]) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -128,22 +135,23 @@ def _pod(name: str) -> dict[str, object]:
             "name": name,
             "namespace": "spark",
             "uid": UIDS[name],
-            "labels": {"koordinator.sh/qosClass": "BE"},
+            "labels": {"koordinator.sh/qosClass": "BE", **labels},
         },
         "spec": {"priority": 5500 if name == "calm" else 5000, "containers": [{"name": "main"}]},
         "status": {"phase": "Running", "qosClass": "BestEffort"},
     }
 
 
-_NODESLO = {
-    "apiVersion": "slo.koordinator.sh/v1alpha1",
-    "kind": "NodeSLO",
-    "metadata": {"name": "node"},
-    "spec": {
-        "resourceUsedThresholdWithBE": {
-            "enable": True,
-            "memoryEvictThresholdPercent": 70,
-            "memoryEvictLowerPercent": 65,
-        }
-    },
-}
+def _nodeslo(threshold_percent: int) -> dict[str, object]:
+    return {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeSLO",
+        "metadata": {"name": "node"},
+        "spec": {
+            "resourceUsedThresholdWithBE": {
+                "enable": True,
+                "memoryEvictThresholdPercent": threshold_percent,
+                "memoryEvictLowerPercent": threshold_percent - 5,
+            }
+        },
+    }

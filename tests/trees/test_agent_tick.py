@@ -56,6 +56,20 @@ def test_the_same_shortage_is_decided_on_again_after_the_cool_time_only(node: No
     assert len(node.sink.take(PlanDecided)) == 2
 
 
+def test_a_changed_nodeslo_is_decided_on_in_the_tick_that_sees_it(node: Node) -> None:
+    # GIVEN a node whose pods were measured just now
+    node.tick(NS_PER_S)
+    rounds = len(node.sink.take(RoundEnded))
+    # WHEN a pod's labels change, no round is made for it; WHEN the NodeSLO does, one is
+    seen = []
+    for change in ({"threshold_percent": 70, "team": "a"}, {"threshold_percent": 71, "team": "a"}):
+        node.list_pods(**change)
+        node.tick(10 * NS_PER_MS)
+        seen.append(len(node.sink.take(RoundEnded)) - rounds)
+    # THEN
+    assert seen == [0, 1]
+
+
 def test_it_looks_sooner_the_nearer_the_threshold_is(node: Node) -> None:
     node.tick(NS_PER_S)
     due = []
