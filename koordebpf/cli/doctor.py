@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--config",
     "config_file",
     type=click.Path(exists=True, path_type=Path),
-    help="The agent's configuration file: with the gate KatalystEviction, what its plugins lack here.",
+    help="The agent's configuration file: what the strategies whose gates are on lack here, Katalyst's plugins too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
 def doctor(
@@ -44,8 +44,9 @@ def doctor(
     parameter, capability, package or mount that is missing is named, by what the host says of itself: its kernel's
     configuration, the process's capabilities, its mounts.
 
-    With --config a second table has the plugins of Katalyst's eviction manager and what carries its decisions out, as
-    they would work here. What is missing there does not change the exit code.
+    With --config more tables have the plugins of Katalyst's eviction manager and what carries its decisions out, and
+    the parts of each strategy whose feature gate is on, as they would work here. What is missing there does not change
+    the exit code.
 
     \b
     Exit code:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.kubelet_root import KubeletRoot
+from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
@@ -21,9 +22,10 @@ from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
+from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
-from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report
+from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.doctor_nri import nri_sources
@@ -47,7 +49,7 @@ def examine(
     wanted = wanted_backend(backend)
     sources: list[SignalSource] = []
     taken: BackendName | None = None
-    katalyst: tuple[SignalSource, ...] = ()
+    asked = AskedSources()
     try:
         scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
         sources += support_of_files(scope.hierarchy)
@@ -57,7 +59,8 @@ def examine(
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
-            katalyst = katalyst_sources(config, scope, watch) if config else ()
+            if config:
+                asked = AskedSources(katalyst_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
@@ -68,7 +71,7 @@ def examine(
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]
     fixes = fixes_of([*sources, *failed], host_facts())
-    return doctor_report(host_line(), tries, sources, fixes, quality, katalyst)
+    return doctor_report(host_line(), tries, sources, fixes, quality, asked)
 
 
 def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
@@ -95,6 +98,12 @@ def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:
     owned = {owner.path.strip("/"): owner for each in watch.index if (owner := watch.index.owner(each))}
     online_cpus = os.sysconf("SC_NPROCESSORS_ONLN")
     return support_of_suppression(find_controllers(), scope.node_path, best_effort_root(owned), online_cpus)
+
+
+def _strategies(config: AgentConfig, watch: NodeWatch) -> tuple[SignalSource, ...]:
+    owners = [owner for each in watch.index if (owner := watch.index.owner(each))]
+    pod = next((Path(each.path.strip("/")) for each in owners if each.kind is OwnerKind.POD), None)
+    return support_of_strategies(config.feature_gates, pod, find_controllers())
 
 
 def _tries(sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None) -> list[BackendTry]:

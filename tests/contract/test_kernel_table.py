@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from click import ClickException
 
-from tests.vm import table
+from koordebpf.kernel.host.strategy_files import PARTS
+from koordebpf.policy.strategies import STRATEGIES
+from tests.vm import strategies, table
 from tests.vm.matrix import MATRIX
 from tests.vm.programs import programs
 
@@ -20,6 +22,20 @@ def test_it_is_made_from_the_results():
     text = table.README.read_text()
     made = table.insert(text, table.render(table.load(), programs()))
     assert made == text, "make it again: python -m tests.vm.table"
+
+
+def test_the_strategies_table_is_made_from_the_results():
+    text = table.OF_STRATEGIES.read_text()
+    made = table.insert(text, table.render_strategies(table.load()))
+    assert made == text, "make it again: python -m tests.vm.table"
+    assert "?" not in made.partition("| strategy |")[2], (
+        "a part is new: run make test-kernels, then tests.vm.table --take"
+    )
+
+
+def test_the_parts_are_of_strategies_that_there_are():
+    assert {part.gate for part in PARTS} <= {each.gate for each in STRATEGIES}
+    assert len({strategies.name_of(part) for part in PARTS}) == len(PARTS)
 
 
 def test_every_machine_ran_all_of_its_tests_and_tried_every_program():

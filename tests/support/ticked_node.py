@@ -70,7 +70,9 @@ class Node:
         self.hold(hog=300, calm=50)
         self._manifest = folder / "pods.json"
         self.list_pods(70)
-        config = AgentConfig(files=(self._manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S))
+        config = AgentConfig(
+            files=(self._manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S)
+        )
         scope = open_scope(MemoryHierarchy(2, folder / "cgroup", 0), self.top)
         source = FileSource(config.files)
         self.watch = NodeWatch(scope, source, config.min_stall_ns, backend="files")

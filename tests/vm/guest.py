@@ -17,7 +17,7 @@ import msgspec
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
 from tests.support import bpf_ids
-from tests.vm import programs
+from tests.vm import programs, strategies
 
 # The kernel frees a program or map after a grace period, later when its CPU is emulated and shared.
 _FREED_WITHIN_S = 60
@@ -48,6 +48,7 @@ class Found(msgspec.Struct, frozen=True):
     pytest_exit: int
     pytest_s: float
     programs: dict[str, str]  # each program by itself: tests/vm/programs.py
+    strategies: dict[str, str]  # each part of a strategy: tests/vm/strategies.py
     left: dict[str, list[int]]  # BPF ids of what the tests did not take away with them
     cgroups_left: list[str]
 
@@ -67,7 +68,7 @@ def main(results: Path) -> None:
         follower = subprocess.Popen(["dmesg", "--follow"], stdout=log, stderr=subprocess.STDOUT)
     cgroups = _cgroups()
     before = bpf_ids.existing()
-    tried = programs.try_all()
+    tried, files = programs.try_all(), strategies.try_all()
     started_s = time.monotonic()
     with (results / "pytest.txt").open("wb") as out:
         done = subprocess.run(
@@ -88,6 +89,7 @@ def main(results: Path) -> None:
         pytest_exit=done.returncode,
         pytest_s=round(seconds, 1),
         programs=tried,
+        strategies=files,
         left=remains,
         cgroups_left=sorted(_cgroups() - cgroups),
     )

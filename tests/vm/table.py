@@ -1,4 +1,4 @@
-"""`python -m tests.vm.table`: the table of the programs in bpf/README.md, out of results.json.
+"""`python -m tests.vm.table`: the tables of bpf/README.md and docs/qos/README.md, out of results.json.
 
 With --take it first takes into results.json what the machines of the last `make test-kernels` found, and what this
 kernel says and what each program costs on it (root).
@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from tests.vm import strategies
 from tests.vm.cost import Costs, measure
 from tests.vm.guest import Plan
 from tests.vm.machine import ROOT
@@ -22,6 +24,7 @@ from tests.vm.verdict import Verdict
 
 RESULTS = Path(__file__).parent / "results.json"
 README = ROOT / "bpf" / "README.md"
+OF_STRATEGIES = ROOT / "docs" / "qos" / "README.md"
 _FOUND = ROOT / ".make" / "vm"
 _BEGIN, _END = "<!-- made by: python -m tests.vm.table -->\n", "<!-- end of what is made -->\n"
 
@@ -81,6 +84,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     release: str
     programs: dict[str, str]
+    strategies: dict[str, str] = {}  # each part of a strategy → the file by which it works, "" where there is none
     # None: it has not run all of its tests yet.
     passed: int | None = None
     skipped: int | None = None
@@ -93,6 +97,8 @@ class Results(msgspec.Struct, frozen=True):
     live_programs: dict[str, str]
     costs: Costs
     machines: dict[str, Machine]
+    live_strategies: dict[str, str] = {}
+    live_cgroup: str = "v1"
 
 
 def load() -> Results:
@@ -100,8 +106,8 @@ def load() -> Results:
     return msgspec.json.decode(RESULTS.read_bytes(), type=Results)
 
 
-def take(before: Results | None) -> Results:
-    """Return the results with what the last runs found in place of what was found before.
+def take(before: Results | None, *, keeps_costs: bool = False) -> Results:
+    """Return the results with what the last runs found in place of what was found before; costs only if asked for.
 
     Raises:  click.ClickException: a machine had failures: there is nothing to tell of it.
     """
@@ -121,9 +127,11 @@ def take(before: Results | None) -> Results:
         else:
             counts = (verdict.count("passed"), verdict.count("skipped"))
         if verdict.programs:
-            machines[variant.folder] = Machine(verdict.release, verdict.programs, *counts)
+            machines[variant.folder] = Machine(verdict.release, verdict.programs, verdict.strategies, *counts)
     ordered = {variant.folder: machines[variant.folder] for variant in MATRIX if variant.folder in machines}
-    return Results(platform.release(), try_all(), measure(), ordered)
+    costs = before.costs if before and keeps_costs else measure()
+    version = f"v{find_memory_hierarchy().version}"
+    return Results(platform.release(), try_all(), costs, ordered, strategies.try_all(), version)
 
 
 def render(results: Results, every: tuple[Program, ...]) -> str:
@@ -151,6 +159,18 @@ def render(results: Results, every: tuple[Program, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_strategies(results: Results) -> str:
+    """Return the table of what each strategy finds on each kernel."""
+    found = {f"{_number(results.live)} {results.live_cgroup}": results.live_strategies}
+    for folder, machine in results.machines.items():
+        version = folder.rpartition("-")[2]
+        if version in ("v1", "v2"):
+            found[f"{_number(machine.release)} {version}"] = machine.strategies
+    columns = sorted(found, key=lambda name: [int(part) for part in name.partition(" ")[0].split(".")])
+    head, *rows = strategies.rows({column: found[column] for column in columns})
+    return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, rows)]) + "\n"
+
+
 def _program_row(program: Program, costs: Costs, states: list[str], *, is_first: bool) -> str:
     facts = FACTS[program.name]
     cost = costs.programs.get(program.name)
@@ -176,18 +196,20 @@ def insert(readme: str, tables: str) -> str:
     before, begin, rest = readme.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise click.ClickException(f"{README} must have the two marks {_BEGIN.strip()} and {_END.strip()}")
+        raise click.ClickException(f"the page must have the two marks {_BEGIN.strip()} and {_END.strip()}")
     return f"{before}{begin}\n{tables}\n{end}{after}"
 
 
 @click.command(help=__doc__)
 @click.option("--take", "is_taking", is_flag=True, help="Take new results first.")
-def main(is_taking: bool) -> None:
+@click.option("--keep-costs", is_flag=True, help="But not what programs cost: the machine is busy.")
+def main(is_taking: bool, keep_costs: bool) -> None:
     """Write the tables."""
     if is_taking:
-        results = take(load() if RESULTS.exists() else None)
+        results = take(load() if RESULTS.exists() else None, keeps_costs=keep_costs)
         RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     README.write_text(insert(README.read_text(), render(load(), programs())))
+    OF_STRATEGIES.write_text(insert(OF_STRATEGIES.read_text(), render_strategies(load())))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
     wrong: tuple[str, ...]  # each counts as a failure
     release: str = ""
     programs: dict[str, str] = {}
+    strategies: dict[str, str] = {}
 
     @property
     def is_only_silent(self) -> bool:
@@ -68,7 +69,7 @@ def judge(results: Path) -> Verdict:
         wrong.append("there is no kernel log")
     if not found:
         return Verdict(tests, tuple(wrong))
-    return Verdict(tests, tuple(wrong), found.release, found.programs)
+    return Verdict(tests, tuple(wrong), found.release, found.programs, found.strategies)
 
 
 def _log(results: Path) -> str:

@@ -48,6 +48,17 @@ class DoctorReport(msgspec.Struct, frozen=True):
     fixes: tuple[SignalFixes, ...] = ()
     quality: str = ""  # what the signals of the backend that was taken are worth
     katalyst: tuple[SignalSource, ...] = ()  # Katalyst's eviction manager, where its feature gate is on
+    strategies: tuple[SignalSource, ...] = ()  # the parts of QoS strategies and hooks whose feature gates are on
+
+
+class AskedSources(msgspec.Struct, frozen=True):
+    """What a configuration file asks for beside the signals; as in `DoctorReport`."""
+
+    katalyst: tuple[SignalSource, ...] = ()
+    strategies: tuple[SignalSource, ...] = ()
+
+
+_NONE_ASKED = AskedSources()
 
 
 def doctor_report(
@@ -56,11 +67,12 @@ def doctor_report(
     sources: Sequence[SignalSource],
     fixes: Sequence[SignalFixes],
     quality: str = "",
-    katalyst: tuple[SignalSource, ...] = (),
+    asked: AskedSources = _NONE_ASKED,
 ) -> DoctorReport:
     """Return the report; without a backend that was taken the agent cannot run.
 
-    What Katalyst's plugins lack does not degrade it: which of them a node can have is the operator's choice.
+    What Katalyst's plugins and the strategies lack does not degrade it: which of them a node can have is the operator's
+    choice.
     """
     health: Health = "all"
     if not any(each.taken for each in backends):
@@ -76,7 +88,8 @@ def doctor_report(
         tuple(sources),
         tuple(fixes),
         quality,
-        katalyst,
+        asked.katalyst,
+        asked.strategies,
     )
 
 
@@ -91,6 +104,8 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
     lines += ["", *_table("SIGNAL", report.sources)]
     if report.katalyst:
         lines += ["", *_table("KATALYST", report.katalyst)]
+    if report.strategies:
+        lines += ["", *_table("STRATEGY", report.strategies)]
     if report.quality:
         lines += ["", *_wrapped("", report.quality, 0)]
     missing = sum(not source.works for source in report.sources)

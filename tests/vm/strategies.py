@@ -1,0 +1,61 @@
+"""Which parts of the strategies the running kernel has files for, and the table of it in docs/qos/README.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
+from koordebpf.kernel.host.strategy_files import PARTS, StrategyPart, file_of
+
+_CONTROLLERS = ("memory", "cpu", "cpuset", "io", "blkio")
+_NONE = "–"
+
+
+def name_of(part: StrategyPart) -> str:
+    """Return what a part is called in results."""
+    return f"{part.gate}: {part.does}"
+
+
+def try_all() -> dict[str, str]:
+    """Return for each part the file by which it works here, "" where there is none. Nothing is left."""
+    mounts = {name: mount for name, mount in find_controllers().items() if name in _CONTROLLERS}
+    top = Path(f"koordebpf-probe-{os.getpid()}")
+    pod = top / "pod"
+    roots = {mount.mount_point for mount in mounts.values()}
+    try:
+        for root in roots:
+            (root / top).mkdir()
+        _hand_down(mounts, top)
+        for root in roots:
+            (root / pod).mkdir()
+        return {name_of(part): file_of(part, pod, mounts) or "" for part in PARTS}
+    finally:
+        for path in (root / each for root in roots for each in (pod, top)):
+            if path.exists():
+                path.rmdir()
+
+
+# As a kubelet does on v2: a cgroup has the files of controllers that the one above hands down.
+def _hand_down(mounts: Mapping[str, ControllerMount], top: Path) -> None:
+    for name, mount in mounts.items():
+        if mount.version == 2:
+            for directory in (mount.mount_point, mount.mount_point / top):
+                (directory / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def rows(found: Mapping[str, Mapping[str, str]]) -> Iterable[list[str]]:
+    """Yield the rows of the table: a head, then one for each part; `found` is by column."""
+    yield ["strategy", "does", "by", "since", *found]
+    gate = ""
+    for part in PARTS:
+        names = dict.fromkeys(f"`{each}`" for each in (part.v2, part.v1) if each)
+        cells = [_cell(column, part) for column in found.values()]
+        yield [f"`{part.gate}`" if part.gate != gate else "", part.does, ", ".join(names), part.since, *cells]
+        gate = part.gate
+
+
+def _cell(column: Mapping[str, str], part: StrategyPart) -> str:
+    file = column.get(name_of(part))
+    return "?" if file is None else "✓" if file else _NONE
