@@ -78,7 +78,7 @@ The agents of one mode, observe or enforce, and their configuration.
 {{- /* As components/instead-of-koordlet has it. */ -}}
 {{- if $values.agent.insteadOfKoordlet -}}
   {{- $reports := "NodeMetricReport=true,NodeTopologyReport=true,PeakPrediction=true" -}}
-  {{- $hooks := "BatchResource=true,CPUSetAllocator=true,GroupIdentity=true" -}}
+  {{- $hooks := "BatchResource=true,CPUSetAllocator=true,GroupIdentity=true,CPUBurst=true" -}}
   {{- $_ := set $container "args" (append $container.args (printf "--feature-gates=%s,%s" $reports $hooks)) -}}
   {{- $folder := "/var/run/koordlet/prediction-checkpoints" -}}
   {{- $mount := dict "name" "koordlet-models" "mountPath" $folder "readOnly" true -}}

@@ -59,7 +59,7 @@ def _of(
 
 _V2_ALONE = (CgroupFile.IO_COST_RPCT,)  # v1 has it on Anolis kernels
 _BFQ = "Give the device the scheduler bfq (v1), or enable io.cost (CONFIG_BLK_CGROUP_IOCOST)."
-_SYSCTL_REMEDY = "Mount the host's /proc/sys writable: deploy/components/node-settings."
+_SYSCTL_REMEDY = "Give the agent a writable /proc/sys: deploy/components/privileged."
 _DEBUGFS = "Mount debugfs at /sys/kernel/debug, with CONFIG_SCHED_DEBUG."
 PARTS = (
     _of("CgroupReconcile", "protect requested memory from reclaim", "4.18", CgroupFile.MEMORY_LOW),
