@@ -33,11 +33,15 @@ _number = itertools.count()
 
 
 class Cgroups:
-    """A directory for one test and what is made below it; paths are relative to it. `name` is relative to the mount."""
+    """A directory for one test and what is made below it; paths are relative to it. `name` is relative to the mount.
 
-    def __init__(self) -> None:
+    `more` are controllers whose files it has too, where the machine has them.
+    """
+
+    def __init__(self, more: Collection[str] = ()) -> None:
         mounts = find_controllers()
         self.mounts = {name: mounts[name] for name in _CONTROLLERS}
+        self.mounts |= {name: mounts[name] for name in more if name in mounts}
         self.places = Places(mounts)
         self.version = self.mounts["cpuset"].version
         self.name = f"kd-writer-{os.getpid()}-{next(_number)}"
@@ -95,7 +99,7 @@ class Cgroups:
                 _remove(Path(directory))
 
     def _hand_down(self, directory: Path) -> None:
-        (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
+        (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in self.mounts))
 
 
 # A process is out of cgroup.procs before it is out of the cgroup.
@@ -111,12 +115,12 @@ def _remove(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def made_cgroups() -> Iterator[Cgroups]:
+def made_cgroups(more: Collection[str] = ()) -> Iterator[Cgroups]:
     """Give cgroups for one test and remove them afterwards; skip where none can be made."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes cgroups")
     try:
-        cgroups = Cgroups()
+        cgroups = Cgroups(more)
     except (SupportError, KeyError, OSError) as error:
         pytest.skip(f"{OTHER_MACHINE}it has no cpu and cpuset hierarchies that can be written: {error}")
     try:
