@@ -125,7 +125,8 @@ def test_it_is_written_and_restored(tree: Tree, file: CgroupFile) -> None:
     with Journal(tree.journal) as journal:
         writer = tree.writer(journal)
         assert [each.result for each in writer.apply(both(tree, file), 0).changes] == [WriteResult.WRITTEN] * 2
-        assert tree.holds(POD, file) == tree.value(file)
+        key = tree.cgroups.path(POD), file
+        assert tree.cgroups.places.is_held(key, tree.holds(POD, file), tree.value(file))
         assert writer.restore(1).left == ()
         assert not journal.originals
     assert tree.cgroups.text(POD, file) == before
@@ -137,10 +138,10 @@ def test_a_refused_write_fails_alone_and_leaves_nothing(
 ) -> None:
     # GIVEN a kernel that refuses the file of one of two pods
     before = tree.cgroups.text(POD, file)
-    refused, real = str(tree.cgroups.file(POD, file)), os.write
+    refused, real = tree.cgroups.file(POD, file), os.write
 
     def write(fd: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{fd}") == refused:
+        if Path(f"/proc/self/fd/{fd}").readlink() == refused:
             raise OSError(number, os.strerror(number))
         return real(fd, data)
 
@@ -215,10 +216,10 @@ def test_what_a_killed_agent_left_is_restored(tree: Tree, file: CgroupFile, mome
 
 
 def _write_and_die(tree: Tree, file: CgroupFile, moment: str) -> None:
-    real, path = os.write, str(tree.cgroups.file(POD, file))
+    real, path = os.write, tree.cgroups.file(POD, file)
 
     def write(fd: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{fd}") == path:
+        if Path(f"/proc/self/fd/{fd}").readlink() == path:
             if moment == "written":
                 real(fd, data)
             os.kill(os.getpid(), signal.SIGKILL)
