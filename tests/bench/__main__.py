@@ -25,6 +25,7 @@ _BENCHES = {
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",
     "usage_looks": "the same with looks at usage and without: first cut, settled, and what they cost",
+    "burst_felt": "requests in the first 200 ms of a burst, beside busy best-effort pods: with an agent and without",
     "burst_paired": "what a latency-sensitive pod with a CPU limit feels of CPU burst, beside one without it",
     "sched_cost": "what scheduler tracing takes of a node that switches",
     "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
