@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from prometheus_client import ProcessCollector
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
@@ -52,7 +53,6 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory, open_all_files, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.log.json_log import log_sink
@@ -256,7 +256,9 @@ def _open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMet
     koordlet = None
     if config.koordinator_metrics:
         koordlet = KoordletMetrics(_node_name(config), time.time(), prediction)
-    metrics = AgentMetrics(SelfUsageReader().read, koordlet)
+    metrics = AgentMetrics(koordlet, ProcessCollector(registry=None))
+    gates = (gate for gate, is_on in config.feature_gates.items() if is_on)
+    metrics.decision.expect(gates, config.executor, is_dry_run=not config.enforce)
     metrics.sinks.log_sink = log_sink()
     return metrics
 

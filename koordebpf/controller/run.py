@@ -17,7 +17,6 @@ from koordebpf.controller.reconcile import Reconciler
 from koordebpf.controller.tick import Controller, Leadership
 from koordebpf.errors import SupportError
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.clients.lease import LeaseClient
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.http.transport import open_cluster
@@ -64,7 +63,7 @@ def run_controller(config: ControllerConfig) -> None:
         batch = _batch(config, stack) if config.batch_resources else None
         source = ControllerSource(open_cluster(config.kubeconfig), decode_node=batch.decode_node if batch else None)
         stack.callback(source.close)
-        metrics, health = ControllerMetrics(SelfUsageReader().read), Health(max_silence_ns=_MAX_SILENCE_NS)
+        metrics, health = ControllerMetrics(), Health(max_silence_ns=_MAX_SILENCE_NS)
         metrics.is_dry_run = config.dry_run
         metrics.log_sink = log_sink()
         writer, election = None, None

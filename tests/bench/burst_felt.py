@@ -43,9 +43,8 @@ def burst_felt(report: Report) -> None:
                 for begun, done in _requests(node, wake, bursts, is_alone=way == "best-effort pods idle"):
                     late[way].append(begun)
                     took[way].append(done)
-                report.say(
-                    f"{way}: p99 {percentile(late[way], 0.99):.2f} ms late, {percentile(took[way], 0.99):.2f} until done"
-                )
+                late_ms, took_ms = percentile(late[way], 0.99), percentile(took[way], 0.99)
+                report.say(f"{way}: p99 {late_ms:.2f} ms late, {took_ms:.2f} until done")
     cpus = len(os.sched_getaffinity(0))
     method = f"first {_FIRST_MS} ms of {bursts * _BLOCKS} bursts on {cpus} CPUs, besteffort cpu.shares 2; {weight}"
     for way in _WAYS:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from prometheus_client import ProcessCollector
+
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
@@ -21,7 +23,6 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
@@ -65,7 +66,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         collector = MemoryCollector(scope, watch.signals, watch.index)
         executor = CgroupExecutor(lambda *_: None, outcomes)
         plans = OpenPlans("node", dry_run=True)
-        sinks = open_sinks(plans, AgentMetrics(SelfUsageReader().read), Health(), Recent(plans))
+        sinks = open_sinks(plans, AgentMetrics(own=ProcessCollector(registry=None)), Health(), Recent(plans))
         measuring = Measuring.of(config, watch, collector)
         parts = AgentParts(measuring=measuring, executor=executor, outcomes=outcomes, sinks=sinks)
         agent = Agent(config, parts)

@@ -9,7 +9,6 @@ from typing import Any
 
 from koordebpf.controller.reconcile import Reconciler
 from koordebpf.controller.tick import Controller, Leadership
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.http.transport import open_cluster
@@ -32,7 +31,7 @@ class Rig:
         self.transport = open_cluster(kubeconfig)
         writer = None if dry_run else NodeSLOWriter(self.transport, "me")
         self.reconciler = Reconciler(writer, adopts=adopt, now_ns=self._now_ns)
-        self.metrics, self.health = ControllerMetrics(SelfUsageReader().read), Health()
+        self.metrics, self.health = ControllerMetrics(), Health()
         self.controller = Controller(
             self.source, writer, self.reconciler, Leadership(lambda: self.leads), self.metrics, self.health
         )

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.report.prom.controller import ControllerMetrics
 from koordebpf.store.line_sink import LineSink
 
@@ -18,7 +17,7 @@ from koordebpf.store.line_sink import LineSink
 @pytest.fixture
 def families() -> list[Metric]:
     """A scrape in which nothing is empty."""
-    metrics = ControllerMetrics(SelfUsageReader().read)
+    metrics = ControllerMetrics()
     metrics.nodeslos = {"settled": 499, "pending": 1}
     metrics.requests = {"created": 499, "failed": 2}
     metrics.configmap.problems = {"ConfigParamInvalid": 1}
@@ -44,7 +43,9 @@ def test_the_table_for_operators_is_what_a_scrape_says_of_itself(families: list[
 
 
 def test_names_and_units_are_prometheuss(families: list[Metric]) -> None:
-    assert [family.name for family in families if not re.fullmatch(r"koordebpf_[a-z]+(_[a-z]+)*", family.name)] == []
+    assert [
+        family.name for family in families if not re.fullmatch(r"(koordebpf|process)_[a-z]+(_[a-z]+)*", family.name)
+    ] == []
     assert [family.name for family in families if not family.documentation.endswith(".")] == []
 
 
@@ -54,4 +55,4 @@ def test_values_bear_their_labels(families: list[Metric]) -> None:
     assert samples["koordebpf_controller_writes_total", "failed"] == 2
     assert samples["koordebpf_controller_configmap_problems", "ConfigParamInvalid"] == 1
     assert samples["koordebpf_controller_configmap_key_stale", "resource-threshold-config"] == 1
-    assert samples["koordebpf_own_resident_bytes",] > 1 << 20
+    assert samples["process_resident_memory_bytes",] > 1 << 20

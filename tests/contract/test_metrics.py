@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import ProcessCollector
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.report.http.routes import Health, ReportServer
@@ -44,6 +44,7 @@ from tests.support.values.builders import frame, pod
 CONTRACT = {
     "koordebpf_build_info": {"version"},
     "koordebpf_need_bytes": {"feature"},
+    "koordebpf_node_threshold_bytes": {"feature", "mark"},
     "koordebpf_need_cpu_cores": {"feature"},
     "koordebpf_pending_release_bytes": set(),
     "koordebpf_barred_pods": {"reason"},
@@ -100,10 +101,12 @@ CONTRACT = {
     "koordebpf_protected_bytes": {"file", "kube_qos"},
     "koordebpf_ticks_total": set(),
     "koordebpf_failed_ticks_total": set(),
-    "koordebpf_own_cpu_seconds_total": set(),
-    "koordebpf_own_resident_bytes": set(),
-    "koordebpf_own_threads": set(),
-    "koordebpf_own_open_fds": set(),
+    "process_cpu_seconds_total": set(),
+    "process_resident_memory_bytes": set(),
+    "process_virtual_memory_bytes": set(),
+    "process_start_time_seconds": set(),
+    "process_open_fds": set(),
+    "process_max_fds": set(),
 }
 POD = ("pod_uid", "pod_name", "pod_namespace")
 CONTAINER = ("container_id", "container_name")
@@ -154,7 +157,7 @@ def series_metrics() -> SeriesMetrics:
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    metrics = AgentMetrics(SelfUsageReader().read, KoordletMetrics("n1", 1.75e9))
+    metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), ProcessCollector(registry=None))
     metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
     metrics.node.measure = NodeMeasure(
@@ -165,6 +168,7 @@ def metrics() -> AgentMetrics:
     metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
     metrics.node.protected_bytes = {("memory.min", "Burstable"): 4096}
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
+    metrics.decision.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
     metrics.decision.exempt_bytes = {"policy": 1}
@@ -227,7 +231,8 @@ def test_names_and_labels(server: ReportServer) -> None:
 
 def test_names_follow_the_rule(server: ReportServer) -> None:
     ours = scrape(server).keys() - KOORDLET.keys()
-    assert all(re.fullmatch(r"koordebpf_[a-z0-9]+(_[a-z0-9]+)*", name) for name in ours)
+    # process_* are the names that all of Prometheus' libraries use.
+    assert all(re.fullmatch(r"(koordebpf|process)_[a-z0-9]+(_[a-z0-9]+)*", name) for name in ours)
 
 
 def metrics_table(server: ReportServer) -> str:
@@ -251,6 +256,15 @@ def test_evictions_are_counted_by_feature_and_outcome(server: ReportServer, metr
         metrics.count_outcome(Outcome("u", "be", "q", "api", result, "", 0), "MemoryEvict")
     rows = {(each["reason"], each["result"]): count for each, count in scrape(server)["koordebpf_evictions_total"]}
     assert rows == {("BEMemoryEvict", "done"): 1, ("MemoryEvict", "refused"): 2, ("MemoryEvict", "done"): 1}
+
+
+def test_evictions_begin_at_zero(server: ReportServer, metrics: AgentMetrics) -> None:
+    # GIVEN an agent that acts, with these gates on, one of which evicts no pod
+    metrics.decision.expect(("MemoryEvict", "BECPUSuppress"), "api", is_dry_run=False)
+    # THEN increase() sees the first eviction, too
+    rows = {(each["reason"], each["result"]): count for each, count in scrape(server)["koordebpf_evictions_total"]}
+    zeros = {("MemoryEvict", result): 0 for result in ("done", "refused", "failed")}
+    assert rows == {("BEMemoryEvict", "done"): 1, **zeros}
 
 
 def test_koordinators_names_count_only_what_was_carried_out(server: ReportServer, metrics: AgentMetrics) -> None:
@@ -341,7 +355,7 @@ def test_values(server: ReportServer) -> None:
     ]
     buckets = {row[0]["le"]: row[1] for row in samples["koordebpf_crossing_to_decision_seconds_bucket"]}
     assert (buckets["0.0025"], buckets["0.005"], buckets["2.5"], buckets["+Inf"]) == (0, 2, 2, 3)
-    assert samples["koordebpf_own_resident_bytes"][0][1] > 1 << 20
+    assert samples["process_resident_memory_bytes"][0][1] > 1 << 20
     waits = {row[0]["le"]: row[1] for row in samples["koordebpf_run_queue_wait_seconds_bucket"]}
     assert (waits["4e-06"], waits["8e-06"], waits["+Inf"]) == (0, 2, 3)
     assert samples["koordebpf_run_queue_wait_seconds_sum"] == [({}, 0.005)]

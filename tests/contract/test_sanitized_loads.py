@@ -19,6 +19,7 @@ LOADS = {
     "holder": ["--kind", "mixed", "--mib", "8", "--cgroup", "PROCS", "--folder", "FOLDER", "--hold", "0"],
     "onnode": ["0", "true"],
     "pingpong": ["PROCS", "0", "200", "50"],
+    "requests": ["200", "50", "20", "2000", "500", "2", "2", "PROCS"],
     "pulse": ["50", "5", "2", "1", "PROCS"],
     "sleeper": ["1", "PROCS"],
     "storm": ["200", "0", "USAGE", "1048576", "PROCS"],

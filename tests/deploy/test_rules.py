@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,16 @@ CASES = {
     "no controller leads": Case(
         {controller("koordebpf_controller_leader"): "0x100"}, 6, {"KoordebpfControllerLeaderless": {}}
     ),
+    "every controller is gone": Case(
+        {controller("koordebpf_controller_leader"): "1x10 stale"}, 17, {"KoordebpfControllerLeaderless": {}}
+    ),
+    "one controller of two is gone": Case(
+        {
+            controller("koordebpf_controller_leader", pod="c-1"): "1x10 stale",
+            controller("koordebpf_controller_leader", pod="c-2"): "0x10 1x100",
+        },
+        17,
+    ),
     "another leads": Case(
         {
             controller("koordebpf_controller_leader"): "0x100",
@@ -398,19 +409,35 @@ def metrics() -> Iterator[tuple[str, set[str]]]:
     ):
         own = set(re.findall(r"`(\w+)`", labels))
         yield (f"{name}_bucket", own | {"le"}) if kind == "histogram" else (name, own)
+    # Those of a QoS strategy are on its page, without their labels.
+    for page in sorted((ROOT / "docs/qos").glob("*.md")):
+        yield from (
+            (name, {"result", "state"}) for name in re.findall(r"^\| `(koordebpf_\w+)` \|", page.read_text(), re.M)
+        )
 
 
 def selectors(expr: str) -> Iterator[tuple[str, set[str]]]:
     """Yield each metric of an expression with the labels that it is chosen by."""
-    for name, _, matchers in re.findall(r"\b((?:koordebpf|koordlet)_\w+|up\b)({([^}]*)})?", expr):
+    for name, _, matchers in re.findall(r"\b((?:koordebpf|koordlet|process)_\w+|up\b)({([^}]*)})?", expr):
         yield name, set(re.findall(r"(\w+)[=!]~?", matchers)) - {""}
 
 
 class TestDashboard:
     DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 
+    def panels(self) -> list[dict[str, Any]]:
+        """Those that show something: a row holds them only while it is closed."""
+        every = [each for panel in self.DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
+        return [each for each in every if each["type"] != "row"]
+
     def expressions(self) -> list[str]:
-        return [target["expr"] for panel in self.DASHBOARD["panels"] for target in panel["targets"]]
+        marks = [each["expr"] for each in self.DASHBOARD["annotations"]["list"]]
+        return [target["expr"] for panel in self.panels() for target in panel["targets"]] + marks
+
+    def test_it_is_what_its_program_prints(self) -> None:
+        command = [sys.executable, str(MONITORING / "dashboard.py")]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert printed == (MONITORING / "dashboard.json").read_text(), "run deploy/monitoring/dashboard.py again"
 
     def test_prometheus_takes_each_expression(self, tmp_path: Path) -> None:
         recorded = [
@@ -428,7 +455,11 @@ class TestDashboard:
                 assert labels <= known[name] | {"job", "node"}, (expr, name)
 
     def test_no_panel_hides_another_and_each_says_what_it_shows(self) -> None:
-        panels = self.DASHBOARD["panels"]
+        panels = self.panels()
+        ids = [each["id"] for panel in self.DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
+        assert len(set(ids)) == len(ids)
         places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
-        assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
+        closed = [panel["gridPos"] for row in self.DASHBOARD["panels"] for panel in row.get("panels", ())]
+        places = [place for place in places if place not in {(each["x"], each["y"]) for each in closed}]
+        assert len(set(places)) == len(places)
         assert all(panel["title"] and panel["description"] for panel in panels)

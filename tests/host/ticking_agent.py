@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from prometheus_client import ProcessCollector
+
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
@@ -17,7 +19,6 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
@@ -39,7 +40,7 @@ def ticking_agent(
         outcomes = OutcomeQueue(lambda: None)
         collector = MemoryCollector(scope, watch.signals, watch.index)
         plans = OpenPlans("node", dry_run=True)
-        sinks = open_sinks(plans, AgentMetrics(SelfUsageReader().read), Health(), Recent(plans))
+        sinks = open_sinks(plans, AgentMetrics(own=ProcessCollector(registry=None)), Health(), Recent(plans))
         executor = CgroupExecutor(lambda *_: None, outcomes)
         try:
             measuring = Measuring.of(config, watch, collector)

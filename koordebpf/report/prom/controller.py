@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
-from koordebpf.kernel.proc.self_usage import SelfUsage
 from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.colocation.batch import BatchMetrics
 from koordebpf.store.line_sink import LineSink
@@ -44,8 +44,8 @@ class RoundMetrics:
 class ControllerMetrics(Collector):
     """Everything `/metrics` of the controller shows. The loop writes, the HTTP server's threads read."""
 
-    def __init__(self, read_self: Callable[[], SelfUsage]) -> None:
-        self._read_self = read_self
+    def __init__(self) -> None:
+        self._own_usage = ProcessCollector(registry=None)
         self.is_leader = False
         self.is_dry_run = False
         self.led = 0
@@ -78,8 +78,4 @@ class ControllerMetrics(Collector):
         if self.log_sink is not None:
             yield CounterMetricFamily("koordebpf_log_dropped", "Log lines lost.", self.log_sink.dropped)
             yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
-        usage = self._read_self()
-        yield CounterMetricFamily("koordebpf_own_cpu_seconds", "CPU time of the controller.", usage.cpu_s)
-        yield GaugeMetricFamily("koordebpf_own_resident_bytes", "Resident memory of the controller.", usage.rss_bytes)
-        yield GaugeMetricFamily("koordebpf_own_threads", "Threads of the controller.", usage.threads)
-        yield GaugeMetricFamily("koordebpf_own_open_fds", "Open descriptors of the controller.", usage.open_fds)
+        yield from self._own_usage.collect()

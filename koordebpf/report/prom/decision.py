@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.state.amount import CPU, MEMORY, Amount, Unit
-from koordebpf.state.outcome import Outcome
+from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S
 
@@ -57,6 +58,7 @@ class DecisionMetrics:
         self.is_dry_run = True
         self.katalyst: KatalystFamilies | None = None  # where its feature gate is on
         self.needs: dict[str, Amount] = {}  # feature → need of the last tick
+        self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pending_bytes = 0
         self.exempt_bytes: Mapping[str, int] = {}  # by reason
@@ -81,9 +83,17 @@ class DecisionMetrics:
         key = (feature, outcome.executor, outcome.result.value)
         self._outcomes[key] = self._outcomes.get(key, 0) + 1
 
+    def expect(self, gates: Iterable[str], executor: str, *, is_dry_run: bool) -> None:
+        """Show evictions of the features among these gates from 0 on: increase() does not see a series begin."""
+        results = (Result.DRY_RUN,) if is_dry_run else (Result.DONE, Result.REFUSED, Result.FAILED)
+        for gate in {each.name for each in FEATURES} & set(gates):
+            for result in results:
+                self._outcomes.setdefault((gate, executor, result.value), 0)
+
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
         yield from _needs(self.needs.copy())
+        yield _marks(self.marks.copy())
         yield GaugeMetricFamily(
             "koordebpf_pending_release_bytes", "Credit of evicted pods that still hold memory.", self.pending_bytes
         )
@@ -138,3 +148,12 @@ def _needs(needs: Mapping[str, Amount]) -> Iterator[Metric]:
         unit = need.resource.unit
         families[unit].add_metric([feature], need.value / unit.per_metric if unit.per_metric > 1 else need.value)
     yield from families.values()
+
+
+def _marks(marks: Mapping[str, Mapping[str, int]]) -> Metric:
+    text = "Memory in use at which a feature evicts, and down to which."
+    family = GaugeMetricFamily("koordebpf_node_threshold_bytes", text, labels=["feature", "mark"])
+    for feature, of_feature in marks.items():
+        for mark, value in of_feature.items():
+            family.add_metric([feature, mark], value)
+    return family

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
-from koordebpf.kernel.proc.self_usage import SelfUsage
 from koordebpf.report.prom.colocation.resctrl import koordlet_resctrl_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
@@ -25,13 +24,12 @@ class AgentMetrics(Collector):
     """Everything `/metrics` shows, by topic. The loop writes, the HTTP server's threads read.
 
     Values that belong together are replaced as one object; the dictionaries are copied before they are walked, which
-    is atomic under the interpreter's lock. Nothing is computed between scrapes. `koordlet`: Koordinator's names too.
+    is atomic under the interpreter's lock. Nothing is computed between scrapes. `koordlet`: Koordinator's names too;
+    `own`: what this process uses.
     """
 
-    def __init__(
-        self, read_self: Callable[[], SelfUsage] | None = None, koordlet: KoordletMetrics | None = None
-    ) -> None:
-        self._read_self = read_self
+    def __init__(self, koordlet: KoordletMetrics | None = None, own: Collector | None = None) -> None:
+        self._own_usage = own
         self._koordlet = koordlet
         self.decision = DecisionMetrics()
         self.pods = PodMetrics()
@@ -75,9 +73,5 @@ class AgentMetrics(Collector):
     def _own(self) -> Iterator[Metric]:
         yield CounterMetricFamily("koordebpf_ticks", "Ticks of the loop.", self.ticks)
         yield CounterMetricFamily("koordebpf_failed_ticks", "Ticks ended by an error.", self.failed_ticks)
-        if self._read_self is not None:
-            usage = self._read_self()
-            yield CounterMetricFamily("koordebpf_own_cpu_seconds", "CPU time of the agent.", usage.cpu_s)
-            yield GaugeMetricFamily("koordebpf_own_resident_bytes", "Resident memory of the agent.", usage.rss_bytes)
-            yield GaugeMetricFamily("koordebpf_own_threads", "Threads of the agent.", usage.threads)
-            yield GaugeMetricFamily("koordebpf_own_open_fds", "Open descriptors of the agent.", usage.open_fds)
+        if self._own_usage is not None:
+            yield from self._own_usage.collect()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from koordebpf.policy.detect.verdict import UseEvidence
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.policy.suppress.round import SUPPRESS_GATE
 from koordebpf.report.ended_shortages import JudgedFeatures
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.amount import Amount
+from koordebpf.state.amount import MEMORY, Amount
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans, is_acting
 from koordebpf.store.sink import (
@@ -119,6 +120,8 @@ class MetricsSink:
     def _judge(self, feature: FeaturePlan) -> None:
         name, decision = feature.verdict.feature, self._metrics.decision
         decision.needs[name] = Amount(feature.balance.resource, feature.balance.need)
+        if feature.balance.resource == MEMORY:
+            decision.marks[name] = _marks(feature.verdict.evidence)
         if feature.verdict.skipped:
             decision.count_skipped(name, feature.verdict.skipped)
 
@@ -127,3 +130,8 @@ class MetricsSink:
         for line in self._plans.closed:
             if line.is_settled and line.decided_to_freed_ns is not None:
                 self._metrics.decision.decided_to_freed.observe_ns(line.decided_to_freed_ns)
+
+
+def _marks(evidence: UseEvidence | None) -> dict[str, int]:
+    marks = {"threshold": evidence.threshold, "lower": evidence.lower} if evidence else {}
+    return {mark: value for mark, value in marks.items() if value is not None}
