@@ -5,6 +5,7 @@ Owns its maps and links. They end with this process: an agent that is killed lea
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from typing import Literal
 
@@ -42,7 +43,8 @@ class DeadManOrder(msgspec.Struct, frozen=True):
     """What the programs do once the heartbeat is late. Nanoseconds, of CLOCK_MONOTONIC where they are a moment.
 
     `node_cgroup_id` 0: the machine is the node, which is short with less than `below_pages` free or easily reclaimed; a
-    node cgroup is with `above_pages` in use beside what is easily reclaimed. `victim_id` 0: no pod. After `until_ns` nothing is done: the choice is too old.
+    node cgroup is with `above_pages` in use beside what is easily reclaimed. `victim_id` 0: no pod. After `until_ns`
+    nothing is done: the choice is too old.
     """
 
     after_ns: int
@@ -168,8 +170,10 @@ def support_of_dead_man() -> SignalSource:
         with DeadMan():
             pass
     except SupportError as error:
-        return SignalSource(_FEATURE, "", False, error.reason, error.remedy, "deadMan.mode has no effect")
-    return SignalSource(_FEATURE, f"BTF tracepoints of reclaim and {_KFUNC}, where deadMan.mode is on", works=True)
+        return SignalSource(_FEATURE, "", False, error.reason, error.remedy, "deadMan.action has no effect")
+    return SignalSource(
+        _FEATURE, f"BTF tracepoints of reclaim and {_KFUNC}, where deadMan.action asks for it", works=True
+    )
 
 
 # libbpf answers ESRCH, and older ones EINVAL, where the kernel's BTF has no such function.
@@ -182,9 +186,9 @@ def _explain(error: OSError) -> tuple[str, str]:
 
 def _has_kfunc() -> bool:
     library = libbpf.library()
-    library.btf__load_vmlinux_btf.restype = libbpf.ctypes.c_void_p
+    library.btf__load_vmlinux_btf.restype = ctypes.c_void_p
     library.btf__free.restype = None
-    btf = libbpf.ctypes.c_void_p(library.btf__load_vmlinux_btf())
+    btf = ctypes.c_void_p(library.btf__load_vmlinux_btf())
     if library.libbpf_get_error(btf):
         return False
     try:
