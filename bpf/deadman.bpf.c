@@ -42,10 +42,13 @@ MAP_ARRAY(deadman_order, struct koord_deadman_order, 1);
 MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 
 #define MAX_NUMA_NODES 64
+#define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
 
 struct stall_window {
 	u64 since_ns;	/* `after_ns` long; then another one begins */
 	u64 stall_ns;
+	u64 looked_ns;	/* at what follows */
+	u64 reclaimable_pages;
 };
 
 MAP_ARRAY(deadman_stall, struct stall_window, 1);
@@ -115,8 +118,7 @@ static __always_inline u64 available_pages(void)
 }
 
 /*
- * What the node could give back without an eviction, as the kernel added it up last: two seconds ago at most, and while a pod
- * grows that is more than there is now.
+ * What the node could give back without an eviction, as the kernel added it up last, which it does each two seconds.
  */
 static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {
@@ -178,16 +180,29 @@ static __always_inline void sweep(struct koord_deadman_report *report, bool kill
 	report->sweeps++;
 }
 
+/* Whether the figure is new: an older one may leave out page cache that came since, and a look at it decides nothing. */
+static __always_inline bool is_news(struct stall_window *window, u64 reclaimable, u64 now_ns)
+{
+	bool is_new = window->reclaimable_pages != reclaimable && now_ns < window->looked_ns + LOOK_AGAIN_NS;
+
+	window->reclaimable_pages = reclaimable;
+	window->looked_ns = now_ns;
+	return is_new;
+}
+
 static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
-				 struct node_seen *seen, u64 heartbeat_ns, u64 stall_ns, u64 now_ns)
+				 struct stall_window *window, struct node_seen *seen, u64 heartbeat_ns, u64 now_ns)
 {
 	u64 before_ns = report->heartbeat_ns, pages = 0, less, victim_id = order->victim_id;
+	u64 stall_ns = window->stall_ns;
 	bool is_short;
 
 	if (!victim_id)
 		return false;
 	if (order->node_cgroup_id) {
 		less = reclaimable_pages(seen->memcg, order->numa_nodes);
+		if (!is_news(window, less, now_ns))
+			return false;
 		if (seen->usage_pages > less)
 			pages = seen->usage_pages - less;
 		is_short = pages >= order->above_pages;
@@ -235,7 +250,7 @@ static __always_inline void look(u64 now_ns)
 	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
 	struct stall_window *window = map_lookup(deadman_stall, &zero);
 	struct node_seen seen = {};
-	u64 heartbeat_ns, swept_ns, stall_ns;
+	u64 heartbeat_ns, swept_ns;
 
 	if (!order || !report || !window || order->mode == KOORD_DEADMAN_OFF)
 		return;
@@ -250,11 +265,10 @@ static __always_inline void look(u64 now_ns)
 		    __sync_val_compare_and_swap(&report->swept_ns, swept_ns, now_ns) != swept_ns)
 			return;
 	} else {
-		stall_ns = window->stall_ns;
-		if (stall_ns < order->stall_ns || now_ns > window->since_ns + order->after_ns)
+		if (window->stall_ns < order->stall_ns || now_ns > window->since_ns + order->after_ns)
 			return;
 		look_at_node(&seen, task, order->node_cgroup_id);
-		if (!seen.is_in || !fire(order, report, &seen, heartbeat_ns, stall_ns, now_ns))
+		if (!seen.is_in || !fire(order, report, window, &seen, heartbeat_ns, now_ns))
 			return;
 	}
 	sweep(report, report->mode == KOORD_DEADMAN_KILL);
