@@ -110,10 +110,9 @@ def dead_man_choice(tick: TickFrame, view: NodeView, holding: Sequence[ClosedGua
         now_ns=view.now_ns,
         own_pod_uid=tick.frame.ownPodUid,
     )
-    found = [each for each in screening.allowed if each.candidate.cgroup_id]
-    if not found:
-        return DeadManChoice(screening.held[0][1].sentence if screening.held else "no victim has a cgroup")
-    victim = found[0]
+    if not screening.allowed:
+        return DeadManChoice(screening.held[0][1].sentence)
+    victim = screening.allowed[0]
     return DeadManChoice(
         f"{victim.candidate.namespace}/{victim.candidate.name}",
         victim,
