@@ -22,6 +22,7 @@ import msgspec
 
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import thaw_subtree, write_state
+from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.monitors import killed_beside_monitors
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.kernel.cgroup.reaping import Reaping
@@ -45,6 +46,7 @@ class KillTarget(msgspec.Struct, frozen=True):
 
     `freezer_path` (v1 only) is the same relative directory of the freezer hierarchy, None where there is none.
     `pod_names` are those that the pod's directory may bear, as `pod_directory.bears` reads them; none: it is no pod's.
+    `cpu` is where its CPU limits are, None where they are not lifted.
     """
 
     memory_path: Path
@@ -52,6 +54,7 @@ class KillTarget(msgspec.Struct, frozen=True):
     version: CgroupVersion
     freezer_path: Path | None = None
     pod_names: tuple[str, ...] = ()
+    cpu: CpuPlace | None = None
 
 
 class KillReport(msgspec.Struct, frozen=True):
