@@ -13,7 +13,7 @@
 #define PF_KTHREAD 0x00200000
 #define SIGKILL 9
 #define PAGE_BITS 12	/* the smallest there is: of larger ones too much counts as reclaimable */
-#define MAX_SWEEPS 16		/* who was forked while the first look went on; a refusal for the moment */
+#define MAX_SWEEPS 16		/* who was forked during the first look; a refusal for the moment */
 #define SWEEP_EACH_NS 10000000ULL
 #define SWEEP_UNTIL_NS 500000000ULL	/* the same cgroup may have another container later */
 
@@ -118,7 +118,7 @@ static __always_inline u64 available_pages(void)
 }
 
 /*
- * What the node could give back without an eviction, as the kernel added it up last, which it does each two seconds.
+ * What the node could reclaim, as the kernel added it up last, which it does each two seconds.
  */
 static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {

@@ -44,14 +44,14 @@ class DeadManSettings(msgspec.Struct, frozen=True):
                grace periods and PodDisruptionBudgets, and is made for a process that does not run.
     `after_ns` an older heartbeat is late. Why 500 ms: the agent writes one each 125 ms, and a tick of a node with 1,000
                pods takes 40 ms.
-    `stall_ns` so much direct reclaim of the node's tasks, all together, within one `after_ns`. Why 25 ms: two tasks
-               that thrash took 30 to 160 ms of 500 (docs/dead-man.md); a node above its threshold where no task
-               reclaims can wait for its agent.
+    `stall_ns` so much direct reclaim of the node's tasks, all together, within one `after_ns`. Why 5 ms: tasks that
+               thrash wait for their disk most of the time, and reclaimed for 1 to 160 ms of 500 (docs/dead-man.md); a
+               node above its threshold where no task reclaims can wait for its agent.
     """
 
     action: DeadManAction = "nothing"
     after_ns: Annotated[int, msgspec.Meta(ge=100 * NS_PER_MS)] = 500 * NS_PER_MS
-    stall_ns: int = 25 * NS_PER_MS
+    stall_ns: int = 5 * NS_PER_MS
 
 
 class DeadManChoice(msgspec.Struct, frozen=True):

@@ -165,7 +165,7 @@ class DeadMan(Closing):
 
 
 def support_of_dead_man() -> SignalSource:
-    """Return whether the switch can be had here, found by attaching its programs and detaching them again."""
+    """Return whether the switch works here, found by attaching its programs and detaching them again."""
     try:
         with DeadMan():
             pass

@@ -80,7 +80,7 @@ class Reaping:
         announce = threading.Thread(target=self._announce, args=(pid, resident_pages(pid)), name="reaper-starts")
         try:
             announce.start()
-        except RuntimeError:  # no memory, or no pid, left for a thread: the caller goes on afterwards
+        except RuntimeError:  # no memory, or no pid, left for a thread: the caller continues when it is released
             return None
         return announce
 
