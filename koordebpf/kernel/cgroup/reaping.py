@@ -28,7 +28,8 @@ class Reaping:
 
     Args:
         pidfds: pid and pidfd; the caller keeps them open.
-        all_started: is called once, in any thread, when each has its release in progress or behind it.
+        all_started: is called once, in another thread, when each has its release in progress or behind it. Not where no
+            thread can be started.
     """
 
     def __init__(self, pidfds: Sequence[tuple[int, int]], all_started: Callable[[], object]) -> None:
