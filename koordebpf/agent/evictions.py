@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.dead_man import DeadManNews
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
+from koordebpf.policy.dead_man import dead_man_outcome, dead_man_plan
 from koordebpf.policy.decide_tick import CarriedOut
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.memory import (
@@ -111,6 +113,22 @@ class Evictions:
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
                 self._note(outcome)
+
+    def fired(self, news: DeadManNews) -> None:
+        """Report what the dead man's switch did while this agent did not run, and count on it as on an eviction."""
+        choice, now_ns = news.choice, self._parts.clock.now_ns()
+        plan, outcome = dead_man_plan(choice, news.firing), dead_man_outcome(choice, news.firing, now_ns)
+        if outcome.result is Result.DONE:
+            pod, used = plan.victims[0].candidate, choice.threshold_bytes
+            sent = EvictionSent(pod, outcome.decided_ns, used, for_use=True, for_cpu=False)
+            self._keep(after(self.memory, sent))
+        decided = PlanDecided(plan, (outcome,), None, outcome.decided_ns, self._parts.clock.wall_s())
+        self._parts.sinks.publish(decided)
+        if outcome.result is not Result.DRY_RUN:
+            event = OutcomeArrived(outcome, now_ns)
+            self._keep(after(self.memory, event))
+            self._pace.want_full(0)
+            self._parts.sinks.publish(event)
 
     def _note(self, outcome: Outcome) -> None:
         outcome = self._parts.executor.observe(outcome)

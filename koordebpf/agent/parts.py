@@ -9,6 +9,7 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.katalyst.manager import Katalyst
+from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
@@ -44,6 +45,7 @@ class AgentParts:
         marking: taints the node.
         katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
+        dead_man: kills one while the agent does not run.
         clock: of the tick.
     """
 
@@ -64,4 +66,5 @@ class AgentParts:
     marking: NodeMarking | None = None
     katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None
+    dead_man: DeadManSwitch | None = None
     clock: Clock = field(default_factory=SystemClock)

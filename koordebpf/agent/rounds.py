@@ -85,6 +85,8 @@ class Rounds:
                 self._pace.round_ns = min(self._pace.round_ns, ladder.due_ns(now_ns) or self._pace.round_ns)
         if ladder and ladder.last_rung_ns == view.now_ns:
             self._parts.measuring.history.restart_stall_window()
+        if self._parts.dead_man:
+            self._parts.dead_man.choose(tick, view, decision.holding, self._parts.clock.now_ns())
         self._carry_out_strategies(view, decision)
         self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
         return RoundEnd(view.measure, decision.is_short)

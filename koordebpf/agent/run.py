@@ -24,6 +24,7 @@ from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.katalyst.open import open_katalyst, open_katalyst_sink
 from koordebpf.agent.killers import open_killers
+from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
@@ -142,9 +143,15 @@ def _run(
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), config.source, mode)
 
+        dead_man = agent.dead_man
+        if dead_man:  # closed first: what ends takes longer than a heartbeat may
+            stack.callback(dead_man.close)
+
         def tick() -> int:
             due_ns = agent.tick()
             kept_root.look()
+            if dead_man:
+                due_ns = min(due_ns, dead_man.beat(time.monotonic_ns()))
             return min(due_ns, schedule.run(time.monotonic_ns()) or due_ns)
 
         _loop(config, loop, tick, sinks, is_over)
@@ -206,6 +213,7 @@ def _open_agent(
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
+        dead_man=open_dead_man(config, scope, metrics, acts=config.enforce and acting is not None),
     )
     agent = Agent(config, parts)
     stack.callback(_finish, executors, agent)

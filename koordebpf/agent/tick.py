@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.rounds import Rounds
@@ -57,6 +58,8 @@ class Agent:
             self._parts.ladder.thaw_overdue(now_ns)
         if self._parts.writer:
             self._parts.writer.correct(now_ns)
+        if self._parts.dead_man and (news := self._parts.dead_man.take(now_ns)):
+            self._rounds.evictions.fired(news)
         self._take_in()
         self._take_wakes(now_ns)
         measured = self._measure(now_ns) if self._pace.is_full_due(now_ns) else None
@@ -76,6 +79,11 @@ class Agent:
         if self._parts.own:
             due_ns = min(due_ns, self._parts.own.wake_at_ns or due_ns)
         return min(due_ns, self._parts.ladder.due_ns(now_ns) or due_ns) if self._parts.ladder else due_ns
+
+    @property
+    def dead_man(self) -> DeadManSwitch | None:
+        """Its dead man's switch; None: there is none."""
+        return self._parts.dead_man
 
     def take_outcomes(self) -> None:
         """Take note of what came of evictions since the last time; each tick does."""

@@ -18,6 +18,7 @@ from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout
 from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
+from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
@@ -55,6 +56,7 @@ def examine(
         sources += support_of_files(scope.hierarchy)
         sources.append(support_of_tracing(run_queue.check_layout))
         sources.append(_usage_of_pods(scope))
+        sources.append(support_of_dead_man())
         sources += nri_sources(config) if config else ()
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence

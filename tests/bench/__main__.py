@@ -52,6 +52,8 @@ _BENCHES = {
     "node_metric": "a NodeMetric of 110 pods: bytes of an hour beside koordlet's, and time",
     "nri": "a container runtime's request to its answer, idle and while the agent kills under pressure",
     "freeing": "decision to the victim's memory free again",
+    "reaping": "a kill to the memory of several processes free again, one reaper and several",
+    "deadman": "an agent that is stopped, until its dead man's switch has acted",
     "reaction": "threshold crossed to decision sent, beside others",
     "reaction_colocated": "the same, and a burst to the held pods, in koordlet's place and not, in turn",
     "faults": "the same to the kill, while something else hangs",

@@ -5,7 +5,7 @@
 A node cgroup of 768 MiB, in which hogs grow over the threshold and are evicted, a pod thrashes in its own limit, the
 whole node reclaims, pods come and end, and the file source is rewritten each second. Every ten seconds one line: RSS,
 fds, threads and CPU of the agent. Exit code 1 if its memory grew, or its fds or threads, after the first two minutes,
-if an eviction failed, or if less than half of the crossings led to one.
+if an eviction failed, if less than half of the crossings led to one, or if the dead man's switch, which counts, fired.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ STEADY_PODS = 30
 PASSING_PODS = 10
 WARM_S = 120
 ENFORCE = ("--enforce", "--executor", "cgroup", "--evictions-per-minute", "1000")
+# On kernels that have it: an agent that runs beside a storm is never late enough.
+CONFIG = """\
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+deadMan: {action: count}
+"""
 SAMPLE_S = 10
 MAX_GROWTH_BYTES = 1 * MIB  # between the medians of the first and the last third
 
@@ -150,11 +156,15 @@ def soak(minutes: float, seed: int) -> int:
         tempfile.TemporaryDirectory() as folder,
         NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB) as node,
     ):
-        manifest = Path(folder) / "pods.json"
+        manifest, config = Path(folder) / "pods.json", Path(folder) / "config.yaml"
+        config.write_text(CONFIG)
         with (
             Load(node, manifest, seed) as load,
             LiveAgent(
-                Path(folder), "--pods", manifest, "--node-cgroup", node.path, *ENFORCE, keeps_frames=False
+                Path(folder),
+                *("--config", config, "--pods", manifest, "--node-cgroup", node.path),
+                *ENFORCE,
+                keeps_frames=False,
             ) as agent,
         ):
             agent.becomes_ready()
@@ -185,6 +195,10 @@ def soak(minutes: float, seed: int) -> int:
             kinds = Counter(outcome["result"] for _, outcome in outcomes)
             late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in outcomes]
             records = agent.metric("koordebpf_records_total")
+            fired, late, spared = (
+                agent.metric(f"koordebpf_dead_man_{name}")
+                for name in ('fired_total{mode="count"}', "late_stalls_total", "spared_total")
+            )
             code = agent.stop()
             print(
                 f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.created} pods created,"
@@ -194,8 +208,10 @@ def soak(minutes: float, seed: int) -> int:
                 print(
                     f"decision to kill: p50 {percentile(late_ms, 0.5):.2f} ms, p99 {percentile(late_ms, 0.99):.2f} ms"
                 )
+            print(f"dead man's switch: fired {fired:.0f}, late stalls {late:.0f}, spared {spared:.0f}")
             wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
             wrong += [f"exit code {code}"] if code else []
+            wrong += [f"the dead man's switch fired {fired:.0f} times while the agent ran"] if fired else []
             wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
             wrong += [] if set(kinds) <= {"done", "gone"} else [f"outcomes {dict(kinds)}"]
             wrong += [] if kinds["done"] * 2 >= load.crossings else [f"{kinds['done']} evictions only"]

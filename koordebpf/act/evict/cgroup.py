@@ -12,6 +12,7 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, UnfinishedKill, how_it_ended
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillTarget, raise_thread_priority
+from koordebpf.kernel.cgroup.lifted import CpuLimit, lift, limits_of, restore_limits
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 _REAPERS = 2  # Why: the memory of two victims is released in parallel; more would only share the same processors
 _CLOSE_S = KILL_DEADLINE_NS / NS_PER_S + 2  # Why: a kill has that long; of many, the later ones end beside the first
-_Work = tuple[Victim, int, Kill]
+_Work = tuple[Victim, int, Kill, tuple[CpuLimit, ...]]
 
 
 class CgroupExecutor(Actuator):
@@ -71,23 +72,24 @@ class CgroupExecutor(Actuator):
         target = self._locate(cgroup_id, pod.uid) if cgroup_id is not None else None
         if target is None or target.cgroup_id != cgroup_id:
             return self._outcome(victim, decided_ns, Result.GONE, "the pod has no cgroup any more")
+        limits = limits_of(target.cpu) if target.cpu is not None else ()
         if self._note:
-            self._note(UnfinishedKill(pod.uid, pod.namespace, pod.name, decided_ns, target))
+            self._note(UnfinishedKill(pod.uid, pod.namespace, pod.name, decided_ns, target, limits))
         try:
-            kill = Kill.begin(target)
+            kill = _begun(target, limits)
         except CgroupGone:
             return self._outcome(victim, decided_ns, Result.GONE, f"{target.memory_path} is gone or another cgroup")
         except Exception as error:  # whatever a pod has in its cgroup is that pod's harm, and never the agent's end
             return self._outcome(victim, decided_ns, Result.FAILED, _said(error))
         self._unfinished[pod.uid] = f"{pod.namespace}/{pod.name}"
-        self._work.put((victim, decided_ns, kill))
+        self._work.put((victim, decided_ns, kill, limits))
         return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
 
     def _reap(self) -> None:
         if (problem := raise_thread_priority()) is not None:
             _log.warning("memory of victims comes back more slowly: %s", problem)
         while (work := self._work.get()) is not None:
-            victim, decided_ns, kill = work
+            victim, decided_ns, kill, limits = work
             try:
                 with kill:
                     report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
@@ -105,8 +107,26 @@ class CgroupExecutor(Actuator):
                     sent_ns=kill.signalled_ns if found else None,
                     killed_tasks=report.killed_tasks,
                 )
+            _restored(kill.target, limits)
             self._unfinished.pop(victim.candidate.uid, None)
             self._outcomes.put(outcome)
+
+
+# Lifted first: who runs frees its memory by itself. What cannot be lifted slows the end and nothing else.
+def _begun(target: KillTarget, limits: tuple[CpuLimit, ...]) -> Kill:
+    if target.cpu is not None and limits:
+        lift(target.cpu, limits)
+    try:
+        return Kill.begin(target)
+    except BaseException:
+        _restored(target, limits)
+        raise
+
+
+# Where the cgroup has survived: kubelet may start containers in there.
+def _restored(target: KillTarget, limits: tuple[CpuLimit, ...]) -> None:
+    if target.cpu is not None and limits and not restore_limits(target.cpu, limits):
+        _log.error("CPU limits of %s stay lifted: %s", target.memory_path, ", ".join(each.file for each in limits))
 
 
 def _said(error: Exception) -> str:

@@ -16,6 +16,7 @@ from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import is_frozen, thaw, thaw_at
 from koordebpf.kernel.cgroup.hierarchy import held_bytes
 from koordebpf.kernel.cgroup.kill import KillReport, KillTarget, kill_cgroup
+from koordebpf.kernel.cgroup.lifted import CpuLimit, restore_limits
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import MIB, NS_PER_S, format_bytes, format_ns
@@ -27,13 +28,17 @@ _REFUSALS_SHOWN = 3
 
 
 class UnfinishedKill(msgspec.Struct, frozen=True):
-    """Who is to be killed, by its pod's UID and its cgroup's identity, and by which decision (CLOCK_MONOTONIC)."""
+    """Who is to be killed, by its pod's UID and its cgroup's identity, and by which decision (CLOCK_MONOTONIC).
+
+    `limits` are those of its CPU that are lifted while it dies.
+    """
 
     uid: str
     namespace: str
     name: str
     decided_ns: int
     target: KillTarget
+    limits: tuple[CpuLimit, ...] = ()
 
 
 def how_it_ended(report: KillReport, target: KillTarget) -> tuple[Result, str]:
@@ -69,8 +74,9 @@ def frozen_by(kill: UnfinishedKill) -> Path | None:
 
 
 def thaw_left(kill: UnfinishedKill) -> bool:
-    """End the freeze that this kill has left, and nothing else; tell whether it had left one that could be ended."""
+    """Restore what this kill has left lifted or frozen; tell whether it had left a freeze that could be ended."""
     target = kill.target
+    _restore(kill)
     frozen = frozen_by(kill)
     if frozen is None:
         return False
@@ -84,6 +90,11 @@ def thaw_left(kill: UnfinishedKill) -> bool:
         os.close(fd)
 
 
+def _restore(kill: UnfinishedKill) -> None:
+    if kill.target.cpu is not None and kill.limits:
+        restore_limits(kill.target.cpu, kill.limits)
+
+
 def finish_kill(kill: UnfinishedKill) -> Outcome | None:
     """Finish a kill that the agent before was ended in the middle of; None: there is nothing to be finished.
 
@@ -92,6 +103,7 @@ def finish_kill(kill: UnfinishedKill) -> Outcome | None:
 
     Cost:    as `kill_cgroup`, 10 s at most.
     """
+    _restore(kill)
     frozen = frozen_by(kill)
     if frozen is None:
         return None

@@ -23,6 +23,7 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.wanted import Wanted
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.lifted import is_lifted
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrite
 
@@ -198,7 +199,7 @@ class CgroupWriter:
         for key, value in self._wanted.of(owner):
             held = self._held.get(key)
             if held is not None and held.satisfies == (value,):
-                if held.checked_ns <= old_ns:
+                if held.checked_ns <= old_ns and not is_lifted(key[0]):
                     aged.append((held.checked_ns, key))
             elif not self._is_left_alone(key, value, now_ns):
                 due.append(key)
@@ -210,7 +211,7 @@ class CgroupWriter:
 
     def _is_given_up(self, key: FileKey, value: Value, now_ns: int) -> bool:
         failure = self._failures.get(key)
-        return failure is not None and failure.is_final(value, now_ns)
+        return is_lifted(key[0]) or (failure is not None and failure.is_final(value, now_ns))
 
     def _look(self, call: _Call, key: FileKey) -> None:
         before = self._held.pop(key, None)

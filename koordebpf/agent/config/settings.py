@@ -16,6 +16,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
+from koordebpf.policy.dead_man import DeadManSettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
@@ -133,6 +134,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     wake: WakeSettings = WakeSettings()
     writer: WriterSettings = WriterSettings()
     emergency: EmergencySettings = EmergencySettings()
+    dead_man: DeadManSettings = DeadManSettings()
     node_mark: NodeMarkSettings = NodeMarkSettings()
     prediction: PredictionSettings = PredictionSettings()
     series: SeriesSettings = SeriesSettings()

@@ -11,7 +11,9 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget
+from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.clients.cri import RunningContainer
@@ -42,6 +44,7 @@ def check_kill_support(config: AgentConfig, scope: NodeScope) -> None:
 def pod_targets(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], KillTarget | None]:
     """Return a function that finds what is to be killed by a cgroup's id and its pod's UID; None: it is gone."""
     hierarchy = scope.hierarchy
+    cpu = find_controllers().get("cpu")
 
     def locate(cgroup_id: int, pod_uid: str) -> KillTarget | None:
         path = watch.index.path(cgroup_id)
@@ -49,7 +52,11 @@ def pod_targets(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], Kill
             return None
         freezer = hierarchy.freezer_mount_point
         names = watch.index.names_to_act_on(pod_uid)
-        return KillTarget(hierarchy.mount_point / path, cgroup_id, hierarchy.version, freezer and freezer / path, names)
+        at, place = hierarchy.mount_point / path, None
+        if cpu is not None and names:  # on v1 a name alone says whose directory it is
+            same_id = cgroup_id if cpu.mount_point == hierarchy.mount_point else None
+            place = CpuPlace(cpu.mount_point / path, 2 if cpu.version == 2 else 1, same_id, names)
+        return KillTarget(at, cgroup_id, hierarchy.version, freezer and freezer / path, names, place)
 
     return locate
 

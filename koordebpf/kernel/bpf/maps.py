@@ -86,7 +86,7 @@ class SignalMaps:
             request.node_cgroup_id or 0,
             request.hierarchy_id,
             _node_level(request),
-            _numa_node_ids(),
+            numa_node_ids(),
             NEEDED_KINDS,
         )
         self.settings.write(0, _SETTINGS.pack(*numbers, *(0,) * 6, self._epoch, 0))
@@ -172,7 +172,8 @@ def _node_level(request: SignalRequest) -> int:
     return request.node_level if is_root else _LEVEL_UNKNOWN
 
 
-def _numa_node_ids() -> int:
+def numa_node_ids() -> int:
+    """Return how many NUMA node ids are possible on this machine."""
     # struct mem_cgroup.nodeinfo has one entry for each possible node id, so the last possible one bounds the walk.
     try:
         with open("/sys/devices/system/node/possible") as file:  # noqa: PTH123 - one small read at start

@@ -9,7 +9,6 @@ init.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
@@ -23,26 +22,23 @@ import msgspec
 
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import thaw_subtree, write_state
+from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.monitors import killed_beside_monitors
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
+from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.cgroup.subtree import pids, read_file
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_MS
 
 CgroupVersion = Literal[1, 2]
 
-SYS_PROCESS_MRELEASE = 448  # include/uapi/asm-generic/unistd.h, the same number on every architecture; since v5.15
 _BATCH = 256  # pidfds held at once while signalling: below the default limit of 1,024 open files
 _KEPT_PIDFDS = 64  # tasks waited for by pidfd and reaped early; the others are seen through cgroup.procs
 _ROUND_WAIT_MS = 20  # a round waits this long for the kept pidfds before it looks for tasks forked meanwhile
 _MONITORS_NS = 1_000 * NS_PER_MS  # Why: a monitor on a busy node reports its container's end within some 10 ms
-_THAW_AFTER_S = 0.004  # process_mrelease holds the mm some µs after it was called; the rest is for a busy processor
 # Why 512: a pod has some dozens of cgroups; a pod with thousands must not keep the thread that starts the kill from
 # the other pods. `finish` looks at all of them.
 _FIRST_LOOK = 512
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 
 
 class KillTarget(msgspec.Struct, frozen=True):
@@ -50,6 +46,7 @@ class KillTarget(msgspec.Struct, frozen=True):
 
     `freezer_path` (v1 only) is the same relative directory of the freezer hierarchy, None where there is none.
     `pod_names` are those that the pod's directory may bear, as `pod_directory.bears` reads them; none: it is no pod's.
+    `cpu` is where its CPU limits are, None where they are not lifted.
     """
 
     memory_path: Path
@@ -57,6 +54,7 @@ class KillTarget(msgspec.Struct, frozen=True):
     version: CgroupVersion
     freezer_path: Path | None = None
     pod_names: tuple[str, ...] = ()
+    cpu: CpuPlace | None = None
 
 
 class KillReport(msgspec.Struct, frozen=True):
@@ -275,30 +273,12 @@ class Kill(Closing):
             if pid not in self._pidfds and (pidfd := _pidfd_open(pid)) is not None:
                 self._pidfds[pid] = pidfd
 
-    # The biggest last, and thawed once its release has started: then its own exit can no longer take the mm away, and
-    # works beside us where it has a processor (2.5 GiB: p50 80 ms, 120 ms when thawed afterwards).
+    # Thawed once every release has started: then no exit can take a mm away any more, and each works beside us where it
+    # has a processor (one process of 2.5 GiB: p50 80 ms, 120 ms when thawed afterwards).
     def _release_early(self) -> None:
-        by_size = sorted(self._pidfds.items(), key=lambda item: _resident_pages(item[0]))
-        if not by_size:
-            return
-        for _, pidfd in by_size[:-1]:
-            if not self._release(pidfd):
-                return
-        thaw = threading.Timer(_THAW_AFTER_S, self._thaw)
-        try:
-            thaw.start()
-        except RuntimeError:  # no memory, or no pid, left for a thread: `finish` thaws afterwards
-            self._release(by_size[-1][1])
-            return
-        self._release(by_size[-1][1])
-        thaw.join()
-
-    # False: this kernel has no process_mrelease (before v5.15).
-    def _release(self, pidfd: int) -> bool:
-        if _libc.syscall(SYS_PROCESS_MRELEASE, pidfd, 0) == 0:
-            self._released += 1
-            return True
-        return ctypes.get_errno() != errno.ENOSYS
+        reaping = Reaping(tuple(self._pidfds.items()), self._thaw)
+        reaping.run()
+        self._released += reaping.released
 
     def _wait_exits(self, until_ns: int) -> None:
         poll = select.poll()
@@ -358,13 +338,6 @@ def _hurry(pid: int, pidfd: int) -> None:
     with contextlib.suppress(OSError):
         signal.pidfd_send_signal(pidfd, 0)  # ESRCH: it was reaped, and its pid may be reused
         os.setpriority(os.PRIO_PROCESS, pid, -20)
-
-
-def _resident_pages(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def raise_thread_priority() -> str | None:

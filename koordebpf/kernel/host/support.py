@@ -12,7 +12,7 @@ from pathlib import Path
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.cgroup.kill import SYS_PROCESS_MRELEASE
+from koordebpf.kernel.cgroup.reaping import SYS_PROCESS_MRELEASE
 from koordebpf.kernel.host.confinement import support_of_confinement
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger

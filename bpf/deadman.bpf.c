@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * A dead man's switch: where user space writes no heartbeat while the node's tasks stall in reclaim, one cgroup that it has
+ * chosen before is killed. An object of its own, loaded where it is switched on. The tasks that stall run it: a timer would
+ * run on idle CPUs and kernel threads too, which may send no signal (bpf_send_signal_common, kernel/trace/bpf_trace.c).
+ */
+#include "koord_core.h"
+#include "koord_deadman.h"
+
+#define MAX_DEPTH 24
+#define CHARGE_BATCH 64		/* pages; MEMCG_CHARGE_BATCH, memcontrol.h: a charge may fail this far below the limit */
+#define PF_EXITING 0x00000004	/* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
+#define SIGKILL 9
+#define PAGE_BITS 12	/* the smallest there is: of larger ones too much counts as reclaimable */
+#define MAX_SWEEPS 16		/* who was forked during the first look; a refusal for the moment */
+#define SWEEP_EACH_NS 10000000ULL
+#define SWEEP_UNTIL_NS 500000000ULL	/* the same cgroup may have another container later */
+
+enum { BPF_TASK_ITER_ALL_THREADS = 1 };	/* kernel/bpf/task_iter.c */
+enum pid_type { PIDTYPE_PID, PIDTYPE_TGID };
+enum zone_stat_item { NR_FREE_PAGES };
+enum node_stat_item { NR_INACTIVE_FILE = 2, NR_ACTIVE_FILE, NR_SLAB_RECLAIMABLE_B = 5 };
+
+struct bpf_iter_task {
+	__u64 __opaque[3];
+} __attribute__((aligned(8)));
+
+extern int bpf_iter_task_new(struct bpf_iter_task *it, struct task_struct *task, unsigned int flags) __ksym;
+extern struct task_struct *bpf_iter_task_next(struct bpf_iter_task *it) __ksym;
+extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
+extern struct task_struct *bpf_task_acquire(struct task_struct *p) __ksym;
+extern void bpf_task_release(struct task_struct *p) __ksym;
+extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type, u64 value) __ksym;
+extern const void vm_zone_stat __ksym __weak;
+extern const void vm_node_stat __ksym __weak;
+
+KEEP_TYPE(koord_deadman_order);
+KEEP_TYPE(koord_deadman_report);
+
+MAP_ARRAY(deadman_order, struct koord_deadman_order, 1);
+MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
+
+#define MAX_NUMA_NODES 64
+#define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
+
+struct stall_window {
+	u64 since_ns;	/* `after_ns` long; then another one begins */
+	u64 stall_ns;
+	u64 looked_ns;	/* at what follows */
+	u64 reclaimable_pages;
+};
+
+MAP_ARRAY(deadman_stall, struct stall_window, 1);
+MAP_HASH(deadman_inside, u32, u64, 8192);	/* thread → begin of its reclaim; as many as can wait at one moment */
+
+/* The node as the running task sees it from its own cgroup. */
+struct node_seen {
+	u64 usage_pages;
+	struct mem_cgroup *memcg;
+	bool is_in;
+	bool is_at_own_limit;	/* a cgroup below the node has no room left: that is not the node's shortage */
+};
+
+static __always_inline void look_at_node(struct node_seen *seen, struct task_struct *task, u64 node_id)
+{
+	struct css_set *css_set = READ(task, cgroups);
+	struct mem_cgroup *memcg = (struct mem_cgroup *)MEMORY_CSS(css_set);
+
+	seen->is_in = node_id == 0;
+	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
+		u64 usage = READ(memcg, memory.usage.counter), max = READ(memcg, memory.max);
+
+		if (node_id && kernfs_id(READ(memcg, css.cgroup, kn)) == node_id) {
+			seen->usage_pages = usage;
+			seen->memcg = memcg;
+			seen->is_in = true;
+			return;
+		}
+		if (usage + CHARGE_BATCH >= max)
+			seen->is_at_own_limit = true;
+		memcg = (struct mem_cgroup *)READ(memcg, css.parent);
+	}
+}
+
+static __always_inline bool is_below(struct task_struct *task, u64 cgroup_id)
+{
+	struct css_set *css_set = READ(task, cgroups);
+	struct cgroup_subsys_state *css = MEMORY_CSS(css_set);
+
+	for (int i = 0; i < MAX_DEPTH && css; i++) {
+		if (kernfs_id(READ(css, cgroup, kn)) == cgroup_id)
+			return true;
+		css = READ(css, parent);
+	}
+	return false;
+}
+
+static __always_inline u64 counter_at(u64 base, u32 index)
+{
+	s64 value = 0;
+
+	READ_BYTES(&value, sizeof(value), (const void *)(base + index * sizeof(value)));
+	return value < 0 ? 0 : value;
+}
+
+/* More than MemAvailable ever is, which leaves out what the watermarks keep. ~0: the kernel hides its counters. */
+static __always_inline u64 available_pages(void)
+{
+	u64 zones = (u64)&vm_zone_stat, nodes = (u64)&vm_node_stat;
+
+	if (!zones || !nodes)
+		return ~0ULL;
+	return counter_at(zones, bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES)) +
+	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
+	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE)) +
+	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+}
+
+/*
+ * What the node could reclaim, as the kernel added it up last, which it does each two seconds.
+ */
+static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
+{
+	u64 pages = 0;
+
+	for (u32 nid = 0; nid < MAX_NUMA_NODES && nid < numa_nodes; nid++) {
+		struct mem_cgroup_per_node *info = NULL;
+		struct lruvec_stats *stats;
+		long state[6] = {};
+
+		READ_BYTES(&info, sizeof(info), &memcg->nodeinfo[nid]);
+		if (!info)
+			continue;
+		stats = READ(info, lruvec_stats);
+		READ_BYTES(state, sizeof(state), &stats->state);
+		pages += state[NR_INACTIVE_FILE] > 0 ? state[NR_INACTIVE_FILE] : 0;
+		pages += state[NR_ACTIVE_FILE] > 0 ? state[NR_ACTIVE_FILE] : 0;
+		pages += state[NR_SLAB_RECLAIMABLE_B] > 0 ? (u64)state[NR_SLAB_RECLAIMABLE_B] >> PAGE_BITS : 0;
+	}
+	return pages;
+}
+
+/* Each process of the victim by what its cgroup is at this moment, and no other: no pid is kept that could be reused. */
+static __always_inline void sweep(struct koord_deadman_report *report, bool kills)
+{
+	struct task_struct *task, *own;
+	struct bpf_iter_task it;
+	u32 last_tgid = 0, seen = 0;
+
+	bpf_iter_task_new(&it, NULL, BPF_TASK_ITER_ALL_THREADS);
+	while ((task = bpf_iter_task_next(&it))) {
+		u32 tgid = READ(task, tgid);
+		int error;
+
+		/* Threads of a process follow each other. The first that does not exit already takes the signal for all. */
+		if (tgid == last_tgid || tgid == 1 || (READ(task, flags) & (PF_KTHREAD | PF_EXITING)))
+			continue;
+		if (!is_below(task, report->victim_id))
+			continue;
+		last_tgid = tgid;
+		seen++;
+		if (!kills)
+			continue;
+		own = bpf_task_acquire(task);
+		if (!own)
+			continue;
+		error = bpf_send_signal_task(own, SIGKILL, PIDTYPE_TGID, 0);
+		bpf_task_release(own);
+		if (error) {
+			report->refused++;
+			report->error = error;
+		} else {
+			report->signalled++;
+		}
+	}
+	bpf_iter_task_destroy(&it);
+	if (!report->sweeps)
+		report->seen = seen;
+	report->sweeps++;
+}
+
+/* Whether the figure is new: an older one may leave out page cache that came since, and a look at it decides nothing. */
+static __always_inline bool is_news(struct stall_window *window, u64 reclaimable, u64 now_ns)
+{
+	bool is_new = window->reclaimable_pages != reclaimable && now_ns < window->looked_ns + LOOK_AGAIN_NS;
+
+	window->reclaimable_pages = reclaimable;
+	window->looked_ns = now_ns;
+	return is_new;
+}
+
+static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
+				 struct stall_window *window, struct node_seen *seen, u64 heartbeat_ns, u64 now_ns)
+{
+	u64 before_ns = report->heartbeat_ns, pages = 0, less, victim_id = order->victim_id;
+	u64 stall_ns = window->stall_ns;
+	bool is_short;
+
+	if (!victim_id)
+		return false;
+	if (order->node_cgroup_id) {
+		less = reclaimable_pages(seen->memcg, order->numa_nodes);
+		if (!is_news(window, less, now_ns))
+			return false;
+		if (seen->usage_pages > less)
+			pages = seen->usage_pages - less;
+		is_short = pages >= order->above_pages;
+	} else {
+		pages = available_pages();
+		is_short = pages < order->below_pages;
+	}
+	if (!is_short) {
+		__sync_fetch_and_add(&report->spared, 1);
+		return false;
+	}
+	/* User space is back, or another CPU was first. */
+	if (order->heartbeat_ns != heartbeat_ns ||
+	    __sync_val_compare_and_swap(&report->heartbeat_ns, before_ns, heartbeat_ns) != before_ns)
+		return false;
+	report->victim_id = victim_id;
+	report->mode = order->mode;
+	report->stall_ns = stall_ns;
+	report->pages = pages;
+	report->sweeps = report->seen = report->signalled = report->refused = 0;
+	report->error = 0;
+	report->swept_ns = now_ns;
+	report->fired_ns = now_ns;
+	report->fired++;
+	return true;
+}
+
+static __always_inline void add_stall(struct stall_window *window, u64 after_ns, u64 begin_ns, u64 now_ns)
+{
+	if (now_ns > window->since_ns + after_ns) {
+		window->stall_ns = 0;	/* two CPUs that come first may lose one of their two stalls */
+		window->since_ns = now_ns;
+	}
+	if (begin_ns + after_ns < now_ns)
+		begin_ns = now_ns - after_ns;
+	if (now_ns > begin_ns)
+		__sync_fetch_and_add(&window->stall_ns, now_ns - begin_ns);
+}
+
+static __always_inline void look(u64 now_ns)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	u32 zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
+	struct stall_window *window = map_lookup(deadman_stall, &zero);
+	struct node_seen seen = {};
+	u64 heartbeat_ns, swept_ns;
+
+	if (!order || !report || !window || order->mode == KOORD_DEADMAN_OFF)
+		return;
+	heartbeat_ns = order->heartbeat_ns;
+	if (!heartbeat_ns || now_ns < heartbeat_ns + order->after_ns || now_ns > order->until_ns ||
+	    (READ(task, flags) & (PF_KTHREAD | PF_EXITING)))
+		return;
+	if (report->heartbeat_ns == heartbeat_ns) {
+		swept_ns = report->swept_ns;
+		if (report->mode != KOORD_DEADMAN_KILL || report->sweeps >= MAX_SWEEPS || now_ns < swept_ns + SWEEP_EACH_NS ||
+		    now_ns > report->fired_ns + SWEEP_UNTIL_NS ||
+		    __sync_val_compare_and_swap(&report->swept_ns, swept_ns, now_ns) != swept_ns)
+			return;
+	} else {
+		if (window->stall_ns < order->stall_ns || now_ns > window->since_ns + order->after_ns)
+			return;
+		look_at_node(&seen, task, order->node_cgroup_id);
+		if (!seen.is_in || !fire(order, report, window, &seen, heartbeat_ns, now_ns))
+			return;
+	}
+	sweep(report, report->mode == KOORD_DEADMAN_KILL);
+}
+
+static __always_inline void begin_reclaim(bool is_memcg_reclaim)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+	struct node_seen seen = {};
+	u64 now_ns = bpf_ktime_get_ns();
+
+	if (!order || order->mode == KOORD_DEADMAN_OFF)
+		return;
+	look_at_node(&seen, (struct task_struct *)bpf_get_current_task(), order->node_cgroup_id);
+	if (!seen.is_in || (is_memcg_reclaim && (seen.is_at_own_limit || !order->node_cgroup_id)))
+		return;
+	map_update(deadman_inside, &tid, &now_ns);
+	look(now_ns);
+}
+
+/* Adds what the running task has waited since it was looked at last. */
+static __always_inline void count_reclaim(bool is_over)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
+	struct stall_window *window = map_lookup(deadman_stall, &zero);
+	u64 *began_ns = map_lookup(deadman_inside, &tid);
+	u64 now_ns = bpf_ktime_get_ns(), since_ns;
+
+	if (!began_ns)
+		return;
+	since_ns = *began_ns;
+	if (is_over)
+		map_delete(deadman_inside, &tid);
+	else
+		*began_ns = now_ns;
+	if (!order || !window || !report)
+		return;
+	add_stall(window, order->after_ns, since_ns, now_ns);
+	if (is_over && now_ns > order->heartbeat_ns + order->after_ns)
+		__sync_fetch_and_add(&report->late_stalls, 1);
+	look(now_ns);
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
+int on_deadman_direct_begin(u64 *ctx)
+{
+	begin_reclaim(false);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int on_deadman_direct_end(u64 *ctx)
+{
+	count_reclaim(true);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int on_deadman_memcg_begin(u64 *ctx)
+{
+	begin_reclaim(true);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int on_deadman_memcg_end(u64 *ctx)
+{
+	count_reclaim(true);
+	return 0;
+}
+
+/* Each few pages of one long reclaim, which may not end for seconds. */
+SEC("tp_btf/mm_vmscan_lru_shrink_inactive")
+int on_deadman_shrink(u64 *ctx)
+{
+	u32 zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+
+	if (order && order->mode != KOORD_DEADMAN_OFF && bpf_ktime_get_ns() > order->heartbeat_ns + order->after_ns)
+		count_reclaim(false);
+	return 0;
+}
+
+KEEP_LICENSE("Dual BSD/GPL");

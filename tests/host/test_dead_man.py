@@ -1,0 +1,225 @@
+"""The dead man's switch on this kernel: when it kills, whom, and that it does not without its agent."""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.kernel.bpf.deadman import DeadMan, DeadManOrder, Mode, support_of_dead_man
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
+from koordebpf.units import NS_PER_MS, NS_PER_S
+from tests.conftest import OTHER_MACHINE
+from tests.contract.apiserver import until
+from tests.host.live_agent import LiveAgent
+from tests.host.thrashing_node import NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
+from tests.support.bpf_ids import held_by, wait_for_none
+from tests.support.nodes import MIB
+from tests.support.patience import patience
+
+AFTER_NS = 300 * NS_PER_MS
+STALL_NS = 5 * NS_PER_MS
+
+# A process whose first thread has ended: its pid is a zombie, and the process lives on.
+_LEADERLESS = """
+import ctypes, sys, threading, time
+with open(sys.argv[1], "w") as file:
+    file.write("0")
+print("ready", flush=True)
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.fixture(scope="module")
+def support() -> None:
+    found = support_of_dead_man()
+    if not found.works:
+        pytest.skip(f"{OTHER_MACHINE}{found.reason}")
+
+
+@pytest.fixture
+def thrashing(hierarchy: MemoryHierarchy, support: None) -> Iterator[ThrashingNode]:
+    with ThrashingNode(hierarchy) as node:
+        yield node
+
+
+@pytest.fixture
+def dead_man(support: None) -> Iterator[DeadMan]:
+    with DeadMan() as programs:
+        yield programs
+
+
+def order(node: ThrashingNode, mode: Mode = "kill", *, percent: int = THRESHOLD_PERCENT, until_s: float = 60):
+    return DeadManOrder(
+        after_ns=AFTER_NS,
+        stall_ns=STALL_NS,
+        victim_id=node.victim_id,
+        until_ns=time.monotonic_ns() + round(until_s * NS_PER_S),
+        node_cgroup_id=cgroup_id(node.node.path),
+        above_pages=NODE_MIB * MIB * percent // 100 // mmap.PAGESIZE,
+        mode=mode,
+    )
+
+
+def fires(programs: DeadMan, number: int = 1) -> None:
+    until(lambda: programs.report().fired >= number, lambda: f"a shot, but: {programs.report()}", 20)
+
+
+def test_who_was_chosen_is_killed_with_all_its_processes_and_no_one_else(thrashing, dead_man):
+    thrashing.starts_walking()
+    leaderless = subprocess.Popen(
+        [sys.executable, "-c", _LEADERLESS, thrashing.be / "cgroup.procs"], stdout=subprocess.PIPE
+    )
+    assert leaderless.stdout is not None and leaderless.stdout.readline() == b"ready\n"
+    dead_man.order(time.monotonic_ns(), order(thrashing))
+    thrashing.grows(processes=3)
+    thrashing.dies()
+    assert leaderless.wait(patience(5)) == -signal.SIGKILL
+    leaderless.stdout.close()
+    report = dead_man.report()
+    assert (report.fired, report.mode, report.victim_id) == (1, "kill", thrashing.victim_id)
+    assert report.seen == 5 and report.signalled >= 5 and report.stall_ns >= STALL_NS
+    assert report.fired_ns - report.heartbeat_ns >= AFTER_NS
+    assert report.pages * mmap.PAGESIZE >= NODE_MIB * MIB * THRESHOLD_PERCENT // 100
+    assert thrashing.has_survived
+
+
+def test_counting_signals_no_process(thrashing, dead_man):
+    thrashing.starts_walking()
+    thrashing.grows()
+    dead_man.order(time.monotonic_ns(), order(thrashing, "count"))
+    fires(dead_man)
+    time.sleep(patience(1))
+    report = dead_man.report()
+    assert (report.fired, report.mode, report.seen, report.signalled) == (1, "count", 2, 0)
+    assert all(each.process.poll() is None for each in thrashing.holders) and thrashing.has_survived
+
+
+def test_it_fires_once_until_the_agent_is_back(thrashing, dead_man):
+    thrashing.starts_walking()
+    thrashing.grows()
+    wanted = order(thrashing, "count")
+    dead_man.order(time.monotonic_ns(), wanted)
+    fires(dead_man)
+    time.sleep(patience(4 * AFTER_NS / NS_PER_S))
+    assert dead_man.report().fired == 1
+    dead_man.order(time.monotonic_ns(), wanted)
+    fires(dead_man, 2)
+
+
+@pytest.mark.parametrize("why", ["the heartbeat is fresh", "nothing is chosen", "the choice is too old", "it is off"])
+def test_it_does_not_fire_while(thrashing, dead_man, why):
+    thrashing.starts_walking()
+    thrashing.grows()
+    wanted = {
+        "the heartbeat is fresh": order(thrashing),
+        "nothing is chosen": DeadManOrder(
+            AFTER_NS, STALL_NS, mode="kill", node_cgroup_id=cgroup_id(thrashing.node.path)
+        ),
+        "the choice is too old": order(thrashing, until_s=AFTER_NS / NS_PER_S / 2),
+        "it is off": order(thrashing, "off"),
+    }[why]
+    dead_man.order(time.monotonic_ns(), wanted)
+    end = time.monotonic() + patience(4)
+    while time.monotonic() < end:
+        if why == "the heartbeat is fresh":
+            dead_man.beat(time.monotonic_ns())
+        time.sleep(AFTER_NS / NS_PER_S / 6)
+    assert dead_man.report().fired == 0 and all(each.process.poll() is None for each in thrashing.holders)
+    # The node was as short as where it fires.
+    dead_man.order(time.monotonic_ns(), order(thrashing, "count"))
+    fires(dead_man)
+
+
+def test_a_node_below_its_threshold_is_spared_while_page_cache_is_reclaimed(thrashing, dead_man):
+    thrashing.starts_walking()
+    thrashing.grows()
+    dead_man.order(time.monotonic_ns(), order(thrashing, percent=95))
+    until(lambda: dead_man.report().spared > 0, lambda: f"a node that is spared, but: {dead_man.report()}", 20)
+    assert dead_man.report().fired == 0 and all(each.process.poll() is None for each in thrashing.holders)
+
+
+def test_who_has_left_the_cgroup_is_not_signalled(thrashing, dead_man):
+    thrashing.starts_walking()
+    dead_man.order(time.monotonic_ns(), order(thrashing))
+    left = thrashing.holders[0].process
+    (thrashing.ls / "cgroup.procs").write_text(str(left.pid))
+    thrashing.grows()
+    until(lambda: thrashing.holders[1].process.poll() is not None, "the victim's end", 20)
+    assert left.poll() is None and dead_man.report().seen == 1
+
+
+class StoppedAgent:
+    """An agent with the switch, on a node that is about to thrash."""
+
+    def __init__(self, thrashing: ThrashingNode, folder: Path, action: str, *more: str) -> None:
+        config = folder / "config.yaml"
+        config.write_text(
+            f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {{action: {action}, stall: 5ms}}\n"
+        )
+        manifest = thrashing.write_manifest(folder)
+        arguments = ["--config", config, "--pods", manifest, "--node-cgroup", thrashing.node.path]
+        self.agent = LiveAgent(folder, *arguments, "--executor", "cgroup", *more)
+
+    def is_armed(self) -> None:
+        until(lambda: self.agent.metric("koordebpf_dead_man_armed") == 1, lambda: f"armed, but: {self.agent.log}")
+
+    def fired(self, mode: str) -> float:
+        return self.agent.metric(f'koordebpf_dead_man_fired_total{{mode="{mode}"}}')
+
+
+def test_an_agent_that_is_stopped_has_its_first_victim_killed_and_says_so_afterwards(thrashing, tmp_path):
+    stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
+    with stopped.agent as agent:
+        stopped.is_armed()
+        thrashing.starts_walking()
+        agent.process.send_signal(signal.SIGSTOP)
+        thrashing.grows()
+        thrashing.dies()
+        assert thrashing.has_survived
+        agent.process.send_signal(signal.SIGCONT)
+        line = agent.has_plan()
+        (outcome,) = line["outcomes"]
+        assert (outcome["name"], outcome["executor"], outcome["result"]) == ("be", "deadman", "done")
+        assert line["sentence"].startswith("the dead man's switch killed default/be: no heartbeat of the agent for ")
+        until(lambda: stopped.fired("kill") == 1, "the metric")
+        assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("enforce", [True, False], ids=["count", "kill without --enforce"])
+def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
+    given = ("count", "--enforce") if enforce else ("kill",)
+    stopped = StoppedAgent(thrashing, tmp_path, *given)
+    with stopped.agent as agent:
+        stopped.is_armed()
+        thrashing.starts_walking()
+        agent.process.send_signal(signal.SIGSTOP)
+        thrashing.grows()
+        time.sleep(patience(8))
+        assert all(each.process.poll() is None for each in thrashing.holders)
+        agent.process.send_signal(signal.SIGCONT)
+        agent.said("the dead man's switch would have killed default/be")
+        until(lambda: stopped.fired("count") == 1, "the metric")
+        assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_an_agent_that_has_ended_leaves_nothing_armed(thrashing, tmp_path, by):
+    stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
+    with stopped.agent as agent:
+        stopped.is_armed()
+        thrashing.starts_walking()
+        held = held_by(agent.process.pid)
+        assert held.link and held.map
+        agent.stop(by)
+        assert not wait_for_none(held.alive, patience(10))
+        thrashing.grows()
+        time.sleep(patience(4))
+        assert all(each.process.poll() is None for each in thrashing.holders) and thrashing.has_survived

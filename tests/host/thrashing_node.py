@@ -1,0 +1,82 @@
+"""A node that is above its threshold and thrashes, for as long as its best-effort pod holds its memory."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
+from tests.contract.apiserver import until
+from tests.support.loads.workloads import BUILD, Holder
+from tests.support.nodes import MIB, NodeCgroup
+
+NODE_MIB = 256
+THRESHOLD_PERCENT = 60
+HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
+FILE_MIB = 128
+EARLY_MIB = 40  # of what is held: who has none is no victim
+_WALK_S = 120
+
+
+class ThrashingNode:
+    """Calm at first: the pod holds little. `grows` makes the node thrash, with no OOM kill ever."""
+
+    def __init__(self, hierarchy: MemoryHierarchy) -> None:
+        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB)
+        (self.be,) = self.node.add_pod("be")
+        (self.ls,) = self.node.add_pod("ls", be=False)
+        self.holders = [Holder(self.be, "anon", EARLY_MIB)]
+        self.walkers: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def victim_id(self) -> int:
+        return cgroup_id(self.node.pod_paths["be"])
+
+    def starts_walking(self) -> None:
+        """Have a latency-sensitive pod read files, which fit as long as the other pod is small."""
+        for _ in range(2):
+            command = [BUILD / "thrash", "/var/tmp", str(FILE_MIB // 2), str(_WALK_S), self.ls / "cgroup.procs"]
+            self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        until(lambda: self.node.usage_bytes() > (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
+
+    def grows(self, processes: int = 1) -> None:
+        """Have the best-effort pod hold so much that the files do not fit any more."""
+        each = (HELD_MIB - EARLY_MIB) // processes
+        self.holders += [Holder(self.be, "anon", each, waits=False) for _ in range(processes)]
+
+    @property
+    def is_victim_alive(self) -> bool:
+        return any(each.process.poll() is None for each in self.holders)
+
+    def dies(self, timeout_s: float = 20) -> float:
+        """Wait until every process of the best-effort pod is dead; return after how long."""
+        started = time.monotonic()
+        until(lambda: not self.is_victim_alive, "the victim's end", timeout_s)
+        return time.monotonic() - started
+
+    @property
+    def has_survived(self) -> bool:
+        """Whether no other process was killed, by whomever."""
+        return self.node.oom_kills() == 0 and all(each.poll() is None for each in self.walkers)
+
+    def write_manifest(self, folder: Path) -> Path:
+        return self.node.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
+
+    def close(self) -> None:
+        for each in self.holders:
+            each.stop()
+        for walker in self.walkers:
+            walker.kill()
+            walker.wait()
+        self.node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
