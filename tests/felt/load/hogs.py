@@ -1,0 +1,40 @@
+"""The hogs: classes of stress-ng by name, and a batch job in Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koordebpf.units import MIB
+from tests.felt.load.apps import compile_java
+from tests.felt.node import Resources
+
+# What a batch pod asks for; in Kubernetes alone it is no limit.
+BATCH = Resources(1000, 640 * MIB)
+_STRESS: dict[str, tuple[str, str]] = {
+    "anon": ("fills 2 GiB of anonymous memory, and writes it again and again", "--vm 2 --vm-bytes 1g --vm-keep"),
+    "pagecache": ("writes and reads files of 2 GiB through the page cache", "--hdd 2 --hdd-bytes 1g"),
+    "fork": ("four processes that fork without end", "--fork 4 --fork-max 16"),
+    "io": ("four writers of 4 MiB past the page cache", "--hdd 4 --hdd-bytes 64m --hdd-write-size 4m --hdd-opts direct"),
+    "cpu": ("two busy processes on each of two CPUs", "--cpu 4"),
+}
+JVM = "jvm"
+NONE = "none"
+WHAT = {name: what for name, (what, _) in _STRESS.items()} | {
+    JVM: "sorts in four threads with a heap of 1 GiB, as a Spark executor"
+}
+HOGS = tuple(WHAT)
+# Those that the kubelet could do something about here: it looks at memory.
+OF_MEMORY = frozenset({"anon", "pagecache", JVM})
+
+
+def command(name: str, folder: Path) -> list[str]:
+    """Return how a hog is started; its files lie in `folder`.
+
+    Raises:  KeyError: there is no such hog.
+    """
+    if name == JVM:
+        if not (folder / "Batch.class").exists():
+            compile_java("Batch", folder)
+        return ["java", "-Xmx1g", "-cp", str(folder), "Batch", "4", "28"]
+    _, options = _STRESS[name]
+    return ["stress-ng", "--quiet", "--temp-path", str(folder), *options.split()]
