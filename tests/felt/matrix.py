@@ -101,7 +101,7 @@ class Matrix(Closing):
             p50, p99, p999, worst = percentiles(got.took_ms)
             found = Found(
                 self.app.name, hog, way.name, repeat, len(got.took_ms), p50, p99, p999, worst,
-                served=(len(got.took_ms) - (got.lost > 0)) / self._seconds,
+                served=(len(got.took_ms) - got.lost) / lasted,
                 lost=got.lost,
                 ls_kills=self.node.oom_kills(self.app.container) - kills,
                 be_kills=self.node.oom_kills(container),

@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 _CONTROLLERS = ("cpu", "cpuset", "cpuacct", "blkio")
 _REMOVE_S = 10.0
 _BE_SCORE = 1000  # pkg/kubelet/qos: besteffortOOMScoreAdj
-# The node is the whole machine for its pods: beside it only what other users of the machine run.
-_NODE_SHARES = 64 * 1024
 # A process joins every hierarchy before it is anything else, and ends with the harness.
 _JOIN = 'echo "$1" >/proc/self/oom_score_adj; shift; n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ >"$1"; shift; n=$((n-1)); done; exec "$@"'
 
@@ -72,8 +70,9 @@ class FeltNode(Closing):
                 self._hand_down(self._memory.mount_point)
             for level in ("", "kubepods", "kubepods/burstable", "kubepods/besteffort"):
                 self._prepare(self.cgroup.path / level)
-            self._weigh(self.cgroup.path, _NODE_SHARES)
-            self._weigh(self.cgroup.path / "kubepods", 1024 * (os.cpu_count() or 1))
+            # The node as well as kubepods, beside the kernel's threads and what else runs on the machine.
+            for level in ("", "kubepods"):
+                self._weigh(self.cgroup.path / level, 1024 * (os.cpu_count() or 1))
             self._weigh(self.cgroup.path / "kubepods/besteffort", 2)
         except BaseException:
             self.close()

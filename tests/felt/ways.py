@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ class Agent(Closing):
         # It is no pod of the manifest: it never evicts itself.
         node.cgroup.pods.pop()
         self._log = folder / f"agent-{way.name}.log"
-        run_dir = Path("/run") / f"koordebpf-felt-{id(self)}"
+        run_dir = Path("/dev/shm") / f"koordebpf-felt-{os.getpid()}"  # a tmpfs, as /run is on a node
         config = folder / "agent.json"
         config.write_text(
             json.dumps(

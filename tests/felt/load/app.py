@@ -79,7 +79,7 @@ class App:
         kind, *more = self.client()
         client = self.send(PACED, kind, str(self.rate), str(seconds), str(out), *more)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            client.wait(seconds + 20)
+            client.wait(seconds + 30)
         client.kill()
         client.wait()
         took = array.array("d")

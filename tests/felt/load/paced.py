@@ -1,7 +1,8 @@
 """A client that sends requests at a fixed rate and writes how long each took, from when it was due.
 
 Run as a script, so that it imports nothing of the project: `paced.py KIND RATE SECONDS OUT [ARGUMENT]…`. OUT gets one
-double for each request, in ms; one that was not answered has the time until the client gave up, and its sign is minus.
+double for each request, in ms; one that was not answered has the time until the client gave up, 5 s after the end, and its
+sign is minus.
 What is late because an earlier one was is counted as late: no coordinated omission.
 """
 
@@ -107,14 +108,19 @@ def run(request: Request, rate: float, seconds: float) -> array.array[float]:
     start = time.monotonic()
     number = 0
     while (due := start + number / rate) < start + seconds:
+        if time.monotonic() > start + seconds + _GIVE_UP_S:
+            break
         while (left := due - time.monotonic()) > 0:
             time.sleep(left)
         try:
             request()
         except OSError:
-            took.append(-1e3 * max(time.monotonic() - due, 1e-6))
             break
         took.append(1e3 * (time.monotonic() - due))
+        number += 1
+    now = time.monotonic()
+    while (due := start + number / rate) < start + seconds:
+        took.append(-1e3 * max(now - due, 1e-6))
         number += 1
     return took
 
