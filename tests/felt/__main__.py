@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ def main() -> int:
     ways = [WAYS[name] for name in _chosen(parser, given.ways, WAYS)]
     if os.geteuid() != 0:
         parser.error("needs root: it makes cgroups, a loop device and loads programs into the kernel")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it made is removed
     machine, load = this_machine(), os.getloadavg()
     started, exit_code, found = time.monotonic(), 0, list[Found]()
     plans = [Plan(app, hogs, ways) for app in apps]

@@ -29,6 +29,7 @@ class Found(msgspec.Struct, frozen=True):
     be_kills: int
     evictions: int
     be_cpu: float  # CPUs that the hog had
+    waited_ms: float = 0.0  # that the application's threads waited for a CPU, in each second
     psi: dict[str, float] = {}  # share of the time in which the application waited, by resource, percent
 
 
@@ -67,6 +68,12 @@ def percentiles(took_ms: Sequence[float]) -> tuple[float, float, float, float]:
     if not took_ms:
         return (float("inf"),) * 4
     return percentile(took_ms, 0.5), percentile(took_ms, 0.99), percentile(took_ms, 0.999), max(took_ms)
+
+
+def served(took_ms: Sequence[float], lost: int, rate: float, seconds: float) -> float:
+    """Return how many requests a second were answered before the end of `seconds`; those that were not come last."""
+    answered = took_ms[: len(took_ms) - lost]
+    return sum(number / rate + took / 1e3 <= seconds for number, took in enumerate(answered)) / seconds
 
 
 def sums(found: Sequence[Found]) -> list[Sum]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import GIB
-from tests.felt.cells import Found, percentiles
+from tests.felt.cells import Found, percentiles, served
 from tests.felt.disk import NodeDisk
 from tests.felt.load.app import App
 from tests.felt.load.apps import APPS
@@ -95,22 +95,24 @@ class Matrix(Closing):
             kubelet = None
             if way.kubelet:
                 kubelet = stack.enter_context(Kubelet(self.node, container, 1 + repeat * _KUBELET_STEP_S % 10))
-            cpu, psi, began = self.node.cpu_s(container), self._stalls(), time.monotonic()
+            cpu, psi, waited = self.node.cpu_s(container), self._stalls(), self.node.waited_ms(self.app.container)
+            began = time.monotonic()
             got = self.app.measure(self._seconds)
             lasted = time.monotonic() - began
             p50, p99, p999, worst = percentiles(got.took_ms)
             found = Found(
                 self.app.name, hog, way.name, repeat, len(got.took_ms), p50, p99, p999, worst,
-                served=(len(got.took_ms) - got.lost) / lasted,
+                served=served(got.took_ms, got.lost, self.app.rate, self._seconds),
                 lost=got.lost,
                 ls_kills=self.node.oom_kills(self.app.container) - kills,
                 be_kills=self.node.oom_kills(container),
                 evictions=(agent.evictions - evicted if agent else 0) + (kubelet.evictions if kubelet else 0),
                 be_cpu=max(self.node.cpu_s(container) - cpu, 0) / lasted,
+                waited_ms=max(self.node.waited_ms(self.app.container) - waited, 0) / lasted,
                 psi={key: round(100 * (now - psi[key]) / lasted / 1e6, 2) for key, now in self._stalls().items()},
             )  # fmt: skip
         self._say(f"{found.app} {hog} {way.name} {repeat}: p99.9 {p999:.2f} max {worst:.1f} ms, {found.served:.0f}/s, "
-                  f"kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs")
+                  f"kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs, waited {found.waited_ms:.1f} ms/s")
         return found
 
     # Of the application's cgroup in µs, where the kernel counts them (cgroup v2).

@@ -18,7 +18,7 @@ from tests.support.nodes import NodeCgroup
 
 ROOT = Path(__file__).parents[2]
 _CONTROLLERS = ("cpu", "cpuset", "cpuacct", "blkio")
-_REMOVE_S = 10.0
+_REMOVE_S = 60.0  # a killed process first ends what it asked of the disk
 _BE_SCORE = 1000  # pkg/kubelet/qos: besteffortOOMScoreAdj
 # A process joins every hierarchy before it is anything else, and ends with the harness.
 _JOIN = 'echo "$1" >/proc/self/oom_score_adj; shift; n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ >"$1"; shift; n=$((n-1)); done; exec "$@"'
@@ -166,6 +166,15 @@ class FeltNode(Closing):
                 return int((directory / "cpuacct.usage").read_text()) / 1e9
             return int((directory / "cpu.stat").read_text().split()[1]) / 1e6
         return 0.0
+
+    def waited_ms(self, container: Path) -> float:
+        """Return how long the threads that a container has now have waited for a CPU (/proc/PID/schedstat)."""
+        waited = 0
+        for pid in self._pids(container):
+            for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError):
+                    waited += int(task.read_text().split()[1])
+        return waited / 1e6
 
     def working_set_bytes(self) -> int:
         """Return the node's usage without inactive file pages, as kubelet counts memory.available."""

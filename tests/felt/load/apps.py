@@ -77,7 +77,7 @@ class Nginx(App):
         # Workers run as root: the folder is root's alone.
         (self.folder / "nginx.conf").write_text(
             f"daemon off; user root; worker_processes 2; pid {self.folder}/pid; error_log {self.folder}/error;\n"
-            f"events {{}}\nhttp {{ access_log {self.folder}/access; keepalive_requests 100000000;\n"
+            f"events {{}}\nhttp {{ access_log off; keepalive_requests 100000000;\n"
             f"  server {{ listen 127.0.0.1:{self.port}; root {self.folder}; }} }}\n"
         )
 
