@@ -81,7 +81,9 @@ def sums(found: Sequence[Found]) -> list[Sum]:
     cells: dict[tuple[str, str, str], list[Found]] = {}
     for each in found:
         cells.setdefault((each.app, each.hog, each.way), []).append(each)
-    base = {app: median(each.p999 for each in rows) for (app, *rest), rows in cells.items() if tuple(rest) == UNDISTURBED}
+    base = {
+        app: median(each.p999 for each in rows) for (app, *rest), rows in cells.items() if tuple(rest) == UNDISTURBED
+    }
     return [_sum(key, rows, base.get(key[0])) for key, rows in cells.items()]
 
 

@@ -111,8 +111,10 @@ class Matrix(Closing):
                 waited_ms=max(self.node.waited_ms(self.app.container) - waited, 0) / lasted,
                 psi={key: round(100 * (now - psi[key]) / lasted / 1e6, 2) for key, now in self._stalls().items()},
             )  # fmt: skip
-        self._say(f"{found.app} {hog} {way.name} {repeat}: p99.9 {p999:.2f} max {worst:.1f} ms, {found.served:.0f}/s, "
-                  f"kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs, waited {found.waited_ms:.1f} ms/s")
+        self._say(
+            f"{found.app} {hog} {way.name} {repeat}: p99.9 {p999:.2f} max {worst:.1f} ms, {found.served:.0f}/s, "
+            f"kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs, waited {found.waited_ms:.1f} ms/s"
+        )
         return found
 
     # Of the application's cgroup in µs, where the kernel counts them (cgroup v2).

@@ -20,7 +20,17 @@ class Redis(App):
     rate = 1000
 
     def command(self) -> list[str]:
-        return ["redis-server", "--port", str(self.port), "--save", "", "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [
+            "redis-server",
+            "--port",
+            str(self.port),
+            "--save",
+            "",
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self.folder),
+        ]
 
     def fill(self) -> None:
         self.ask("fill_redis", str(self.port))

@@ -14,7 +14,10 @@ _STRESS: dict[str, tuple[str, str]] = {
     "anon": ("fills 2 GiB of anonymous memory, and writes it again and again", "--vm 2 --vm-bytes 2g --vm-keep"),
     "pagecache": ("writes and reads files of 2 GiB through the page cache", "--hdd 2 --hdd-bytes 2g"),
     "fork": ("four processes that fork without end", "--fork 4 --fork-max 16"),
-    "io": ("four writers of 4 MiB past the page cache", "--hdd 4 --hdd-bytes 256m --hdd-write-size 4m --hdd-opts direct"),
+    "io": (
+        "four writers of 4 MiB past the page cache",
+        "--hdd 4 --hdd-bytes 256m --hdd-write-size 4m --hdd-opts direct",
+    ),
     "cpu": ("two busy processes on each of two CPUs", "--cpu 4"),
 }
 JVM = "jvm"

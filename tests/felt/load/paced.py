@@ -45,7 +45,9 @@ def fill_redis(port: str) -> None:
     value = b"v" * 2048
     for start in range(0, _REDIS_KEYS, 500):
         keys = [b"key:%d" % number for number in range(start, start + 500)]
-        connection.sendall(b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$2048\r\n%s\r\n" % (len(k), k, value) for k in keys))
+        connection.sendall(
+            b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$2048\r\n%s\r\n" % (len(k), k, value) for k in keys)
+        )
         left = 500 * len(b"+OK\r\n")
         while left:
             left -= len(connection.recv(left))
