@@ -19,6 +19,8 @@ class NodeDisk(Closing):
         self.mount.mkdir()
         with self._image.open("wb") as file:
             file.truncate(size_mib * MIB)
+        # The kernel of a guest finds no modules where the tests run in a chroot.
+        subprocess.run(["chroot", "/proc/1/root", "modprobe", "loop"], capture_output=True, check=False)
         self.path = _run("losetup", "--find", "--show", "--direct-io=on", str(self._image)).strip()
         try:
             # Block groups are initialized now and not beside the first cells.

@@ -15,7 +15,7 @@ from tests.felt.disk import NodeDisk
 from tests.felt.load.app import App
 from tests.felt.load.apps import APPS
 from tests.felt.load.hogs import BATCH, NONE, OF_MEMORY, command
-from tests.felt.node import FeltNode
+from tests.felt.node import FULL, FeltNode, Scale
 from tests.felt.ways import NOTHING, Agent, Kubelet, Way, node_slo
 
 NODE_BYTES = 2 * GIB
@@ -44,16 +44,16 @@ class Plan:
 class Matrix(Closing):
     """A node with a disk and one application in it."""
 
-    def __init__(self, app: str, seconds: float, say: Callable[[str], None], *, node_bytes: int = NODE_BYTES) -> None:
+    def __init__(self, app: str, seconds: float, say: Callable[[str], None], scale: Scale = FULL) -> None:
         self._stack = contextlib.ExitStack()
-        self._seconds, self._say = seconds, say
+        self._seconds, self._say, self._scale = seconds, say, scale
         self.agent_log = ""
         try:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="koordebpf-felt-")))
             self._disk = self._stack.enter_context(NodeDisk(self._folder, _DISK_MIB))
-            self.node = self._stack.enter_context(FeltNode(node_bytes))
+            self.node = self._stack.enter_context(FeltNode(int(NODE_BYTES * scale.memory)))
             (self._disk.mount / "hog").mkdir()
-            self.app: App = APPS[app](self.node, self._disk.mount)
+            self.app: App = APPS[app](self.node, self._disk.mount, scale)
         except BaseException:
             self._stack.close()
             raise
@@ -81,7 +81,7 @@ class Matrix(Closing):
         self.app.ensure()
         self._number += 1
         name = f"hog-{self._number}"
-        container = self.node.add_be(name, BATCH)
+        container = self.node.add_be(name, BATCH.scaled(self._scale.memory))
         self._write(way)
         with contextlib.ExitStack() as stack:
             stack.callback(self._clear, name)
@@ -90,7 +90,7 @@ class Matrix(Closing):
             evicted = agent.evictions if agent is not None else 0
             kills = self.node.oom_kills(self.app.container)
             if hog != NONE:
-                self.node.start(container, command(hog, self._disk.mount / "hog"))
+                self.node.start(container, command(hog, self._disk.mount / "hog", self._scale.memory))
                 time.sleep(_LEAD_S)
             kubelet = None
             if way.kubelet:
@@ -112,8 +112,9 @@ class Matrix(Closing):
                 psi={key: round(100 * (now - psi[key]) / lasted / 1e6, 2) for key, now in self._stalls().items()},
             )  # fmt: skip
         self._say(
-            f"{found.app} {hog} {way.name} {repeat}: p99.9 {p999:.2f} max {worst:.1f} ms, {found.served:.0f}/s, "
-            f"kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs, waited {found.waited_ms:.1f} ms/s"
+            f"{found.app} {hog} {way.name} {repeat}: p99.9 {p999:.2f} max {worst:.1f} ms, {found.served:.0f}/s,"
+            f" kills {found.ls_kills} {found.be_kills}, evicted {found.evictions}, hog {found.be_cpu:.2f} CPUs,"
+            f" waited {found.waited_ms:.1f} ms/s"
         )
         return found
 

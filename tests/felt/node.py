@@ -21,7 +21,21 @@ _CONTROLLERS = ("cpu", "cpuset", "cpuacct", "blkio")
 _REMOVE_S = 60.0  # a killed process first ends what it asked of the disk
 _BE_SCORE = 1000  # pkg/kubelet/qos: besteffortOOMScoreAdj
 # A process joins every hierarchy before it is anything else, and ends with the harness.
-_JOIN = 'echo "$1" >/proc/self/oom_score_adj; shift; n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ >"$1"; shift; n=$((n-1)); done; exec "$@"'
+_JOIN = """
+echo "$1" >/proc/self/oom_score_adj; n=$2; shift 2
+while [ "$n" -gt 0 ]; do echo $$ >"$1"; shift; n=$((n-1)); done
+exec "$@"
+"""
+
+
+class Scale(NamedTuple):
+    """Shares of memory and of the request rate for a machine that is smaller or slower."""
+
+    memory: float = 1.0
+    rate: float = 1.0
+
+
+FULL = Scale()
 
 
 class Resources(NamedTuple):
@@ -31,6 +45,11 @@ class Resources(NamedTuple):
     memory: int
     cpu_limit: int | None = None
     memory_limit: int | None = None
+
+    def scaled(self, share: float) -> Resources:
+        """Return them with a share of the memory."""
+        limit = None if self.memory_limit is None else int(self.memory_limit * share)
+        return self._replace(memory=int(self.memory * share), memory_limit=limit)
 
     def native(self) -> dict[str, dict[str, str]]:
         """Return it as `resources` of a container's spec."""

@@ -103,7 +103,9 @@ class Agent(Closing):
         # It is no pod of the manifest: it never evicts itself.
         node.cgroup.pods.pop()
         self._log = folder / f"agent-{way.name}.log"
-        run_dir = Path("/dev/shm") / f"koordebpf-felt-{os.getpid()}"  # a tmpfs, as /run is on a node
+        # A tmpfs, as /run is on a node.
+        shm = Path("/dev/shm")
+        run_dir = (shm if shm.is_dir() else Path("/run")) / f"koordebpf-felt-{os.getpid()}"
         config = folder / "agent.json"
         config.write_text(
             json.dumps(

@@ -38,7 +38,7 @@ def test_a_cell_of_redis_beside_an_anonymous_hog():
     # 2 GiB in a node of 2 GiB: the agent evicts it.
     assert protected.evictions == 1
     assert not folder.exists()
-    assert [each for each in Path("/sys/fs/cgroup").glob(f"*/{top.name}")] == []
+    assert list(Path("/sys/fs/cgroup").glob(f"*/{top.name}")) == []
 
 
 def test_a_request_that_is_late_makes_those_after_it_late(monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from tests.bench.report import CannotMeasure
-from tests.felt.node import FeltNode, Resources
+from tests.felt.node import FULL, FeltNode, Resources, Scale
 from tests.support.ports import free_ports
 
 PACED = Path(__file__).with_name("paced.py")
@@ -32,19 +32,21 @@ class App:
     Args:
         node: where it runs.
         folder: for its files, on the disk that best-effort pods use too.
+        scale: less of all for a smaller machine.
     """
 
     name: ClassVar[str]
     asks: ClassVar[Resources]
-    rate: ClassVar[float]  # requests a second
+    most_rate: ClassVar[float]  # requests a second
 
-    def __init__(self, node: FeltNode, folder: Path) -> None:
-        self.node = node
+    def __init__(self, node: FeltNode, folder: Path, scale: Scale = FULL) -> None:
+        self.node, self.scale = node, scale
+        self.rate = self.most_rate * scale.rate
         self.folder = folder / self.name
         self.folder.mkdir()
         self.folder.chmod(0o755)
         (self.port,) = free_ports(1)
-        self.container = node.add_ls(self.name, self.asks)
+        self.container = node.add_ls(self.name, self.asks.scaled(scale.memory))
         self._process: subprocess.Popen[bytes] | None = None
         self.prepare()
 

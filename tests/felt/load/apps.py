@@ -17,7 +17,7 @@ class Redis(App):
 
     name = "redis"
     asks = Resources(500, 384 * MIB, 1000, 512 * MIB)
-    rate = 1000
+    most_rate = 1000
 
     def command(self) -> list[str]:
         return [
@@ -47,8 +47,13 @@ class Sqlite(App):
 
     name = "sqlite"
     asks = Resources(500, 512 * MIB, 1000, 640 * MIB)
-    rate = 400
-    rows: ClassVar[int] = 280_000
+    most_rate = 400
+    most_rows: ClassVar[int] = 280_000
+
+    @property
+    def rows(self) -> int:
+        """How many its table has."""
+        return int(self.most_rows * self.scale.memory)
 
     @property
     def _file(self) -> Path:
@@ -80,7 +85,7 @@ class Nginx(App):
 
     name = "nginx"
     asks = Resources(500, 128 * MIB, 1000, 256 * MIB)
-    rate = 1000
+    most_rate = 1000
 
     def prepare(self) -> None:
         (self.folder / "page").write_bytes(b"x" * 16384)
@@ -103,7 +108,7 @@ class Jvm(App):
 
     name = "jvm"
     asks = Resources(500, 384 * MIB, 1000, 512 * MIB)
-    rate = 500
+    most_rate = 500
 
     def prepare(self) -> None:
         compile_java("Serve", self.folder)

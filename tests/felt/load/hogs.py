@@ -11,8 +11,8 @@ from tests.felt.node import Resources
 # What a batch pod asks for; in Kubernetes alone it is no limit.
 BATCH = Resources(1000, 640 * MIB)
 _STRESS: dict[str, tuple[str, str]] = {
-    "anon": ("fills 2 GiB of anonymous memory, and writes it again and again", "--vm 2 --vm-bytes 2g --vm-keep"),
-    "pagecache": ("writes and reads files of 2 GiB through the page cache", "--hdd 2 --hdd-bytes 2g"),
+    "anon": ("fills 2 GiB of anonymous memory, and writes it again and again", "--vm 2 --vm-bytes {mib}m --vm-keep"),
+    "pagecache": ("writes and reads files of 2 GiB through the page cache", "--hdd 2 --hdd-bytes {mib}m"),
     "fork": ("four processes that fork without end", "--fork 4 --fork-max 16"),
     "io": (
         "four writers of 4 MiB past the page cache",
@@ -30,8 +30,8 @@ HOGS = tuple(WHAT)
 OF_MEMORY = frozenset({"anon", "pagecache", JVM})
 
 
-def command(name: str, folder: Path) -> list[str]:
-    """Return how a hog is started; its files lie in `folder`.
+def command(name: str, folder: Path, memory: float = 1.0) -> list[str]:
+    """Return how a hog is started; its files lie in `folder`, its memory is a share of 2 GiB.
 
     Raises:  KeyError: there is no such hog.
     """
@@ -40,4 +40,4 @@ def command(name: str, folder: Path) -> list[str]:
             compile_java("Batch", folder)
         return ["java", "-Xmx1g", "-cp", str(folder), "Batch", "4", "28"]
     _, options = _STRESS[name]
-    return ["stress-ng", "--quiet", "--temp-path", str(folder), *options.split()]
+    return ["stress-ng", "--quiet", "--temp-path", str(folder), *options.format(mib=int(2048 * memory)).split()]

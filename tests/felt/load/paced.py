@@ -1,14 +1,14 @@
 """A client that sends requests at a fixed rate and writes how long each took, from when it was due.
 
 Run as a script, so that it imports nothing of the project: `paced.py KIND RATE SECONDS OUT [ARGUMENT]…`. OUT gets one
-double for each request, in ms; one that was not answered has the time until the client gave up, 5 s after the end, and its
-sign is minus.
-What is late because an earlier one was is counted as late: no coordinated omission.
+double for each request, in ms. One that was not answered 5 s after the end has the time until then, and its sign is
+minus. What is late because an earlier one was is counted as late: no coordinated omission.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import random
 import socket
@@ -162,10 +162,8 @@ def main(arguments: list[str]) -> None:
     rate, seconds, out, *more = rest
     if kind != "sqlite":
         # The client stands for another machine: it does not wait for the CPUs of this one.
-        try:
+        with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        except OSError:
-            pass
     took = run(KINDS[kind](*more), float(rate), float(seconds))
     with open(out, "wb") as file:  # noqa: PTH123 - as few imports as can be
         took.tofile(file)
