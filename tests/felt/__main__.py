@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--hogs", default=",".join(HOGS), help="; ".join(f"{n}: {what}" for n, what in WHAT.items()))
     parser.add_argument("--ways", default=",".join(_DEFAULT_WAYS), help=f"of {', '.join(WAYS)}")
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a cell; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a cell; default: %(default)s")
     parser.add_argument("--json", type=Path, default=_JSON, help=f"default: {_JSON}")
     parser.add_argument("--table", action="store_true", help="only print the table of --json")
     given = parser.parse_args()

@@ -16,7 +16,7 @@ from tests.felt.load.app import App
 from tests.felt.load.apps import APPS
 from tests.felt.load.hogs import BATCH, NONE, OF_MEMORY, command
 from tests.felt.node import FULL, FeltNode, Scale
-from tests.felt.ways import NOTHING, Agent, Kubelet, Way, node_slo
+from tests.felt.ways import DEFAULT, KUBELET, NOTHING, Agent, Kubelet, Way, node_slo
 
 NODE_BYTES = 2 * GIB
 _DISK_MIB = 6144
@@ -33,7 +33,8 @@ class Plan:
     def cells(self) -> Iterator[tuple[Way, list[str]]]:
         """Yield each way with its hogs; undisturbed comes with the first, and with an agent."""
         for way in self.ways:
-            hogs = [each for each in self.hogs if not way.kubelet or each in OF_MEMORY]
+            # Neither the kubelet nor the agent's defaults do anything about the others on two CPUs.
+            hogs = [each for each in self.hogs if way not in (KUBELET, DEFAULT) or each in OF_MEMORY]
             yield way, [*([NONE] if way == NOTHING or way.agent else []), *hogs]
 
     def count(self) -> int:
@@ -86,7 +87,7 @@ class Matrix(Closing):
         with contextlib.ExitStack() as stack:
             stack.callback(self._clear, name)
             if agent is not None:
-                time.sleep(1.5)  # a new pod has its limits after 0.7 s
+                time.sleep(1.2)  # a new pod has its limits after 0.7 s
             evicted = agent.evictions if agent is not None else 0
             kills = self.node.oom_kills(self.app.container)
             if hog != NONE:

@@ -60,10 +60,11 @@ class TestSums:
 
 
 class TestPlan:
-    def test_the_kubelet_is_asked_only_where_it_looks(self):
-        cells = dict(Plan("redis", ["cpu", "anon"], [NOTHING, KUBELET, ALL]).cells())
-        assert cells == {NOTHING: [NONE, "cpu", "anon"], KUBELET: ["anon"], ALL: [NONE, "cpu", "anon"]}
-        assert Plan("redis", ["cpu", "anon"], [NOTHING, KUBELET, ALL]).count() == 7
+    def test_kubelet_and_defaults_are_run_only_where_they_do_something(self):
+        plan = Plan("redis", ["cpu", "anon"], [NOTHING, KUBELET, DEFAULT, ALL])
+        every = [NONE, "cpu", "anon"]
+        assert dict(plan.cells()) == {NOTHING: every, KUBELET: ["anon"], DEFAULT: [NONE, "anon"], ALL: every}
+        assert plan.count() == 9
 
 
 class TestWays:
