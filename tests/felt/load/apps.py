@@ -114,7 +114,15 @@ class Jvm(App):
         compile_java("Serve", self.folder)
 
     def command(self) -> list[str]:
-        return ["java", "-Xmx256m", "-Dsun.net.httpserver.nodelay=true", "-cp", str(self.folder), "Serve", str(self.port)]
+        return [
+            "java",
+            "-Xmx256m",
+            "-Dsun.net.httpserver.nodelay=true",
+            "-cp",
+            str(self.folder),
+            "Serve",
+            str(self.port),
+        ]
 
     # The compiler has seen the methods before the first cell.
     def fill(self) -> None:
