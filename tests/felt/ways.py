@@ -41,6 +41,7 @@ class Way(NamedTuple):
     name: str
     strategies: frozenset[str] | None = None
     kubelet: bool = False
+    policy: str = "cfsQuota"  # of suppression
 
     @property
     def agent(self) -> bool:
@@ -49,10 +50,13 @@ class Way(NamedTuple):
 
 NOTHING = Way("nothing")
 KUBELET = Way("kubelet", kubelet=True)
-DEFAULT = Way("default", frozenset({"suppression"}))
+# Koordinator's default is a set of CPUs, which leaves a node of two CPUs alone.
+DEFAULT = Way("default", frozenset({"suppression"}), policy="cpuset")
 ALL = Way("all", frozenset(STRATEGIES))
-WAYS = {each.name: each for each in (NOTHING, KUBELET, DEFAULT, ALL)}
-WAYS |= {f"all-{name}": Way(f"all-{name}", ALL.strategies - {name}) for name in STRATEGIES if ALL.strategies}
+# Best-effort pods run when nothing else wants the CPU, in place of a quota.
+IDLE = Way("all-cpuIdle", ALL.strategies, policy="cpuIdle")
+WAYS = {each.name: each for each in (NOTHING, KUBELET, DEFAULT, ALL, IDLE)}
+WAYS |= {f"all-{name}": Way(f"all-{name}", frozenset(STRATEGIES) - {name}) for name in STRATEGIES}
 WAYS |= {f"only-{name}": Way(f"only-{name}", frozenset({name})) for name in STRATEGIES}
 WAYS["only-eviction"] = Way("only-eviction", frozenset())
 
@@ -60,12 +64,10 @@ WAYS["only-eviction"] = Way("only-eviction", frozenset())
 def node_slo(way: Way, disk: str) -> dict[str, Any]:
     """Return the NodeSLO's spec for a way; `disk` is the device that best-effort pods use."""
     on = way.strategies or frozenset()
-    # Koordinator's defaults are a set of CPUs, which leaves a node of two CPUs alone; "all" suppresses by quota.
-    policy = "cpuset" if way == DEFAULT else "cfsQuota"
     threshold = {
         "enable": True,
         "cpuSuppressThresholdPercent": 65,
-        "cpuSuppressPolicy": policy,
+        "cpuSuppressPolicy": "cpuset" if way.policy == "cpuset" else "cfsQuota",
         "memoryEvictThresholdPercent": 70,
         "memoryEvictLowerPercent": 65,
     }
@@ -112,6 +114,7 @@ class Agent(Closing):
                 {
                     "apiVersion": "koordebpf.io/v1alpha1",
                     "kind": "AgentConfiguration",
+                    "suppress": {"policy": way.policy},
                     "strategies": {"hooks": {"idleBestEffort": True}},
                 }
             )
