@@ -15,7 +15,7 @@ import msgspec
 from koordebpf.errors import SupportError
 from tests.bench.machine import Machine, describe, this_machine
 from tests.bench.report import CannotMeasure
-from tests.felt.cells import Found, markdown, sums
+from tests.felt.cells import Found, markdown, short, sums
 from tests.felt.load.apps import APPS
 from tests.felt.load.hogs import HOGS, WHAT
 from tests.felt.matrix import Matrix, Plan
@@ -43,10 +43,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a cell; default: %(default)s")
     parser.add_argument("--json", type=Path, default=_JSON, help=f"default: {_JSON}")
-    parser.add_argument("--table", action="store_true", help="only print the table of --json")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the tables of such files")
     given = parser.parse_args()
     if given.table:
-        _show(msgspec.json.decode(given.json.read_bytes(), type=Run))
+        _show(*(msgspec.json.decode(path.read_bytes(), type=Run) for path in given.table))
         return 0
     apps, hogs = _chosen(parser, given.apps, APPS), _chosen(parser, given.hogs, HOGS)
     ways = [WAYS[name] for name in _chosen(parser, given.ways, WAYS)]
@@ -61,18 +61,20 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:6.0f} s  {len(found) + 1}/{count}  {text}", file=sys.stderr, flush=True)
 
-    for plan in plans:
-        try:
-            with Matrix(plan.app, given.seconds, say) as matrix:
-                for each in matrix.run(plan, given.repeats):
-                    found.append(each)
-        except (CannotMeasure, SupportError) as error:
-            print(f"{plan.app}: not measured: {error}", file=sys.stderr)
-            exit_code = 1
-    run = Run(machine, given.seconds, load, found)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
-    _show(run)
+    try:
+        for plan in plans:
+            try:
+                with Matrix(plan.app, given.seconds, say) as matrix:
+                    for each in matrix.run(plan, given.repeats):
+                        found.append(each)
+            except (CannotMeasure, SupportError) as error:
+                print(f"{plan.app}: not measured: {error}", file=sys.stderr)
+                exit_code = 1
+    finally:  # also of a run that is interrupted
+        run = Run(machine, given.seconds, load, found)
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
+        _show(run)
     return exit_code
 
 
@@ -83,10 +85,12 @@ def _chosen(parser: argparse.ArgumentParser, text: str, known: Sequence[str] | d
     return names
 
 
-def _show(run: Run) -> None:
-    print(describe(run.machine))
-    print(f"cells of {run.seconds:g} s; load average at the start {run.load[0]:.1f}")
-    print(markdown(sums(run.found)))
+def _show(*runs: Run) -> None:
+    for run in runs:
+        print(describe(run.machine))
+        print(f"cells of {run.seconds:g} s; load average at the start {run.load[0]:.1f}")
+    rows = sums([each for run in runs for each in run.found])
+    print(f"\n{markdown(rows)}\n\n{short(rows)}")
 
 
 if __name__ == "__main__":

@@ -124,3 +124,22 @@ def markdown(rows: Iterable[Sum]) -> str:
             f" {row.served:.0f} | {row.lost} | {row.ls_kills}, {row.be_kills} | {row.evictions} | {row.be_cpu:.2f} |"
         )
     return "\n".join(lines)
+
+
+def short(rows: Sequence[Sum]) -> str:
+    """Return a table with a row for each application and hog: p99.9 in each way, and who was killed for memory."""
+    by = {(row.app, row.hog, row.way): row for row in rows}
+    ways = list(dict.fromkeys(row.way for row in rows))
+    lines = [f"| p99.9 in ms | undisturbed | {' | '.join(ways)} | OOM kills {', '.join(ways)} |"]
+    lines.append("|---|" + "---|" * (len(ways) + 2))
+    for app, hog in dict.fromkeys((row.app, row.hog) for row in rows if row.hog != "none"):
+        base = by.get((app, *UNDISTURBED))
+        cells = [by.get((app, hog, way)) for way in ways]
+        values = [_ms(each.p999) if each else "" for each in (base, *cells)]
+        kills = ", ".join(str(each.ls_kills + each.be_kills) if each else "-" for each in cells)
+        lines.append(f"| {app} beside {hog} | {' | '.join(values)} | {kills} |")
+    return "\n".join(lines)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"

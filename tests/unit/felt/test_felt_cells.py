@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koordebpf.slo.spec import parse_spec
-from tests.felt.cells import Found, markdown, median, percentiles, served, sums
+from tests.felt.cells import Found, markdown, median, percentiles, served, short, sums
 from tests.felt.load.hogs import HOGS, NONE, command
 from tests.felt.matrix import Plan
 from tests.felt.node import Resources
@@ -57,6 +57,15 @@ class TestSums:
         assert lines[3] == (
             "| redis | cpu | all | 0.10 | 1.00 | 2.00 (2.00 to 2.00) | 4.0 | 1.00 | 100 | 0 | 0, 1 | 0 | 0.50 |"
         )
+
+    def test_the_short_one_has_a_column_for_each_way(self):
+        found_ = [found(NONE, "nothing"), found("cpu", "nothing", p999=1234.5), found("cpu", "all", p999=7.25)]
+        assert short(sums([*found_, found("io", "all")])).splitlines() == [
+            "| p99.9 in ms | undisturbed | nothing | all | OOM kills nothing, all |",
+            "|---|---|---|---|---|",
+            "| redis beside cpu | 2.0 | 1,234 | 7.2 | 1, 1 |",
+            "| redis beside io | 2.0 |  | 2.0 | -, 1 |",
+        ]
 
 
 class TestPlan:
