@@ -26,8 +26,8 @@ WHAT = {name: what for name, (what, _) in _STRESS.items()} | {
     JVM: "sorts in four threads with a heap of 1 GiB, as a Spark executor"
 }
 HOGS = tuple(WHAT)
-# Those that the kubelet could do something about here: it looks at memory.
-OF_MEMORY = frozenset({"anon", "pagecache", JVM})
+# Those that fill the node: what an eviction for memory could do something about.
+OF_MEMORY = frozenset({"anon", "pagecache"})
 
 
 def command(name: str, folder: Path, memory: float = 1.0) -> list[str]:
