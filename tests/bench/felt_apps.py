@@ -19,7 +19,7 @@ _SCALE = Scale(memory=0.5, rate=0.1)
 
 def felt_apps(report: Report) -> None:
     """Run the cells in turn; a figure is the ratio of p99 to that undisturbed in the same repeat."""
-    seconds, repeats = (3.0, 1) if report.quick else (8.0, 3)
+    seconds, repeats = (3.0, 1) if report.quick else (6.0, 2)
     for app in ("redis", "sqlite"):
         with Matrix(app, seconds, report.say, _SCALE) as matrix:
             found = list(matrix.run(Plan(app, _HOGS, [NOTHING, ALL]), repeats))

@@ -33,10 +33,10 @@ class Redis(App):
         ]
 
     def fill(self) -> None:
-        self.ask("fill_redis", str(self.port))
+        self.ask("fill_redis", str(self.port), str(self.keys))
 
     def client(self) -> list[str]:
-        return ["redis", str(self.port)]
+        return ["redis", str(self.port), str(self.keys)]
 
 
 class Sqlite(App):

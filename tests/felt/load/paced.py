@@ -18,18 +18,17 @@ import time
 from collections.abc import Callable
 
 _GIVE_UP_S = 5.0
-_REDIS_KEYS = 100_000
 _ROWS_EACH = 4  # of a transaction
 Request = Callable[[], object]
 
 
-def redis(port: str) -> Request:
+def redis(port: str, keys: str) -> Request:
     """Four of five requests read a random key, one writes it."""
-    connection = _connect(port)
+    connection, last = _connect(port), int(keys)
     value = b"v" * 2048
 
     def request() -> None:
-        key = b"key:%d" % random.randrange(_REDIS_KEYS)
+        key = b"key:%d" % random.randrange(last)
         if random.random() < 0.8:
             connection.sendall(b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key))
         else:
@@ -39,14 +38,14 @@ def redis(port: str) -> Request:
     return request
 
 
-def fill_redis(port: str) -> None:
+def fill_redis(port: str, keys: str) -> None:
     """Write every key."""
     connection = _connect(port)
     value = b"v" * 2048
-    for start in range(0, _REDIS_KEYS, 500):
-        keys = [b"key:%d" % number for number in range(start, start + 500)]
+    for start in range(0, int(keys), 500):
+        names = [b"key:%d" % number for number in range(start, start + 500)]
         connection.sendall(
-            b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$2048\r\n%s\r\n" % (len(k), k, value) for k in keys)
+            b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$2048\r\n%s\r\n" % (len(k), k, value) for k in names)
         )
         left = 500 * len(b"+OK\r\n")
         while left:
