@@ -6,7 +6,7 @@ SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildc
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/*/allow vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench felt bpf workloads wheel clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -71,6 +71,10 @@ lint: setup ## Check style, types, architecture, shell and C.
 
 bench: setup ## Measure the figures of docs/figures.md: JSON and a table (root).
 	@$(PYTHON) -m tests.bench
+
+felt: ## Measure what applications feel of hogs, 30 minutes (root); APPS=redis HOGS=anon,cpu WAYS=nothing,all: these.
+	@.ci/setup felt
+	@$(PYTHON) -m tests.felt $(if $(APPS),--apps $(APPS)) $(if $(HOGS),--hogs $(HOGS)) $(if $(WAYS),--ways $(WAYS))
 
 bpf: ## Compile the BPF objects.
 	@$(MAKE) --no-print-directory -C bpf

@@ -29,6 +29,7 @@ _BENCHES = {
     "burst_paired": "what a latency-sensitive pod with a CPU limit feels of CPU burst, beside one without it",
     "sched_cost": "what scheduler tracing takes of a node that switches",
     "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
+    "felt_apps": "p99 of redis and SQLite beside hogs, with the agent and without, as ratios",
     "writer": "cgroup files of 110 pods: nothing to change, one, all",
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",

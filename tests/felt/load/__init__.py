@@ -1,0 +1,1 @@
+"""The applications, their clients and the hogs beside them."""
