@@ -83,7 +83,8 @@ class BEPageCacheSuppress(Strategy[PageCacheState, PageCacheSettings]):
         seen = replace(
             state, pods=known, sensitive_pages=measured.sensitive_pages, at_ns=measured.at_ns, last_per_s=per_s
         )
-        after, reason, failed = _next(seen, state, worst, settings)
+        names = {pod.uid: pod.key for pod in view.pods}
+        after, reason, failed = _next(seen, state, names.get(worst or "", worst), settings)
         writes = tuple(_writes(pods, after.pods, measured, settings))
         caps = [cap.cap_bytes for cap in after.pods.values() if cap.cap_bytes is not None]
         if caps:

@@ -12,10 +12,11 @@ from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, Reclaim
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.node import MetricFamilies
+from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
 from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
 DOCS = Path(__file__).parents[3] / "docs/qos"
-PAGES = {"proactive-reclaim.md": ReclaimMetrics}
+PAGES = {"page-cache.md": PageCacheMetrics, "proactive-reclaim.md": ReclaimMetrics}
 
 
 def scraped(*families: MetricFamilies) -> str:
