@@ -64,7 +64,7 @@ def test_limits_that_do_not_help_are_lifted(flooded: PageCacheNode, tmp_path: Pa
         with LiveAgent(tmp_path, *flooded.arguments(trial="5s"), "--enforce") as agent:
             agent.becomes_ready()
             until(lambda: flooded.limit() is not None, lambda: f"a limit\n{agent.log}", 30)
-            agent.said("they are lifted")
+            agent.said("are lifted")
             until(lambda: flooded.limit() is None, lambda: f"no limit\n{agent.log}", 10)
             assert agent.metric("koordebpf_page_cache_failed_trials_total") == 1
             before = refaults(flooded.ls_pod)

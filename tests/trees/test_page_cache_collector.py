@@ -13,7 +13,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.memory.page_cache import PageCacheCollector
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured
+from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.units import MIB, NS_PER_S
 
 V2 = f"""\
@@ -23,6 +23,8 @@ inactive_file {98 * MIB}
 active_file {2 * MIB}
 workingset_refault_anon 7
 workingset_refault_file 30
+workingset_activate_anon 5
+workingset_activate_file 20
 """
 # Rows of the directory alone, then with its children.
 V1 = f"""\
@@ -93,16 +95,18 @@ class Node:
         return measured
 
 
-@pytest.mark.parametrize(("version", "files", "stalled_us"), [
-    (2, ("memory.high", "memory.limit_in_bytes"), 1200),
-    (1, ("memory.soft_limit_in_bytes", "memory.limit_in_bytes"), None),
+@pytest.mark.parametrize(("version", "files", "activated", "stalled_us"), [
+    (2, ("memory.high", "memory.limit_in_bytes"), 20, 1200),
+    (1, ("memory.soft_limit_in_bytes", "memory.limit_in_bytes"), None, None),
 ])  # fmt: skip
 def test_a_best_effort_pod_is_read_and_of_others_what_they_refaulted(
-    tmp_path: Path, version: int, files: tuple[str, ...], stalled_us: int | None
+    tmp_path: Path, version: int, files: tuple[str, ...], activated: int | None, stalled_us: int | None
 ) -> None:
     found = Node(tmp_path, version).found()
-    assert found.pods == (CachePod("be", "kubepods/podbe", 150 * MIB, 100 * MIB, 30, stalled_us),)
-    assert found.sensitive_pages == {"ls": 30}  # not those of one that names no class and is best-effort for Kubernetes
+    assert found.pods == (CachePod("be", "kubepods/podbe", 150 * MIB, 100 * MIB, activated, stalled_us),)
+    assert found.sensitive == {
+        "ls": SensitivePod(30, 100 * MIB)
+    }  # not those of one that names no class and is best-effort for Kubernetes
     assert found.files == files
 
 
@@ -167,7 +171,7 @@ def test_a_file_that_is_garbage_leaves_its_pod_out(tmp_path: Path) -> None:
     node = Node(tmp_path)
     (node.directory("be") / "memory.current").write_text("many\n")
     assert node.found().pods == ()
-    assert node.found(8).sensitive_pages == {"ls": 30}
+    assert node.found(8).sensitive == {"ls": SensitivePod(30, 100 * MIB)}
 
 
 def test_a_directory_that_bears_another_pods_name_is_no_pods(tmp_path: Path) -> None:

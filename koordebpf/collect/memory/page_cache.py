@@ -19,7 +19,7 @@ from koordebpf.kernel.io.fd_file import KeptFile
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import VMSTAT, Vmstat
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured
+from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.units import NS_PER_S
 
@@ -31,7 +31,7 @@ _FILES = (
     CgroupFile.MEMORY_LIMIT,
 )
 _STAT_BYTES = 1 << 13  # memory.stat of 6.18 has 1.6 KiB
-_ROWS = "(inactive_file|active_file|workingset_refault(?:_file)?) ([0-9]+)$"
+_ROWS = "(inactive_file|active_file|workingset_(?:refault|activate)(?:_file)?) ([0-9]+)$"
 # On v1 rows without children come first, and those with them are called total_…
 _ROW = {1: re.compile(f"^total_{_ROWS}".encode(), re.MULTILINE), 2: re.compile(f"^{_ROWS}".encode(), re.MULTILINE)}
 _USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
@@ -98,7 +98,7 @@ class PageCacheCollector(Closing):
         if self._is_calm(now_ns) and not self.is_active:
             return None
         pods: list[CachePod] = []
-        sensitive: dict[str, int] = {}
+        sensitive: dict[str, SensitivePod] = {}
         files: tuple[str, ...] = ()
         seen: set[int] = set()
         for facts, cgroup_id, path in self._pods():
@@ -109,17 +109,23 @@ class PageCacheCollector(Closing):
             try:
                 stat = self._stat(cgroup_id, path)
                 rows = stat.rows()
-                refaulted = sum(count for name, count in rows.items() if name.startswith(b"workingset_refault"))
-                if not is_be:
-                    sensitive[facts.uid] = refaulted
-                    continue
                 file_bytes = rows.get(b"inactive_file", 0) + rows.get(b"active_file", 0)
+                if not is_be:
+                    sensitive[facts.uid] = SensitivePod(_pages(rows, b"workingset_refault") or 0, file_bytes)
+                    continue
                 usage_bytes = stat.usage_bytes()
             except (OSError, ValueError):  # it ended meanwhile
                 continue
             files = files or self._support(path)
             pods.append(
-                CachePod(facts.uid, path, usage_bytes, file_bytes, refaulted, self._stalled_us(cgroup_id, path))
+                CachePod(
+                    facts.uid,
+                    path,
+                    usage_bytes,
+                    file_bytes,
+                    _pages(rows, b"workingset_activate"),
+                    self._stalled_us(cgroup_id, path),
+                )
             )
         self._keep_only(seen)
         return PageCacheMeasured(now_ns, tuple(pods), sensitive, files)
@@ -175,3 +181,8 @@ class PageCacheCollector(Closing):
             self._stats.pop(cgroup_id).close()
         for cgroup_id in self._pressures.keys() - cgroups:
             self._pressures.pop(cgroup_id).close()
+
+
+# Before Linux 5.9 one row counted anonymous memory and files together.
+def _pages(rows: dict[bytes, int], name: bytes) -> int | None:
+    return rows.get(name + b"_file", rows.get(name))

@@ -21,16 +21,22 @@ class PodCap(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `cap_bytes`   its page cache may have so much; None: it is not limited.
     `other_bytes` what it holds beside page cache; `growth_bytes`: by so much that grew since the look before.
     `first_bytes` of page cache when it was limited first.
+    `refault_rate` of `activated_pages` in a second, `stall_ratio` of time: since the look before.
+    `before_refault_rate`, `before_stall_ratio`: the same before it was limited.
     """
 
     file_bytes: int
-    refaulted_pages: int
+    activated_pages: int | None = None
     stalled_us: int | None = None
     other_bytes: int = 0
     growth_bytes: int = 0
     file_growth_bytes: int = 0
     cap_bytes: int | None = None
     first_bytes: int = 0
+    refault_rate: float = 0
+    stall_ratio: float = 0
+    before_refault_rate: float = 0
+    before_stall_ratio: float = 0
     is_hurt: bool = False
 
     @property
@@ -52,16 +58,28 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
         settings: of the operator.
     """
     other_bytes = max(pod.usage_bytes - pod.file_bytes, 0)
-    now = PodCap(pod.file_bytes, pod.refaulted_pages, pod.stalled_us, other_bytes)
-    if before is None:
+    now = PodCap(pod.file_bytes, pod.activated_pages, pod.stalled_us, other_bytes)
+    if before is None or span_ns <= 0:
         return now
+    refault_rate, stall_ratio = _felt(pod, before, span_ns)
+    is_capped = before.cap_bytes is not None
+    before_rate = before.before_refault_rate if is_capped else refault_rate
+    before_ratio = before.before_stall_ratio if is_capped else stall_ratio
     return replace(
         now,
+        refault_rate=refault_rate,
+        stall_ratio=stall_ratio,
+        before_refault_rate=before_rate,
+        before_stall_ratio=before_ratio,
         growth_bytes=max(other_bytes - before.other_bytes, 0),
         file_growth_bytes=pod.file_bytes - before.file_bytes,
         cap_bytes=before.cap_bytes,
         first_bytes=before.first_bytes,
-        is_hurt=before.cap_bytes is not None and _is_hurt(pod, before, span_ns, settings),
+        is_hurt=is_capped
+        and (
+            refault_rate >= 2 * before_rate + settings.pod_refault_rate
+            or stall_ratio >= before_ratio + settings.pod_stall_ratio
+        ),
     )
 
 
@@ -125,10 +143,10 @@ def _raised(pod: PodCap, settings: PageCacheSettings) -> PodCap:
     return replace(pod, cap_bytes=cap_bytes)
 
 
-def _is_hurt(pod: CachePod, before: PodCap, span_ns: int, settings: PageCacheSettings) -> bool:
-    refaulted = (pod.refaulted_pages - before.refaulted_pages) * NS_PER_S
-    if refaulted >= settings.pod_refault_rate * span_ns:
-        return True
-    if pod.stalled_us is None or before.stalled_us is None:
-        return False
-    return (pod.stalled_us - before.stalled_us) * NS_PER_US >= settings.pod_stall_ratio * span_ns
+def _felt(pod: CachePod, before: PodCap, span_ns: int) -> tuple[float, float]:
+    refault_rate = stall_ratio = 0.0
+    if pod.activated_pages is not None and before.activated_pages is not None:
+        refault_rate = max(pod.activated_pages - before.activated_pages, 0) * NS_PER_S / span_ns
+    if pod.stalled_us is not None and before.stalled_us is not None:
+        stall_ratio = max(pod.stalled_us - before.stalled_us, 0) * NS_PER_US / span_ns
+    return refault_rate, stall_ratio

@@ -21,13 +21,15 @@ class PageCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `step_bytes`       from all pods together in one second at most. Why 128 MiB: the agent's loop waits for it where
                        the kernel reclaims in the write, before Linux 6.16 and on cgroup v1.
     `floor_bytes`      of a pod's page cache stay. Why 64 MiB: its programs and its read-ahead.
-    `trial_ns`         for so long limits are tried. They are lifted where refaults are not `gain_percent` fewer then.
-    `gain_percent`     Why 25: less is within what a calm pod varies by.
+    `trial_ns`         for so long limits are tried. They are lifted where they do not help then.
+    `gain_percent`     they help where refaults are so much fewer, or so much of what was refaulted stays in memory.
+                       Why 25: less is within what a calm pod varies by.
     `rest_ns`          after a trial that failed nothing is limited for so long.
     `hold_ns`          a limit stays for so long after the last refaults, and is then raised step by step.
-    `pod_stall_ratio`  a best-effort pod that stalls for a larger share of time has its limit raised.
-    `pod_refault_rate` the same of its own refaults, in pages a second. Why 25600: it reads 100 MiB again
-                       each second.
+    `pod_stall_ratio`  a best-effort pod that stalls for so much more of the time than before it was limited has its
+                       limit raised.
+    `pod_refault_rate` the same of one that refaults twice as many of the pages it would have kept with more memory,
+                       and so many a second more. Why 25600: it reads 100 MiB again each second.
     `v1`               on cgroup v1, which has no memory.high. softLimit: the kernel takes from best-effort pods first
                        where the machine is short. limit: as memory.high, by memory.limit_in_bytes. none: nothing. Why
                        softLimit: a pod that allocates faster than its limit follows is killed by the kernel.

@@ -12,28 +12,30 @@ from koordebpf.policy.page_cache.cap import PodCap, eased, has_room, lifted, loo
 from koordebpf.policy.page_cache.settings import PageCacheSettings
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured
+from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.state.view import NodeView
-from koordebpf.units import NS_PER_S, format_bytes
+from koordebpf.units import NS_PER_S, PAGE_BYTES, format_bytes
 
 PAGE_CACHE_GATE = "BEPageCacheSuppress"
+_MOST_STAY_PERCENT = 75  # Why: where so many stay, what is limited is enough
 
 
 class PageCacheState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered.
 
-    `pods`, `sensitive_pages`  at the last look, by UID.
-    `since_ns`         limits are tried since then; 0: none is.
-    `without_per_s`    refaults of the worst latency-sensitive pod, in pages a second, before there were limits.
+    `pods`, `sensitive` at the last look, by UID.
+    `since_ns`         limits are tried since then; 0: none is. `first`: all latency-sensitive pods together then.
+    `without_per_s`    refaults of the worst of them, in pages a second: the most with limits, or just before.
     `last_per_s`       the same at the last look.
     `calm_since_ns`    no pod refaults too much since then; 0: one does.
     `rests_until_ns`   a trial failed: nothing is limited before.
     """
 
     pods: Mapping[str, PodCap] = {}
-    sensitive_pages: Mapping[str, int] = {}
+    sensitive: Mapping[str, SensitivePod] = {}
     at_ns: int = 0
     since_ns: int = 0
+    first: SensitivePod = SensitivePod(0, 0)
     without_per_s: float = 0
     last_per_s: float = 0
     calm_since_ns: int = 0
@@ -80,9 +82,7 @@ class BEPageCacheSuppress(Strategy[PageCacheState, PageCacheSettings]):
             lacks = "this kernel has no file that limits page cache, or strategies.bePageCacheSuppress.v1 is none"
             return PageCacheDecision(state=PageCacheState(), reason=lacks, skipped="no_support")
         worst, per_s = _worst(measured, state, span_ns)
-        seen = replace(
-            state, pods=known, sensitive_pages=measured.sensitive_pages, at_ns=measured.at_ns, last_per_s=per_s
-        )
+        seen = replace(state, pods=known, sensitive=measured.sensitive, at_ns=measured.at_ns, last_per_s=per_s)
         names = {pod.uid: pod.key for pod in view.pods}
         after, reason, failed = _next(seen, state, names.get(worst or "", worst), settings)
         writes = tuple(_writes(pods, after.pods, measured, settings))
@@ -109,9 +109,9 @@ def _worst(measured: PageCacheMeasured, state: PageCacheState, span_ns: int) -> 
     if span_ns <= 0:
         return None, 0
     rates = {
-        uid: max(pages - state.sensitive_pages[uid], 0) * NS_PER_S / span_ns
-        for uid, pages in measured.sensitive_pages.items()
-        if uid in state.sensitive_pages
+        uid: max(pod.refaulted_pages - state.sensitive[uid].refaulted_pages, 0) * NS_PER_S / span_ns
+        for uid, pod in measured.sensitive.items()
+        if uid in state.sensitive
     }
     worst = max(rates, key=lambda uid: (rates[uid], uid), default=None)
     return (worst, rates[worst]) if worst is not None and rates[worst] > 0 else (None, 0)
@@ -130,20 +130,33 @@ def _next(
     refaulting = replace(seen, calm_since_ns=0)
     if not is_limited and not has_room(seen.pods.values(), settings):
         return _without(refaulting), f"{what}: no best-effort pod has page cache to be taken", False
-    if not is_limited:
-        refaulting = replace(refaulting, since_ns=now_ns, without_per_s=per_s)
-    elif not refaulting.since_ns:  # it had been calm
-        refaulting = replace(refaulting, since_ns=now_ns)
-    tried_ns = now_ns - refaulting.since_ns
-    most_per_s = refaulting.without_per_s * (100 - settings.gain_percent) / 100
-    if tried_ns >= settings.trial_ns and per_s > most_per_s:
-        rested = replace(_without(refaulting), pods=lifted(seen.pods))
-        rested = replace(rested, rests_until_ns=now_ns + settings.rest_ns)
-        return rested, f"{what}: {refaulting.without_per_s:.0f} before there were limits, they are lifted", True
-    # What was taken already has its effect while its own pages come back.
+    is_new = not is_limited or not refaulting.since_ns or seen.sensitive.keys() != before.sensitive.keys()
+    if is_new:
+        refaulting = replace(refaulting, since_ns=now_ns, first=_together(seen.sensitive))
+    without_per_s = max(refaulting.without_per_s, per_s)
+    refaulting = replace(refaulting, without_per_s=without_per_s)
+    is_fewer = per_s <= without_per_s * (100 - settings.gain_percent) / 100
+    is_over = now_ns - refaulting.since_ns >= settings.trial_ns
+    if is_over and not is_fewer and not _stay(refaulting.first, seen.sensitive, settings.gain_percent):
+        rested = replace(_without(refaulting), pods=lifted(seen.pods), rests_until_ns=now_ns + settings.rest_ns)
+        return rested, f"{what}: {without_per_s:.0f} at most before, limits do not help and are lifted", True
+    # While its own pages come back it refaults them once more, as fast as its disk is.
     if is_limited and per_s < before.last_per_s * (100 - settings.gain_percent) / 100:
         return replace(refaulting, pods=eased(seen.pods, settings)), f"{what}: fewer than before", False
+    if is_limited and _stay(_together(before.sensitive), seen.sensitive, _MOST_STAY_PERCENT):
+        return replace(refaulting, pods=eased(seen.pods, settings)), f"{what}, and they stay", False
     return replace(refaulting, pods=lowered(seen.pods, settings)), what, False
+
+
+def _together(pods: Mapping[str, SensitivePod]) -> SensitivePod:
+    return SensitivePod(sum(pod.refaulted_pages for pod in pods.values()), sum(pod.file_bytes for pod in pods.values()))
+
+
+# Tells whether so many percent of what was refaulted since are still in memory.
+def _stay(first: SensitivePod, pods: Mapping[str, SensitivePod], percent: int) -> bool:
+    now = _together(pods)
+    refaulted_bytes = (now.refaulted_pages - first.refaulted_pages) * PAGE_BYTES
+    return 100 * (now.file_bytes - first.file_bytes) >= percent * max(refaulted_bytes, 1)
 
 
 def _calm(seen: PageCacheState, is_limited: bool, settings: PageCacheSettings) -> tuple[PageCacheState, str, bool]:

@@ -13,8 +13,8 @@ from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured
-from koordebpf.units import GIB, MIB, NS_PER_S
+from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
+from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import frame, pod
 
 S = NS_PER_S
@@ -79,17 +79,23 @@ class TestCap:
         assert looked(POD, None, 0, SETTINGS) == CAP
 
     @pytest.mark.parametrize(("refaulted", "stalled_us", "is_hurt"), [
-        (25599, 499_999, False),
-        (25600, 0, True),
-        (0, 500_000, True),
-        (0, None, False),
+        (27599, 599_999, False),
+        (27600, 0, True),
+        (0, 600_000, True),
+        (None, None, False),
     ])  # fmt: skip
-    def test_a_pod_that_stalls_or_refaults_too_much_is_hurt(self, refaulted, stalled_us, is_hurt):
-        now = replace(POD, refaulted_pages=refaulted, stalled_us=stalled_us, usage_bytes=530 * MIB)
-        capped = replace(CAP, cap_bytes=GIB)
+    def test_a_pod_that_stalls_or_refaults_more_than_before_it_was_limited_is_hurt(
+        self, refaulted, stalled_us, is_hurt
+    ):
+        now = replace(POD, activated_pages=refaulted, stalled_us=stalled_us, usage_bytes=530 * MIB)
+        capped = replace(CAP, cap_bytes=GIB, before_refault_rate=1000, before_stall_ratio=0.1)
         found = looked(now, capped, S, SETTINGS)
         assert (found.is_hurt, found.growth_bytes, found.file_growth_bytes) == (is_hurt, 30 * MIB, 0)
-        assert not looked(now, CAP, S, SETTINGS).is_hurt  # nothing was taken from it
+        assert (found.before_refault_rate, found.before_stall_ratio) == (1000, 0.1)
+
+    def test_what_it_felt_before_it_was_limited_is_remembered(self):
+        found = looked(replace(POD, activated_pages=99_999, stalled_us=900_000), CAP, S, SETTINGS)
+        assert (found.is_hurt, found.before_refault_rate, found.before_stall_ratio) == (False, 99_999, 0.9)
 
 
 class Story:
@@ -98,15 +104,17 @@ class Story:
     def __init__(self, files=(HIGH,), settings=SETTINGS, **of_pod):
         self.files = tuple(each.value for each in files)
         self.settings, self.of_pod = settings, of_pod
-        self.at_s, self.pages, self.state = 10, 0, PageCacheState()
+        self.at_s, self.pages, self.kept, self.state = 10, 0, 0, PageCacheState()
         self.pods = (POD,)
         self.second(0)
 
-    def second(self, refaults, *, seconds=1):
-        self.at_s += seconds
-        self.pages += refaults * seconds
+    def second(self, refaults, kept=0):
+        """Let a second pass with so many refaults, of which so many pages stay."""
+        self.at_s += 1
+        self.pages += refaults
+        self.kept += kept * PAGE_BYTES
         pods = tuple(self._followed(each) for each in self.pods)
-        measured = PageCacheMeasured(self.at_s * S, pods, {"ls": self.pages}, self.files)
+        measured = PageCacheMeasured(self.at_s * S, pods, {"ls": SensitivePod(self.pages, self.kept)}, self.files)
         made = frame([pod("be", uid="be", **self.of_pod)])
         made = replace(made, measured=replace(made.measured, page_cache=measured))
         view = view_of_frame(decode_frame(encode_frame(made), "frame"))
@@ -158,12 +166,43 @@ class TestStrategy:
             assert story.second(1000).writes
         made = story.second(800)
         assert (made.writes, made.failed) == ((), True)
-        assert "1000 before there were limits, they are lifted" in made.reason
+        assert "1000 at most before, limits do not help and are lifted" in made.reason
         for _ in range(59):
             made = story.second(1000)
             assert (made.writes, made.failed) == ((), False)
         assert "limits did not help, none for 1 s" in made.reason
         assert story.second(1000).writes
+
+    def test_while_what_was_refaulted_stays_no_more_is_taken_and_limits_are_kept(self):
+        """A large file comes back as slowly as its disk reads it."""
+        story = Story()
+        story.second(1000)
+        before = story.values()
+        for _ in range(60):
+            assert "and they stay" in story.second(1000, kept=750).reason
+        assert story.values() == before
+        # A quarter of all of it has to stay.
+        for _ in range(120):
+            assert not story.second(1000).failed
+        assert story.second(1000).failed
+
+    def test_the_most_that_was_refaulted_under_limits_counts_as_without(self):
+        """The flood had just begun when the first limit was set."""
+        story = Story()
+        for refaults in (100, *[1000] * 9):
+            story.second(refaults)
+        for _ in range(5):
+            assert not story.second(700).failed
+        assert story.made.state.without_per_s == 1000
+
+    def test_another_set_of_latency_sensitive_pods_begins_another_trial(self):
+        story = Story()
+        for _ in range(9):
+            story.second(1000)
+        story.state = replace(story.state, sensitive={**story.state.sensitive, "gone": SensitivePod(9, 9)})
+        for _ in range(10):
+            assert not story.second(1000).failed
+        assert story.second(1000).failed
 
     def test_limits_that_help_are_lowered_on_to_the_floor(self):
         story = Story()
@@ -217,7 +256,7 @@ class TestStrategy:
 
     def test_a_new_latency_sensitive_pod_has_no_rate_yet(self):
         story = Story()
-        story.state = replace(story.state, sensitive_pages={})
+        story.state = replace(story.state, sensitive={})
         assert (story.second(1000).writes, story.made.worst) == ((), None)
 
     def test_counters_that_went_back_are_no_refaults(self):
