@@ -15,7 +15,7 @@ _CONFIG = """
 apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration
 featureGates:
-  BEPageCacheSuppress: true
+  BEPageCacheSuppress: GATE
 strategies:
   bePageCacheSuppress: {}
 """
@@ -47,12 +47,12 @@ class PageCacheNode:
         """The command of pod `be`."""
         return (*_JOIN, self.be / "cgroup.procs", "dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
 
-    def arguments(self, **settings: object) -> tuple[object, ...]:
+    def arguments(self, *, is_on: bool = True, **settings: object) -> tuple[object, ...]:
         """Return an agent's arguments; on cgroup v1 it limits by memory.limit_in_bytes."""
         manifest, config = self._folder / "pods.json", self._folder / "config.yaml"
         self.node.write_manifest(manifest, threshold_percent=99, lower_percent=98)
         given = ", ".join(f"{name}: {value}" for name, value in ({"v1": "limit"} | settings).items())
-        config.write_text(_CONFIG.replace("{}", f"{{{given}}}"))
+        config.write_text(_CONFIG.replace("{}", f"{{{given}}}").replace("GATE", str(is_on).lower()))
         return "--pods", manifest, "--node-cgroup", self.node.path, "--config", config
 
     def felt(self, seconds: float, warm_s: float) -> Paging:
