@@ -31,8 +31,8 @@ _MEDIAN = "median, 99th percentile and worst of the pairs; the median counts"
 
 
 def page_cache(report: Report) -> None:
-    """Take pairs of windows, without the agent and with it; then time looks at 110 pods."""
-    pairs = 3 if report.quick else 20
+    """Take pairs of windows, with the gate off and on; then time looks at 110 pods."""
+    pairs = 5 if report.quick else 20
     hierarchy = find_memory_hierarchy()
     try:
         with (
@@ -47,25 +47,21 @@ def page_cache(report: Report) -> None:
 
 
 def _felt(report: Report, node: PageCacheNode, folder: Path, pairs: int) -> None:
-    p99, refaults, cpu = {False: list[float](), True: list[float]()}, {False: list[float](), True: list[float]()}, []
+    p99, refaults, cpu = ({False: list[float](), True: list[float]()} for _ in range(3))
     for _ in range(pairs):
         for is_limited in (False, True):
-            with contextlib.ExitStack() as stack:
-                before = began = 0.0
-                if is_limited:
-                    given = node.arguments(), "--enforce"
-                    agent = stack.enter_context(LiveAgent(folder, *given[0], given[1], keeps_frames=False))
-                    agent.becomes_ready()
-                    before, began = cpu_s(agent.process.pid), time.monotonic()
+            with LiveAgent(folder, *node.arguments(is_on=is_limited), "--enforce", keeps_frames=False) as agent:
+                agent.becomes_ready()
+                before, began = cpu_s(agent.process.pid), time.monotonic()
                 felt = node.felt(_SECONDS, _LIMITED_WARM_S if is_limited else _WARM_S)
-                if is_limited:
-                    cpu.append((cpu_s(agent.process.pid) - before) / (time.monotonic() - began) * 100)
-                    agent.stop()
+                cpu[is_limited].append((cpu_s(agent.process.pid) - before) / (time.monotonic() - began) * 100)
+                agent.stop()
             p99[is_limited].append(percentile(felt.took_ms, 0.99))
             refaults[is_limited].append(felt.refaults / _SECONDS)
         report.say(
             f"refaults a second {refaults[False][-1]:.0f} → {refaults[True][-1]:.0f}, "
-            f"p99 {p99[False][-1]:.2f} → {p99[True][-1]:.2f} ms, agent {cpu[-1]:.2f} % of a core"
+            f"p99 {p99[False][-1]:.2f} → {p99[True][-1]:.2f} ms, "
+            f"agent {cpu[False][-1]:.2f} → {cpu[True][-1]:.2f} % of a core"
         )
     method = (
         f"a file of {SET_MIB} MiB at random, a flood beside it; node of {NODE_BYTES // MIB} MiB; {_SECONDS:g} s each"
@@ -73,11 +69,11 @@ def _felt(report: Report, node: PageCacheNode, folder: Path, pairs: int) -> None
     for is_limited, what in ((False, "without limits"), (True, "with limits")):
         report.add(figure(f"refaults of a latency-sensitive pod {what}", "/s", refaults[is_limited], method))
         report.add(figure(f"p99 of its requests {what}", "ms", p99[is_limited], method))
+        report.add(figure(f"the agent {what}", "%core", cpu[is_limited], "utime + stime, in all of that time"))
     # A window without any refault counts as one with a page.
     ratios = [max(after, 1 / _SECONDS) / max(before, 1e-9) for before, after in zip(*refaults.values(), strict=True)]
     row = at_most("refaults with limits, share of those without", "", percentile(ratios, 0.5), 1 / _FEWER, _MEDIAN)
     report.add(replace(row, n=len(ratios), p99=percentile(ratios, 0.99), worst=max(ratios)))
-    report.add(figure("the agent while it limits", "%core", cpu, "utime + stime, from before the first limit on"))
 
 
 def _looks(report: Report, cgroup: NodeCgroup) -> None:
