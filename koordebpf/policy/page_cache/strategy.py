@@ -48,6 +48,7 @@ class PageCacheDecision(Decision[PageCacheState], frozen=True, kw_only=True):
     `worst`         UID of the latency-sensitive pod that refaults most; `refaults_per_s`: its pages.
     `limited_pods`  that have a limit; `limited_bytes`: of page cache they may have.
     `failed`        limits were lifted because they did not help.
+    `paths`         of best-effort pods, by UID.
     """
 
     worst: str | None = None
@@ -55,6 +56,7 @@ class PageCacheDecision(Decision[PageCacheState], frozen=True, kw_only=True):
     limited_pods: int = 0
     limited_bytes: int = 0
     failed: bool = False
+    paths: Mapping[str, str] = {}
 
 
 class BEPageCacheSuppress(Strategy[PageCacheState, PageCacheSettings]):
@@ -98,6 +100,7 @@ class BEPageCacheSuppress(Strategy[PageCacheState, PageCacheSettings]):
             limited_pods=len(caps),
             limited_bytes=sum(caps),
             failed=failed,
+            paths={pod.uid: pod.path for pod in pods},
         )
 
 

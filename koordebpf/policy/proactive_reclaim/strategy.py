@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
-from koordebpf.policy.proactive_reclaim.trim import PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_US, format_bytes
 
 PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
+_SHOWN = 3  # pods of each reason
 
 
 class ReclaimState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,11 +36,17 @@ class ReclaimOrder(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
-    """The decision with what is taken. `hurt`: pods that what was taken before has hurt; `held_by`: who stalls."""
+    """The decision with what is taken.
+
+    `hurt`     pods that what was taken before has hurt.
+    `held_by`  the latency-sensitive pod that stalls, so that nothing is taken.
+    `whys`     of each pod that may be trimmed, by UID, why so much is taken: one of `WHYS`.
+    """
 
     orders: tuple[ReclaimOrder, ...] = ()
     hurt: tuple[str, ...] = ()
     held_by: str | None = None
+    whys: Mapping[str, str] = {}
 
 
 class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
@@ -68,7 +75,7 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
         for pod in measured.pods:
             if pod.uid not in terminating:
                 made[pod.uid] = trim(pod, state.pods.get(pod.uid), swap_bytes, measured.at_ns, settings)
-        held = stalling is not None
+        held, names = stalling is not None, {pod.uid: pod.key for pod in view.pods}
         after = ReclaimState(
             pods={uid: _held(each.memory) if held else each.memory for uid, each in made.items()},
             sensitive_us=measured.sensitive_us,
@@ -76,10 +83,14 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
         )
         hurt = tuple(uid for uid, each in made.items() if each.is_hurt)
         if stalling is not None:
-            reason = f"nothing is taken: pod {stalling} stalls for memory"
-            return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling)
+            reason = f"nothing is taken: pod {names.get(stalling, stalling)} stalls for memory"
+            whys = dict.fromkeys(made, "held")
+            return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling, whys=whys)
         orders, reason = _orders(measured, made, swap_bytes)
-        return ReclaimDecision(state=after, reason=reason, orders=orders, hurt=hurt)
+        whys = {uid: each.why for uid, each in made.items()}
+        if not orders:
+            whys = {uid: why if not made[uid].size_bytes else "no_swap" for uid, why in whys.items()}
+        return ReclaimDecision(state=after, reason=f"{reason}{_left(whys, names)}", orders=orders, hurt=hurt, whys=whys)
 
 
 PROACTIVE_RECLAIM = ProactiveReclaim()
@@ -97,6 +108,21 @@ def _stalling(measured: ReclaimMeasured, state: ReclaimState, settings: ReclaimS
     }
     worst = max(shares, key=lambda uid: (shares[uid], uid), default=None)
     return worst if worst is not None and shares[worst] >= settings.sensitive_stall_ratio else None
+
+
+# The pods from which nothing is taken, by reason; the first of many.
+def _left(whys: Mapping[str, str], names: Mapping[str, str]) -> str:
+    by_why: dict[str, list[str]] = {}
+    for uid, why in whys.items():
+        if why != STEP:
+            by_why.setdefault(why, []).append(names.get(uid, uid))
+    parts = [f"from {_listed(each)} ({WHYS[why]})" for why, each in by_why.items()]
+    return f"; nothing {', '.join(parts)}" if parts else ""
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return f"{', '.join(names[:_SHOWN])} and {more} more" if more > 0 else ", ".join(names)
 
 
 # Nothing was taken from it after all.
