@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.memory.lru_stat import LruStat, file_bytes, file_pages
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.fd_file import KeptFile
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import VMSTAT, Vmstat
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
@@ -30,31 +28,6 @@ _FILES = (
     CgroupFile.MEMORY_SOFT_LIMIT,
     CgroupFile.MEMORY_LIMIT,
 )
-_STAT_BYTES = 1 << 13  # memory.stat of 6.18 has 1.6 KiB
-_ROWS = "(inactive_file|active_file|workingset_(?:refault|activate)(?:_file)?) ([0-9]+)$"
-# On v1 rows without children come first, and those with them are called total_…
-_ROW = {1: re.compile(f"^total_{_ROWS}".encode(), re.MULTILINE), 2: re.compile(f"^{_ROWS}".encode(), re.MULTILINE)}
-_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
-
-
-class _Stat(KeptFile):
-    """memory.stat and the usage of one cgroup."""
-
-    def __init__(self, directory: Path, version: int) -> None:
-        self._fd = os.open(directory / "memory.stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._usage = os.open(directory / _USAGE[version], os.O_RDONLY | os.O_CLOEXEC)
-        self._row = _ROW[version]
-
-    def rows(self) -> dict[bytes, int]:
-        return {name: int(number) for name, number in self._row.findall(os.pread(self._fd, _STAT_BYTES, 0))}
-
-    def usage_bytes(self) -> int:
-        return int(os.pread(self._usage, 32, 0))
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._usage)
-        super().close()
 
 
 class PageCacheCollector(Closing):
@@ -84,7 +57,7 @@ class PageCacheCollector(Closing):
         self._due = Due(self.period_ns)
         self._vmstat = Vmstat(vmstat)
         self._before: tuple[int, int] | None = None  # when, and the machine's refaults
-        self._stats: dict[int, _Stat] = {}
+        self._stats: dict[int, LruStat] = {}
         self._pressures: dict[int, PressureFile] = {}
 
     def measure(self, now_ns: int) -> PageCacheMeasured | None:
@@ -109,9 +82,8 @@ class PageCacheCollector(Closing):
             try:
                 stat = self._stat(cgroup_id, path)
                 rows = stat.rows()
-                file_bytes = rows.get(b"inactive_file", 0) + rows.get(b"active_file", 0)
                 if not is_be:
-                    sensitive[facts.uid] = SensitivePod(_pages(rows, b"workingset_refault") or 0, file_bytes)
+                    sensitive[facts.uid] = SensitivePod(file_pages(rows, b"workingset_refault") or 0, file_bytes(rows))
                     continue
                 usage_bytes = stat.usage_bytes()
             except (OSError, ValueError):  # it ended meanwhile
@@ -122,8 +94,8 @@ class PageCacheCollector(Closing):
                     facts.uid,
                     path,
                     usage_bytes,
-                    file_bytes,
-                    _pages(rows, b"workingset_activate"),
+                    file_bytes(rows),
+                    file_pages(rows, b"workingset_activate"),
                     self._stalled_us(cgroup_id, path),
                 )
             )
@@ -152,10 +124,10 @@ class PageCacheCollector(Closing):
             if bears(path.rpartition("/")[2], index.names_to_act_on(facts.uid)):
                 yield facts, cgroup_id, path
 
-    def _stat(self, cgroup_id: int, path: str) -> _Stat:
+    def _stat(self, cgroup_id: int, path: str) -> LruStat:
         stat = self._stats.get(cgroup_id)
         if stat is None:
-            stat = self._stats[cgroup_id] = _Stat(self._hierarchy.mount_point / path, self._hierarchy.version)
+            stat = self._stats[cgroup_id] = LruStat(self._hierarchy.mount_point / path, self._hierarchy.version)
         return stat
 
     def _support(self, path: str) -> tuple[str, ...]:
@@ -181,8 +153,3 @@ class PageCacheCollector(Closing):
             self._stats.pop(cgroup_id).close()
         for cgroup_id in self._pressures.keys() - cgroups:
             self._pressures.pop(cgroup_id).close()
-
-
-# Before Linux 5.9 one row counted anonymous memory and files together.
-def _pages(rows: dict[bytes, int], name: bytes) -> int | None:
-    return rows.get(name + b"_file", rows.get(name))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.proactive_reclaim import ReclaimMeasured, TrimmedPod
 from koordebpf.state.view import NodeView
-from koordebpf.units import NS_PER_US, format_bytes
+from koordebpf.units import MIB, NS_PER_US, format_bytes
 
 PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
+_GRAIN_BYTES = 16 * MIB
 _SHOWN = 3  # pods of each reason
 
 
@@ -68,8 +71,10 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
             return ReclaimDecision(state=state, reason="proactive reclaim is not due", skipped="not_due")
         if measured.lacks:
             return ReclaimDecision(state=state, reason=measured.lacks, skipped="no_support")
-        stalling = _stalling(measured, state, settings)
         terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.pending}
+        if measured.soft_limits:
+            return _soft_limits([pod for pod in measured.pods if pod.uid not in terminating], settings)
+        stalling = _stalling(measured, state, settings)
         swap_bytes = usable_swap_bytes(measured.swap, settings)
         made: dict[str, Trim] = {}
         for pod in measured.pods:
@@ -108,6 +113,17 @@ def _stalling(measured: ReclaimMeasured, state: ReclaimState, settings: ReclaimS
     }
     worst = max(shares, key=lambda uid: (shares[uid], uid), default=None)
     return worst if worst is not None and shares[worst] >= settings.sensitive_stall_ratio else None
+
+
+# What a pod holds beside page cache may grow a little before its limit is written again.
+def _soft_limits(pods: Sequence[TrimmedPod], settings: ReclaimSettings) -> ReclaimDecision:
+    writes = []
+    for pod in pods:
+        kept_bytes = max(pod.usage_bytes - pod.file_bytes, 0) + settings.floor_bytes
+        limit_bytes = -(-kept_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
+        writes.append(CgroupWrite(pod.path, CgroupFile.MEMORY_SOFT_LIMIT, limit_bytes))
+    reason = f"proactive reclaim: where the machine is short, page cache of {len(writes)} pods is taken first"
+    return ReclaimDecision(state=ReclaimState(), reason=reason, writes=tuple(writes))
 
 
 # The pods from which nothing is taken, by reason; the first of many.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim, trim, usable_swap_bytes
@@ -171,6 +172,17 @@ class TestStrategy:
         assert made.orders == ()
         assert "Linux 6.11" in made.reason
         assert made.whys == {"a": "no_swap"}
+
+    def test_on_cgroup_v1_pods_get_soft_limits_and_nothing_else(self):
+        """What they hold beside page cache and the floor, in steps of 16 MiB."""
+        measured = ReclaimMeasured(10 * S, (POD, replace(POD, uid="b", path="kubepods/pod-b")), soft_limits=True)
+        made = self.decide(measured)
+        assert [(each.path, each.file, each.value) for each in made.writes] == [
+            ("kubepods/pod-a", CgroupFile.MEMORY_SOFT_LIMIT, 240 * MIB),
+            ("kubepods/pod-b", CgroupFile.MEMORY_SOFT_LIMIT, 240 * MIB),
+        ]
+        assert (made.orders, made.skipped) == ((), None)
+        assert [each.path for each in self.decide(measured, terminating=True).writes] == ["kubepods/pod-b"]
 
     def test_a_pod_that_was_hurt_is_named(self):
         measured = ReclaimMeasured(10 * S, (replace(POD, stalled_us=10**6),))
