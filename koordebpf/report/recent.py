@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
@@ -30,6 +32,13 @@ _REQUESTS = 500  # Why: of one minute at most 20
 _WRITES = 2000  # Why: 440 files that are written twice, and what came before
 
 
+# What was last decided of pods' block IO and memory, with what it was decided from.
+class _Taken(msgspec.Struct):
+    block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
+    reclaim: tuple[ReclaimMeasured | None, ReclaimDecision | None] = (None, None)
+    page_cache: PageCacheDecision | None = None
+
+
 class Recent:
     """The sink of what can be read from any thread: everything as of the last tick, also of a dry run.
 
@@ -51,9 +60,7 @@ class Recent:
         self._pods: tuple[PodView, ...] = ()
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
         self._memory: tuple[MemoryQosView | None, MemoryQosRules] = (None, MemoryQosRules())
-        self._block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
-        self._reclaim: tuple[ReclaimMeasured | None, ReclaimDecision | None] = (None, None)
-        self._page_cache: PageCacheDecision | None = None
+        self._taken = _Taken()
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -74,13 +81,13 @@ class Recent:
                     self._memory = view.memory_qos, of_memory.rules
                 limits = decision.strategies.get(BLOCK_IO.name)
                 if isinstance(limits, BlockIODecision) and view.block_io is not None:
-                    self._block_io = view.block_io, limits
+                    self._taken.block_io = view.block_io, limits
                 taken = decision.strategies.get(PROACTIVE_RECLAIM.name)
                 if isinstance(taken, ReclaimDecision) and view.proactive_reclaim is not None:
-                    self._reclaim = view.proactive_reclaim, taken
+                    self._taken.reclaim = view.proactive_reclaim, taken
                 cached = decision.strategies.get(BE_PAGE_CACHE_SUPPRESS.name)
                 if isinstance(cached, PageCacheDecision) and view.page_cache is not None:
-                    self._page_cache = cached
+                    self._taken.page_cache = cached
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -103,8 +110,8 @@ class Recent:
     def pods(self) -> list[PodSettings]:
         """Return all pods with what strategies want of them: of files, and of their memory; from any thread."""
         of_memory = with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
-        of_cache = with_page_cache(with_reclaim(of_memory, *self._reclaim), self._page_cache)
-        return with_block_io(of_cache, *self._block_io)
+        of_cache = with_page_cache(with_reclaim(of_memory, *self._taken.reclaim), self._taken.page_cache)
+        return with_block_io(of_cache, *self._taken.block_io)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

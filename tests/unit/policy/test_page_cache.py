@@ -137,7 +137,7 @@ class TestStrategy:
         made = BE_PAGE_CACHE_SUPPRESS.decide(view_of_frame(frame([])), PageCacheState(), SETTINGS)
         assert (made.skipped, made.writes) == ("not_due", ())
 
-    def test_calm_pods_limit_nobody(self):
+    def test_calm_pods_limit_no_pod(self):
         made = Story().second(63)
         assert (made.writes, made.refaults_per_s, made.worst) == ((), 63, "ls")
 
@@ -187,7 +187,7 @@ class TestStrategy:
         assert story.second(1000).failed
 
     def test_the_most_that_was_refaulted_under_limits_counts_as_without(self):
-        """The flood had just begun when the first limit was set."""
+        """The flood had just started when the first limit was set."""
         story = Story()
         for refaults in (100, *[1000] * 9):
             story.second(refaults)
