@@ -91,8 +91,8 @@ int main(int argc, char **argv)
 	say("ready");
 	for (end += now_ns(); (now = now_ns()) < end;) {
 		before = pages_read();
-		p99 = p99_ms(serve(file, mib * MIB / page_bytes, page_bytes,
-				   now + WINDOW_NS < end ? now + WINDOW_NS : end));
+		p99 = p99_ms(
+			serve(file, mib * MIB / page_bytes, page_bytes, now + WINDOW_NS < end ? now + WINDOW_NS : end));
 		pages = pages_read() - before;
 		printf("%ld pages read in 5 s, p99 %.2f ms\n", pages, p99);
 		if (worst >= LEAST_PAGES && pages * FEWER <= worst)
