@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.memory.lru_stat import LruStat, anon_bytes, file_bytes
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.zram import zram_use
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.fd_file import KeptFile
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
@@ -25,30 +24,8 @@ from koordebpf.units import NS_PER_S
 
 RECLAIM_FILE = "memory.reclaim"
 _SENSITIVE = frozenset({"LSE", "LSR", "LS"})
-_FILE_BYTES = 1 << 13  # memory.stat of 6.18 has 1.6 KiB
-_ROW = re.compile(
-    rb"^(inactive_anon|active_anon|inactive_file|active_file|workingset_refault(?:_anon|_file)?) ([0-9]+)$",
-    re.MULTILINE,
-)
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)")
 _TAKES_SWAPPINESS = (6, 11)
-
-
-class _Stat(KeptFile):
-    """memory.stat and memory.current of one cgroup, of v2."""
-
-    def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory / "memory.stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._current = os.open(directory / "memory.current", os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> tuple[int, dict[bytes, int]]:
-        rows = {name: int(number) for name, number in _ROW.findall(os.pread(self._fd, _FILE_BYTES, 0))}
-        return int(os.pread(self._current, 32, 0)), rows
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._current)
-        super().close()
 
 
 class ReclaimCollector(Closing):
@@ -59,19 +36,29 @@ class ReclaimCollector(Closing):
         known: of the cluster.
         hierarchy: of the memory controller.
         label: of pods that are trimmed beside best-effort ones; "": none.
+        soft_limits: measure pods on cgroup v1, too, for their soft limits.
     """
 
     period_ns = 6 * NS_PER_S  # Why: senpai's interval; stalls of one interval say what the last step did
 
-    def __init__(self, index: CgroupIndex, known: Known, hierarchy: MemoryHierarchy, label: str = "") -> None:
+    def __init__(
+        self,
+        index: CgroupIndex,
+        known: Known,
+        hierarchy: MemoryHierarchy,
+        label: str = "",
+        *,
+        soft_limits: bool = False,
+    ) -> None:
         self._index = index
         self._known = known
         self._hierarchy = hierarchy
         self.mount_point = hierarchy.mount_point
         self._label = label
+        self._soft_limits = soft_limits
         self._due = Due(self.period_ns)
         self._meminfo = Meminfo()
-        self._stats: dict[int, _Stat] = {}
+        self._stats: dict[int, LruStat] = {}
         self._pressures: dict[int, PressureFile] = {}
         self.takes_swappiness = _release() >= _TAKES_SWAPPINESS
 
@@ -83,8 +70,9 @@ class ReclaimCollector(Closing):
         if not self._known.is_whole or not self._due.is_nearly_due(now_ns):
             return None
         self._due.done(now_ns)
-        if self._hierarchy.version == 1:
-            return ReclaimMeasured(now_ns, lacks=f"cgroup v1 has no {RECLAIM_FILE}")
+        if self._hierarchy.version == 1 and not self._soft_limits:
+            weaker = "strategies.proactiveReclaim.softLimits is weaker"
+            return ReclaimMeasured(now_ns, lacks=f"cgroup v1 has no {RECLAIM_FILE}: {weaker}")
         trimmed: list[TrimmedPod] = []
         sensitive: dict[str, int] = {}
         seen: set[int] = set()
@@ -92,11 +80,11 @@ class ReclaimCollector(Closing):
             qos = koord_qos_or_default(facts.pod.metadata.labels, facts.kube_qos)
             if self._may_be_trimmed(facts):
                 seen.add(cgroup_id)
-                if lacks := self._lacks(path):
+                if not self._is_v1 and (lacks := self._lacks(path)):
                     return ReclaimMeasured(now_ns, lacks=lacks)
                 if (pod := self._trimmed(facts.uid, cgroup_id, path)) is not None:
                     trimmed.append(pod)
-            elif qos in _SENSITIVE:
+            elif qos in _SENSITIVE and not self._is_v1:
                 seen.add(cgroup_id)
                 if (stalled_us := self._stalled_us(cgroup_id, path)) is not None:
                     sensitive[facts.uid] = stalled_us
@@ -107,12 +95,17 @@ class ReclaimCollector(Closing):
             sensitive,
             self._swap(),
             takes_swappiness=self.takes_swappiness,
+            soft_limits=self._is_v1,
         )
 
     def close(self) -> None:
         """Close every fd."""
         self._keep_only(set())
         self._meminfo.close()
+
+    @property
+    def _is_v1(self) -> bool:
+        return self._hierarchy.version == 1
 
     # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
     def _pods(self) -> Iterator[tuple[PodFacts, int, str]]:
@@ -140,14 +133,14 @@ class ReclaimCollector(Closing):
         return ""
 
     def _trimmed(self, uid: str, cgroup_id: int, path: str) -> TrimmedPod | None:
-        stalled_us = self._stalled_us(cgroup_id, path)
+        stalled_us = 0 if self._is_v1 else self._stalled_us(cgroup_id, path)
         if stalled_us is None:
             return None
         try:
             stat = self._stats.get(cgroup_id)
             if stat is None:
-                stat = self._stats[cgroup_id] = _Stat(self._hierarchy.mount_point / path)
-            usage_bytes, rows = stat.read()
+                stat = self._stats[cgroup_id] = LruStat(self._hierarchy.mount_point / path, self._hierarchy.version)
+            usage_bytes, rows = stat.usage_bytes(), stat.rows()
         except (OSError, ValueError):  # it ended meanwhile
             return None
         return TrimmedPod(
@@ -155,8 +148,8 @@ class ReclaimCollector(Closing):
             cgroup_id,
             path,
             usage_bytes,
-            rows.get(b"inactive_file", 0) + rows.get(b"active_file", 0),
-            rows.get(b"inactive_anon", 0) + rows.get(b"active_anon", 0),
+            file_bytes(rows),
+            anon_bytes(rows),
             stalled_us,
             sum(count for name, count in rows.items() if name.startswith(b"workingset_refault")),
         )

@@ -16,6 +16,7 @@ from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
+from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
@@ -38,6 +39,7 @@ STRATEGIES: tuple[Strategy[Any, Any], ...] = (
     RDT_RESCTRL,
     MEMORY_QOS,
     BLOCK_IO,
+    BE_PAGE_CACHE_SUPPRESS,
 )
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.values import HookRules
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.memory_qos.values import MemoryQosRules
+from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
+from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
 from koordebpf.report.hooks.memory_settings import with_memory_settings
 from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings, with_block_io
+from koordebpf.report.hooks.reclaim_settings import with_page_cache, with_reclaim
 from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
@@ -24,6 +30,13 @@ from koordebpf.store.write_log import AuditedWrite, audited_write
 _DECISIONS = 50  # about 10 kB each
 _REQUESTS = 500  # Why: of one minute at most 20
 _WRITES = 2000  # Why: 440 files that are written twice, and what came before
+
+
+# What was last decided of pods' block IO and memory, with what it was decided from.
+class _Taken(msgspec.Struct):
+    block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
+    reclaim: tuple[ReclaimMeasured | None, ReclaimDecision | None] = (None, None)
+    page_cache: PageCacheDecision | None = None
 
 
 class Recent:
@@ -47,7 +60,7 @@ class Recent:
         self._pods: tuple[PodView, ...] = ()
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
         self._memory: tuple[MemoryQosView | None, MemoryQosRules] = (None, MemoryQosRules())
-        self._block_io: tuple[BlockIOView | None, BlockIODecision | None] = (None, None)
+        self._taken = _Taken()
 
     def publish(self, event: Event) -> None:
         """Keep decisions whose outcomes are known, and writes; show them at the end of the tick."""
@@ -68,7 +81,13 @@ class Recent:
                     self._memory = view.memory_qos, of_memory.rules
                 limits = decision.strategies.get(BLOCK_IO.name)
                 if isinstance(limits, BlockIODecision) and view.block_io is not None:
-                    self._block_io = view.block_io, limits
+                    self._taken.block_io = view.block_io, limits
+                taken = decision.strategies.get(PROACTIVE_RECLAIM.name)
+                if isinstance(taken, ReclaimDecision) and view.proactive_reclaim is not None:
+                    self._taken.reclaim = view.proactive_reclaim, taken
+                cached = decision.strategies.get(BE_PAGE_CACHE_SUPPRESS.name)
+                if isinstance(cached, PageCacheDecision) and view.page_cache is not None:
+                    self._taken.page_cache = cached
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
@@ -89,9 +108,10 @@ class Recent:
         return self._requests
 
     def pods(self) -> list[PodSettings]:
-        """Return all pods with what runtime hooks, memory QoS and block IO want of them; from any thread."""
+        """Return all pods with what strategies want of them: of files, and of their memory; from any thread."""
         of_memory = with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
-        return with_block_io(of_memory, *self._block_io)
+        of_cache = with_page_cache(with_reclaim(of_memory, *self._taken.reclaim), self._taken.page_cache)
+        return with_block_io(of_cache, *self._taken.block_io)
 
     def _show(self) -> None:
         if self._plans.changes != self._shown_changes:

@@ -108,6 +108,7 @@ def _with_strategies(
         memory_qos=memory_qos_view(measured.memory_qos, pods, node),
         block_io=block_io_view(measured.block_io, pods) if measured.block_io is not None else None,
         proactive_reclaim=measured.proactive_reclaim,
+        page_cache=measured.page_cache,
         resctrl=measured.resctrl,
         system=measured.system,
     )

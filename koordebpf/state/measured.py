@@ -12,6 +12,7 @@ from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
+from koordebpf.state.page_cache import PageCacheMeasured
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
@@ -243,6 +244,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system: SystemMeasured | None = None  # None: not known, or its gate is off
     burst: BurstMeasured | None = None  # None: CPU burst is off
     memory_qos: MemoryQosMeasured | None = None  # None: it is not due
+    page_cache: PageCacheMeasured | None = None  # None: it is not due
 
 
 def known_bytes(used_bytes: int | None) -> int:

@@ -12,7 +12,7 @@ class TrimmedPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     Shape:   `path` is below the mount; `stalled_us` is the line `some` of memory.pressure, `refaulted_pages` are of
              anonymous memory and of files.
-    Source:  cgroup v2 memory.stat and memory.pressure.
+    Source:  memory.stat, on cgroup v2 memory.pressure.
     """
 
     uid: str
@@ -42,6 +42,7 @@ class ReclaimMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
     `sensitive_us`   memory.pressure, `some`, of the pods that must not stall, by UID.
     `lacks`          why no pod can be trimmed on this node; "": they can.
+    `soft_limits`    cgroup v1, where pods get soft limits: nothing is known of stalls.
     `takes_swappiness` memory.reclaim takes swappiness= (since Linux 6.11): file memory alone can be asked for.
     """
 
@@ -51,3 +52,4 @@ class ReclaimMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     swap: SwapState = SwapState()
     lacks: str = ""
     takes_swappiness: bool = False
+    soft_limits: bool = False

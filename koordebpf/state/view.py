@@ -32,6 +32,7 @@ from koordebpf.state.measured import (
     known_bytes,
 )
 from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.page_cache import PageCacheMeasured
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
@@ -192,6 +193,7 @@ class NodeView(msgspec.Struct, frozen=True):
     system: SystemMeasured | None = None  # as Measured has it
     burst: BurstView | None = None  # None: CPU burst is off
     memory_qos: MemoryQosView | None = None  # None: it is not due
+    page_cache: PageCacheMeasured | None = None  # None: it is not due
 
     @property
     def known_used_bytes(self) -> int:

@@ -33,6 +33,7 @@ _BENCHES = {
     "writer": "cgroup files of 110 pods: nothing to change, one, all",
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",
+    "page_cache": "a latency-sensitive pod beside a flood of page cache, limited and not; looks at 110 pods",
     "block_io": "reads of a latency-sensitive pod beside best-effort writers, limited and not",
     "pod_events": "a pod's change until it is in the view",
     "api_evict": "decision to request at the API server",

@@ -17,6 +17,7 @@ LOADS = {
     "forker": ["20", "4", "100", "PROCS"],
     "hog": ["--mib", "16", "--cgroup", "PROCS", "--mark-mib", "8", "--mark-file", "USAGE", "--mark-bytes", "1"],
     "holder": ["--kind", "mixed", "--mib", "8", "--cgroup", "PROCS", "--folder", "FOLDER", "--hold", "0"],
+    "lookups": ["FOLDER", "8", "1", "PROCS"],
     "onnode": ["0", "true"],
     "pingpong": ["PROCS", "0", "200", "50"],
     "requests": ["200", "50", "20", "2000", "500", "2", "2", "PROCS"],

@@ -19,7 +19,7 @@ from koordebpf.units import MIB
 # when the one before took longer.
 _WORK = """
 import json, mmap, os, random, sys, time
-procs, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+procs, name, seconds, warm_s = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 with open(procs, "w") as file:
     file.write(str(os.getpid()))
 fd = os.open(name, os.O_RDONLY)
@@ -32,8 +32,12 @@ for at in steps:
 print("ready", flush=True)
 sys.stdin.readline()
 random.seed(1)
-took, end = [], time.monotonic() + seconds
-while time.monotonic() < end:
+took, begin = [], time.monotonic() + warm_s
+is_warm = False
+while time.monotonic() < begin + seconds:
+    if not is_warm and time.monotonic() >= begin:
+        is_warm, took = True, []
+        print("warm", flush=True)
     began = time.perf_counter_ns()
     for at in random.choices(steps, k=64):
         pages[at]
@@ -62,18 +66,21 @@ def working_set(path: Path, mib: int) -> Path:
     return path
 
 
-def paging(pod: Path, container: Path, file: Path, load: Sequence[object], seconds: float, before_s: float) -> Paging:
+def paging(
+    pod: Path, container: Path, file: Path, load: Sequence[object], seconds: float, before_s: float, warm_s: float = 0
+) -> Paging:
     """Let a process of the container work on the file for so long, while another process is the load.
 
     Args:
-        pod: the directory that counts, on cgroup v2.
+        pod: the directory that counts; on cgroup v1 no stalls.
         container: of the process.
         file: its working set, which it reads once before the load starts.
         load: a command that joins a cgroup by itself.
         seconds: for so long.
-        before_s: of the load before the first request counts.
+        before_s: of the load before the first request.
+        warm_s: of requests before the first one counts.
     """
-    command = [sys.executable, "-S", "-c", _WORK, str(container / "cgroup.procs"), str(file), str(seconds)]
+    command = [sys.executable, "-S", "-c", _WORK, str(container / "cgroup.procs"), str(file), str(seconds), str(warm_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         assert probe.stdin is not None and probe.stdout is not None
         assert probe.stdout.readline() == "ready\n"
@@ -83,19 +90,26 @@ def paging(pod: Path, container: Path, file: Path, load: Sequence[object], secon
         )
         try:
             time.sleep(before_s)
-            refaults, stalled = _refaults(pod), _stalled_us(pod)
-            out, _ = probe.communicate("\n")
-            return Paging(json.loads(out), _refaults(pod) - refaults, (_stalled_us(pod) - stalled) / 1e3)
+            probe.stdin.write("\n")
+            probe.stdin.flush()
+            assert probe.stdout.readline() == "warm\n"
+            before, stalled = refaults(pod), _stalled_us(pod)
+            out, _ = probe.communicate()
+            return Paging(json.loads(out), refaults(pod) - before, (_stalled_us(pod) - stalled) / 1e3)
         finally:
             neighbour.send_signal(signal.SIGKILL)
             neighbour.wait()
 
 
-def _refaults(pod: Path) -> int:
+def refaults(pod: Path) -> int:
+    """Return how many file pages the pod has refaulted."""
     stat = dict(line.split() for line in (pod / "memory.stat").read_text().splitlines())
-    return int(stat["workingset_refault_file"])
+    return int(stat.get("total_workingset_refault_file") or stat["workingset_refault_file"])
 
 
 def _stalled_us(pod: Path) -> int:
-    some = (pod / "memory.pressure").read_text().splitlines()[0]
+    file = pod / "memory.pressure"
+    if not file.exists():
+        return 0
+    some = file.read_text().splitlines()[0]
     return int(some.rpartition("total=")[2])

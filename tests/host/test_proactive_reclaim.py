@@ -67,6 +67,30 @@ def test_on_cgroup_v1_it_says_that_it_cannot_and_does_nothing(node: NodeCgroup, 
         assert agent.stop() == 0
 
 
+def test_on_cgroup_v1_soft_limits_are_set_and_restored(node: NodeCgroup, tmp_path: Path) -> None:
+    """Of the best-effort pod alone; they follow what it holds beside page cache."""
+    if node.version == 2:
+        pytest.skip(f"{OTHER_MACHINE}cgroup v2 has memory.reclaim")
+    (be,), (ls,) = node.add_pod("be"), node.add_pod("ls", be=False)
+    sleepers = [sleeper(each) for each in (be, ls)]
+    files = [node.pod_paths[name] / "memory.soft_limit_in_bytes" for name in ("be", "ls")]
+    before = [each.read_text() for each in files]
+    given = arguments(node, tmp_path)
+    (tmp_path / "config.yaml").write_text(f"{CONFIG}    softLimits: true\n")
+    try:
+        read_once(be, tmp_path)
+        with LiveAgent(tmp_path, *given, "--enforce") as agent:
+            until(lambda: files[0].read_text() != before[0], lambda: f"a soft limit\n{agent.log}", 30)
+            assert 16 * MIB <= int(files[0].read_text()) <= 64 * MIB
+            assert files[1].read_text() == before[1]
+            assert agent.stop() == 0
+        assert [each.read_text() for each in files] == before
+    finally:
+        for process in sleepers:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize("mode", ["--enforce", "--dry-run"])
 def test_idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods(
     trimmed: NodeCgroup, tmp_path: Path, mode: str

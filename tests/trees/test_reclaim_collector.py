@@ -35,7 +35,7 @@ _versions = itertools.count(1)
 class Node:
     """A tree with a pod of each class: `be`, `ls`, `none` without a label and `asked` with one of its own."""
 
-    def __init__(self, root: Path, version: int = 2, label: str = "") -> None:
+    def __init__(self, root: Path, version: int = 2, label: str = "", *, soft_limits: bool = False) -> None:
         self.root = root
         self.index, self.known = CgroupIndex(), Known()
         self.pods: list[Pod] = []
@@ -49,7 +49,7 @@ class Node:
             self.add(uid, labels, kube_qos)
         self.learn()
         hierarchy = MemoryHierarchy(version, root, 0)  # type: ignore[arg-type]
-        self.collector = ReclaimCollector(self.index, self.known, hierarchy, label)
+        self.collector = ReclaimCollector(self.index, self.known, hierarchy, label, soft_limits=soft_limits)
 
     def add(self, uid: str, labels: dict[str, str] | None, kube_qos: str) -> None:
         self.cgroups.append((len(self.cgroups) + 1, 2, f"kubepods/pod{uid}"))
@@ -117,7 +117,20 @@ def test_what_the_kernel_lacks_is_said(node: Node, file: str, why: str) -> None:
 
 
 def test_on_cgroup_v1_it_says_that_it_cannot(tmp_path: Path) -> None:
-    assert Node(tmp_path, version=1).found().lacks == "cgroup v1 has no memory.reclaim"
+    assert Node(tmp_path, version=1).found().lacks.startswith("cgroup v1 has no memory.reclaim")
+
+
+def test_on_cgroup_v1_pods_are_read_for_their_soft_limits(tmp_path: Path) -> None:
+    """Rows with children; nothing is known of stalls."""
+    node = Node(tmp_path, version=1, soft_limits=True)
+    directory = node.directory("be")
+    (directory / "memory.usage_in_bytes").write_text(f"{150 * MIB}\n")
+    totals = "".join(f"total_{line}\n" for line in STAT.format(anon=9 * MIB, file=98 * MIB).splitlines())
+    (directory / "memory.stat").write_text(f"inactive_file 4096\nactive_file 4096\n{totals}")
+    found = node.found()
+    (pod,) = found.pods
+    assert (pod.uid, pod.usage_bytes, pod.file_bytes, pod.anon_bytes) == ("be", 150 * MIB, 100 * MIB, 10 * MIB)
+    assert (found.soft_limits, found.sensitive_us, found.lacks) == (True, {}, "")
 
 
 def test_a_pod_that_is_gone_is_left_out_and_its_files_are_closed(node: Node) -> None:

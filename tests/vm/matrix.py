@@ -164,6 +164,7 @@ MATRIX = (
         tests=(
             *_AGENT,
             *_host("test_signals", "test_faults", "test_suspend"),
+            "tests/host/test_page_cache.py::test_a_latency_sensitive_pod_keeps_its_file_and_all_is_restored",
             *_host("test_project_quota"),  # the live kernel counts none
             "tests/host/test_maps_full.py::test_a_full_ring_loses_records_and_no_count",
             "tests/host/test_maps_full.py::test_more_cgroups_than_a_scan_can_hold",
@@ -223,7 +224,7 @@ MATRIX = (
         environment={"KOORDEBPF_OWN_MACHINE": "1"},
         tests=(
             "tests/host/test_signals_scan.py::test_swap_equals_the_files",
-            *_host("test_swap_ins", "test_silent_probe"),
+            *_host("test_swap_ins", "test_silent_probe", "test_proactive_swap"),
             f"{_RECLAIM}idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods[--enforce]",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",

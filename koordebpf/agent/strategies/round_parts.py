@@ -19,6 +19,7 @@ from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.block_io import open_block_io
 from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
 from koordebpf.agent.strategies.qos.memory_qos import open_memory_qos
+from koordebpf.agent.strategies.qos.page_cache import open_page_cache
 from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_reclaim
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
@@ -86,6 +87,7 @@ ROUND_PARTS: tuple[Callable[[OpenWith], RoundPart | None], ...] = (
     open_resctrl_monitor,
     open_cpu_burst,
     open_memory_qos,
+    open_page_cache,
 )
 
 

@@ -16,6 +16,10 @@ _ROW = re.compile(
     rb"^(allocstall\w*|compact_stall|oom_kill|pageoutrun|pgscan_(?:anon|file)|pgsteal_kswapd) ([0-9]+)$", re.MULTILINE
 )
 
+# One row for anonymous memory and files together before Linux 5.9 (commit 170b04b7ae49, "mm/workingset: prepare the
+# workingset detection infrastructure for anon LRU").
+_REFAULTS = re.compile(rb"^workingset_refault(?:_file)? ([0-9]+)$", re.MULTILINE)
+
 
 class VmstatValues(msgspec.Struct, frozen=True, gc=False):
     """Counts since boot. None: this kernel has no such row."""
@@ -54,6 +58,14 @@ class Vmstat(ProcFile):
             sum(scanned) if scanned else None,
             rows.get(b"pgsteal_kswapd"),
         )
+
+    def refaulted_pages(self) -> int:
+        """Return how many file pages were reclaimed and read again; 0 where this kernel does not count them.
+
+        Cost:    25 µs.
+        """
+        found = _REFAULTS.search(os.pread(self._fd, _FILE_BYTES, 0))
+        return int(found[1]) if found else 0
 
     def rows(self) -> dict[str, int]:
         """Return every row of the file, as the kernel names it."""

@@ -25,6 +25,8 @@ class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                        for shortages.
     `most_zram_percent` of what is stored in zram it may hold in memory; with more no anonymous memory is swapped out.
                        Why 50: the rest is what is won.
+    `soft_limits`      on cgroup v1, which has no memory.reclaim, pods get memory.soft_limit_in_bytes: what they hold
+                       beside page cache, and the floor. Why off: it acts only where the machine is short.
     """
 
     label: str = ""
@@ -34,3 +36,4 @@ class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
     least_free_swap_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     most_zram_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
+    soft_limits: bool = False

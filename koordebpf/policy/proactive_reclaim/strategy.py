@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
-from koordebpf.policy.proactive_reclaim.trim import PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.proactive_reclaim import ReclaimMeasured, TrimmedPod
 from koordebpf.state.view import NodeView
-from koordebpf.units import NS_PER_US, format_bytes
+from koordebpf.units import MIB, NS_PER_US, format_bytes
 
 PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
+_GRAIN_BYTES = 16 * MIB
+_SHOWN = 3  # pods of each reason
 
 
 class ReclaimState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,11 +39,17 @@ class ReclaimOrder(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
-    """The decision with what is taken. `hurt`: pods that what was taken before has hurt; `held_by`: who stalls."""
+    """The decision with what is taken.
+
+    `hurt`     pods that what was taken before has hurt.
+    `held_by`  the latency-sensitive pod that stalls, so that nothing is taken.
+    `whys`     of each pod that may be trimmed, by UID, why so much is taken: one of `WHYS`.
+    """
 
     orders: tuple[ReclaimOrder, ...] = ()
     hurt: tuple[str, ...] = ()
     held_by: str | None = None
+    whys: Mapping[str, str] = {}
 
 
 class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
@@ -61,14 +71,16 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
             return ReclaimDecision(state=state, reason="proactive reclaim is not due", skipped="not_due")
         if measured.lacks:
             return ReclaimDecision(state=state, reason=measured.lacks, skipped="no_support")
-        stalling = _stalling(measured, state, settings)
         terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.pending}
+        if measured.soft_limits:
+            return _soft_limits([pod for pod in measured.pods if pod.uid not in terminating], settings)
+        stalling = _stalling(measured, state, settings)
         swap_bytes = usable_swap_bytes(measured.swap, settings)
         made: dict[str, Trim] = {}
         for pod in measured.pods:
             if pod.uid not in terminating:
                 made[pod.uid] = trim(pod, state.pods.get(pod.uid), swap_bytes, measured.at_ns, settings)
-        held = stalling is not None
+        held, names = stalling is not None, {pod.uid: pod.key for pod in view.pods}
         after = ReclaimState(
             pods={uid: _held(each.memory) if held else each.memory for uid, each in made.items()},
             sensitive_us=measured.sensitive_us,
@@ -76,10 +88,14 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
         )
         hurt = tuple(uid for uid, each in made.items() if each.is_hurt)
         if stalling is not None:
-            reason = f"nothing is taken: pod {stalling} stalls for memory"
-            return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling)
+            reason = f"nothing is taken: pod {names.get(stalling, stalling)} stalls for memory"
+            whys = dict.fromkeys(made, "held")
+            return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling, whys=whys)
         orders, reason = _orders(measured, made, swap_bytes)
-        return ReclaimDecision(state=after, reason=reason, orders=orders, hurt=hurt)
+        whys = {uid: each.why for uid, each in made.items()}
+        if not orders:
+            whys = {uid: why if not made[uid].size_bytes else "no_swap" for uid, why in whys.items()}
+        return ReclaimDecision(state=after, reason=f"{reason}{_left(whys, names)}", orders=orders, hurt=hurt, whys=whys)
 
 
 PROACTIVE_RECLAIM = ProactiveReclaim()
@@ -97,6 +113,32 @@ def _stalling(measured: ReclaimMeasured, state: ReclaimState, settings: ReclaimS
     }
     worst = max(shares, key=lambda uid: (shares[uid], uid), default=None)
     return worst if worst is not None and shares[worst] >= settings.sensitive_stall_ratio else None
+
+
+# What a pod holds beside page cache may grow a little before its limit is written again.
+def _soft_limits(pods: Sequence[TrimmedPod], settings: ReclaimSettings) -> ReclaimDecision:
+    writes = []
+    for pod in pods:
+        kept_bytes = max(pod.usage_bytes - pod.file_bytes, 0) + settings.floor_bytes
+        limit_bytes = -(-kept_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
+        writes.append(CgroupWrite(pod.path, CgroupFile.MEMORY_SOFT_LIMIT, limit_bytes))
+    reason = f"proactive reclaim: where the machine is short, page cache of {len(writes)} pods is taken first"
+    return ReclaimDecision(state=ReclaimState(), reason=reason, writes=tuple(writes))
+
+
+# The pods from which nothing is taken, by reason; the first of many.
+def _left(whys: Mapping[str, str], names: Mapping[str, str]) -> str:
+    by_why: dict[str, list[str]] = {}
+    for uid, why in whys.items():
+        if why != STEP:
+            by_why.setdefault(why, []).append(names.get(uid, uid))
+    parts = [f"from {_listed(each)} ({WHYS[why]})" for why, each in by_why.items()]
+    return f"; nothing {', '.join(parts)}" if parts else ""
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return f"{', '.join(names[:_SHOWN])} and {more} more" if more > 0 else ", ".join(names)
 
 
 # Nothing was taken from it after all.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
@@ -11,6 +13,18 @@ from koordebpf.units import NS_PER_S, NS_PER_US, PAGE_BYTES
 _REST_NS = 30 * NS_PER_S  # Why: five intervals, in which a working set has come back
 _LEAST_SCALE = 1 / 16
 _GROWTH = 1.25  # Why: from the least step to the whole one in 75 s
+STEP = "step"
+# Why so much is taken from a pod, or nothing: a short stable word, and for people.
+WHYS: Mapping[str, str] = {
+    STEP: "a step",
+    "first_look": "it is looked at for the first time",
+    "hurt": "it stalled or its memory came back",
+    "stalls": "it stalls by itself",
+    "rests": "it rests",
+    "floor": "nothing is left to take",
+    "held": "a latency-sensitive pod stalls",
+    "no_swap": "swap is not to be used",
+}
 _LEAST_BYTES = 16 * PAGE_BYTES  # less is not worth a system call
 
 
@@ -32,11 +46,11 @@ class PodTrim(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Trim(msgspec.Struct, frozen=True):
-    """What is taken from one pod now, and why nothing is. `is_hurt`: what was taken before hurt it."""
+    """What is taken from one pod now, and `why`, one of `WHYS`. `is_hurt`: what was taken before hurt it."""
 
     memory: PodTrim
     size_bytes: int = 0
-    why: str = ""
+    why: str = STEP
     is_hurt: bool = False
 
 
@@ -65,7 +79,7 @@ def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, 
         settings: of the operator.
     """
     if before is None or pod.stalled_us < before.begin_stalled_us or now_ns <= before.at_ns:
-        return Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first look")
+        return Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first_look")
     stalled = (pod.stalled_us - before.begin_stalled_us) * NS_PER_US / (now_ns - before.at_ns)
     came_back_bytes = max(pod.refaulted_pages - before.begin_refaulted_pages, 0) * PAGE_BYTES
     looked = PodTrim(
@@ -86,11 +100,11 @@ def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, 
             rests_until_ns=now_ns + _REST_NS,
             hurts=before.hurts + 1,
         )
-        return Trim(eased, why="it stalled or its memory came back", is_hurt=True)
+        return Trim(eased, why="hurt", is_hurt=True)
     if is_hurt:
-        return Trim(looked, why="it stalls by itself")
+        return Trim(looked, why="stalls")
     if now_ns < before.rests_until_ns:
-        return Trim(looked, why="it rests")
+        return Trim(looked, why="rests")
     reclaimable = pod.file_bytes + min(pod.anon_bytes, swap_bytes)
     room_bytes = max(reclaimable - settings.floor_bytes, 0)
     scale = min(before.scale * _GROWTH, 1.0)
@@ -98,5 +112,5 @@ def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, 
     wanted = int(reclaimable * settings.step_percent / 100 * scale * nearness * nearness)
     size_bytes = min(wanted, room_bytes) // PAGE_BYTES * PAGE_BYTES
     if size_bytes < _LEAST_BYTES:
-        return Trim(msgspec.structs.replace(looked, scale=scale), why="nothing is left to take")
+        return Trim(msgspec.structs.replace(looked, scale=scale), why="floor")
     return Trim(msgspec.structs.replace(looked, scale=scale, asked_bytes=size_bytes), size_bytes)

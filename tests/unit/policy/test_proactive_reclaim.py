@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim, trim, usable_swap_bytes
@@ -27,11 +28,11 @@ def looked(pod=POD, at_ns=S, **more):
 class TestTrim:
     def test_the_first_look_takes_nothing(self):
         found = trim(POD, None, 0, S, SETTINGS)
-        assert (found.size_bytes, found.why) == (0, "first look")
+        assert (found.size_bytes, found.why) == (0, "first_look")
 
     def test_counters_that_went_back_are_a_first_look(self):
-        assert trim(replace(POD, stalled_us=999), looked(), 0, 2 * S, SETTINGS).why == "first look"
-        assert trim(POD, looked(at_ns=2 * S), 0, 2 * S, SETTINGS).why == "first look"
+        assert trim(replace(POD, stalled_us=999), looked(), 0, 2 * S, SETTINGS).why == "first_look"
+        assert trim(POD, looked(at_ns=2 * S), 0, 2 * S, SETTINGS).why == "first_look"
 
     def test_the_step_grows_to_one_percent_of_what_can_be_reclaimed(self):
         memory, at_ns, sizes = looked(), S, []
@@ -62,7 +63,7 @@ class TestTrim:
         assert (found.size_bytes, found.is_hurt, found.memory.scale, found.memory.hurts) == (0, True, 0.5, 1)
         at_ns = S + EACH
         memory = found.memory
-        while (found := trim(stalled, memory, 0, at_ns + EACH, SETTINGS)).why == "it rests":
+        while (found := trim(stalled, memory, 0, at_ns + EACH, SETTINGS)).why == "rests":
             at_ns, memory = at_ns + EACH, found.memory
         assert at_ns + EACH - (S + EACH) == 30 * S
         assert found.size_bytes == int(8 * MIB * 0.5 * 1.25)
@@ -75,7 +76,7 @@ class TestTrim:
     def test_what_stalls_without_having_been_asked_is_left_alone_and_not_halved(self):
         stalled = replace(POD, stalled_us=POD.stalled_us + 60_000)
         found = trim(stalled, looked(scale=1.0), 0, S + EACH, SETTINGS)
-        assert (found.size_bytes, found.is_hurt, found.why) == (0, False, "it stalls by itself")
+        assert (found.size_bytes, found.is_hurt, found.why) == (0, False, "stalls")
         assert found.memory.scale == 1.0
 
     def test_the_scale_has_a_least_value(self):
@@ -88,7 +89,7 @@ class TestTrim:
         found = trim(small, looked(scale=1.0), 0, S + EACH, replace(SETTINGS, step_percent=10.0))
         assert found.size_bytes == 40 * PAGE_BYTES
         none = trim(replace(small, file_bytes=16 * MIB + PAGE_BYTES), looked(scale=1.0), 0, S + EACH, SETTINGS)
-        assert (none.size_bytes, none.why) == (0, "nothing is left to take")
+        assert (none.size_bytes, none.why) == (0, "floor")
 
 
 class TestSwap:
@@ -126,7 +127,8 @@ class TestStrategy:
         measured = ReclaimMeasured(10 * S, (POD, replace(POD, uid="b", file_bytes=0)), {"ls": 5})
         made = self.decide(measured, self.ready(measured))
         assert [(each.uid, each.size_bytes, each.swappiness) for each in made.orders] == [("a", 8 * MIB, None)]
-        assert made.reason == "8.0 MiB is taken from 1 of 2 pods"
+        assert made.reason == "8.0 MiB is taken from 1 of 2 pods; nothing from b (nothing is left to take)"
+        assert made.whys == {"a": "step", "b": "floor"}
         assert made.state.pods["a"].asked_bytes == 8 * MIB
         assert made.state.sensitive_us == {"ls": 5}
 
@@ -139,6 +141,19 @@ class TestStrategy:
         assert self.decide(replace(measured, sensitive_us={"ls": 6004, "other": 5}), state).orders
         # One that is new has no rate yet.
         assert self.decide(replace(measured, sensitive_us={"new": 10**9}), state).orders
+
+    def test_pods_from_which_nothing_is_taken_are_named_by_reason(self):
+        pods = tuple(replace(POD, uid=uid, file_bytes=0, anon_bytes=0) for uid in "abcdef")
+        measured = ReclaimMeasured(10 * S, pods)
+        state = self.ready(measured)
+        resting = replace(state.pods["b"], rests_until_ns=99 * S)
+        made = self.decide(measured, replace(state, pods={**state.pods, "b": resting}))
+        assert made.reason == (
+            "0 B is taken from 0 of 6 pods; nothing from spark/a, c, d and 2 more (nothing is left to take), "
+            "from b (it rests)"
+        )
+        held = self.decide(replace(measured, sensitive_us={"ls": 10**6}), replace(state, sensitive_us={"ls": 0}))
+        assert held.whys == dict.fromkeys("abcdef", "held")
 
     def test_nothing_is_held_before_a_first_look(self):
         measured = ReclaimMeasured(10 * S, (POD,), {"ls": 10**9})
@@ -156,6 +171,18 @@ class TestStrategy:
         made = self.decide(replace(measured, takes_swappiness=False), self.ready(measured))
         assert made.orders == ()
         assert "Linux 6.11" in made.reason
+        assert made.whys == {"a": "no_swap"}
+
+    def test_on_cgroup_v1_pods_get_soft_limits_and_nothing_else(self):
+        """What they hold beside page cache and the floor, in steps of 16 MiB."""
+        measured = ReclaimMeasured(10 * S, (POD, replace(POD, uid="b", path="kubepods/pod-b")), soft_limits=True)
+        made = self.decide(measured)
+        assert [(each.path, each.file, each.value) for each in made.writes] == [
+            ("kubepods/pod-a", CgroupFile.MEMORY_SOFT_LIMIT, 240 * MIB),
+            ("kubepods/pod-b", CgroupFile.MEMORY_SOFT_LIMIT, 240 * MIB),
+        ]
+        assert (made.orders, made.skipped) == ((), None)
+        assert [each.path for each in self.decide(measured, terminating=True).writes] == ["kubepods/pod-b"]
 
     def test_a_pod_that_was_hurt_is_named(self):
         measured = ReclaimMeasured(10 * S, (replace(POD, stalled_us=10**6),))

@@ -12,10 +12,11 @@ from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, Reclaim
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.node import MetricFamilies
+from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
 from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
 DOCS = Path(__file__).parents[3] / "docs/qos"
-PAGES = {"proactive-reclaim.md": ReclaimMetrics}
+PAGES = {"page-cache.md": PageCacheMetrics, "proactive-reclaim.md": ReclaimMetrics}
 
 
 def scraped(*families: MetricFamilies) -> str:
@@ -39,7 +40,7 @@ def test_proactive_reclaim_counts_what_was_taken_and_whom_it_hurt() -> None:
     metrics = ReclaimMetrics()
     state = ReclaimState(pods={"a": PodTrim(1, 0, 0)})
     metrics.take(ReclaimDecision(state=state, reason="", hurt=("a",), held_by="ls"))
-    metrics.take(ReclaimDecision(state=state, reason=""))
+    metrics.take(ReclaimDecision(state=state, reason="", whys={"a": "rests", "b": "rests"}))
     metrics.count("written", 4096)
     metrics.count("written", 4096)
     text = scraped(metrics)
@@ -47,3 +48,5 @@ def test_proactive_reclaim_counts_what_was_taken_and_whom_it_hurt() -> None:
     assert "koordebpf_proactive_reclaim_hurt_pods_total 1.0" in text
     assert "koordebpf_proactive_reclaim_held_rounds_total 1.0" in text
     assert "koordebpf_proactive_reclaim_pods 1.0" in text
+    assert 'koordebpf_proactive_reclaim_pods_by_reason{reason="rests"} 2.0' in text
+    assert 'koordebpf_proactive_reclaim_pods_by_reason{reason="step"} 0.0' in text

@@ -160,8 +160,10 @@ def open_proactive_reclaim(given: OpenWith) -> ReclaimPart | None:
     from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
     watch = given.measuring.watch
-    label = settings_of(PROACTIVE_RECLAIM, given.config).label
-    collector = ReclaimCollector(watch.index, given.measuring.known, watch.scope.hierarchy, label)
+    settings = settings_of(PROACTIVE_RECLAIM, given.config)
+    collector = ReclaimCollector(
+        watch.index, given.measuring.known, watch.scope.hierarchy, settings.label, soft_limits=settings.soft_limits
+    )
     reclaimer = Reclaimer(given.loop.wake, is_urgent=False) if given.folder is not None else None
     metrics = ReclaimMetrics()
     given.metrics.node.qos.append(metrics)

@@ -1,0 +1,48 @@
+"""What an operator may set of BEPageCacheSuppress: section `strategies.bePageCacheSuppress`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from koordebpf.units import MIB, NS_PER_S
+
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+Span = Annotated[int, msgspec.Meta(ge=NS_PER_S, le=3600 * NS_PER_S)]
+
+
+class PageCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When page cache of best-effort pods is limited, how fast, and when that ends.
+
+    `refault_rate`     of a latency-sensitive pod, in pages a second; from so many on. Why 64: a rotating disk reads
+                       hardly more, and a pod that waits for one refaults no faster.
+    `step_percent`     of a pod's page cache is taken in one second. Why 25: from 16 GiB to 1 GiB in 10 s.
+    `step_bytes`       from all pods together in one second at most. Why 128 MiB: the agent's loop waits for it where
+                       the kernel reclaims in the write, before Linux 6.16 and on cgroup v1.
+    `floor_bytes`      of a pod's page cache stay. Why 64 MiB: its programs and its read-ahead.
+    `trial_ns`         for so long limits are tried. They are lifted where they do not help then.
+    `gain_percent`     they help where refaults are so much fewer, or so much of what was refaulted stays in memory.
+                       Why 25: less is within what a calm pod varies by.
+    `rest_ns`          after a trial that failed nothing is limited for so long.
+    `hold_ns`          a limit stays for so long after the last refaults, and is then raised step by step.
+    `pod_stall_ratio`  a best-effort pod that stalls for so much more of the time than before it was limited has its
+                       limit raised.
+    `pod_refault_rate` the same of one that refaults twice as many of the pages it would have kept with more memory,
+                       and so many a second more. Why 25600: it reads 100 MiB again each second.
+    `v1`               on cgroup v1, which has no memory.high. softLimit: the kernel takes from best-effort pods first
+                       where the machine is short. limit: as memory.high, by memory.limit_in_bytes. none: nothing. Why
+                       softLimit: a pod that allocates faster than its limit follows is killed by the kernel.
+    """
+
+    refault_rate: Annotated[int, msgspec.Meta(ge=1)] = 64
+    step_percent: Percent = 25
+    step_bytes: Annotated[int, msgspec.Meta(ge=MIB)] = 128 * MIB
+    floor_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
+    trial_ns: Span = 10 * NS_PER_S
+    gain_percent: Percent = 25
+    rest_ns: Span = 60 * NS_PER_S
+    hold_ns: Span = 60 * NS_PER_S
+    pod_stall_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    pod_refault_rate: Annotated[int, msgspec.Meta(ge=1)] = 25600
+    v1: Literal["softLimit", "limit", "none"] = "softLimit"

@@ -1,0 +1,76 @@
+"""A node whose best-effort pod floods it with page cache, and the agent that limits it, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.host.paging_probe import Paging, paging, working_set
+from tests.support.nodes import MIB, NodeCgroup
+
+NODE_BYTES, SET_MIB = 512 * MIB, 96
+_CONFIG = """
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+featureGates:
+  BEPageCacheSuppress: GATE
+strategies:
+  bePageCacheSuppress: {}
+"""
+_JOIN = ("sh", "-c", 'echo $$ >"$1"; shift; exec "$@"', "sh")
+
+
+class PageCacheNode:
+    """Pod `ls` maps a file of 96 MiB and looks at pages at random; pod `be` reads a file without end.
+
+    Args:
+        node: has room for both pods' programs and not for what `be` reads.
+        folder: for files; on a disk, where the file of `ls` is read from.
+    """
+
+    def __init__(self, node: NodeCgroup, folder: Path) -> None:
+        self.node, self._folder = node, folder
+        (self.ls,) = node.add_pod("ls", be=False)
+        (self.be,) = node.add_pod("be")
+        self.ls_pod, self.be_pod = node.pod_paths["ls"], node.pod_paths["be"]
+        self.set = working_set(folder / "set", SET_MIB)
+        # A file without blocks: its page cache costs no disk, and comes as fast as the kernel can fill it with zeros.
+        self.sparse = folder / "sparse"
+        with self.sparse.open("wb") as made:
+            made.truncate(1 << 40)
+        self.limit_file = self.be_pod / ("memory.high" if node.version == 2 else "memory.limit_in_bytes")
+
+    @property
+    def flood(self) -> tuple[object, ...]:
+        """The command of pod `be`."""
+        return (*_JOIN, self.be / "cgroup.procs", "dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
+
+    def arguments(self, *, is_on: bool = True, **settings: object) -> tuple[object, ...]:
+        """Return an agent's arguments; on cgroup v1 it limits by memory.limit_in_bytes."""
+        manifest, config = self._folder / "pods.json", self._folder / "config.yaml"
+        self.node.write_manifest(manifest, threshold_percent=99, lower_percent=98)
+        given = ", ".join(f"{name}: {value}" for name, value in ({"v1": "limit"} | settings).items())
+        config.write_text(_CONFIG.replace("{}", f"{{{given}}}").replace("GATE", str(is_on).lower()))
+        return "--pods", manifest, "--node-cgroup", self.node.path, "--config", config
+
+    def felt(self, seconds: float, warm_s: float) -> Paging:
+        """Return what `ls` feels of the flood, after it has felt it for `warm_s`."""
+        return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s)
+
+    def start(self, container: Path, *command: object) -> subprocess.Popen[bytes]:
+        """Start a process in a container; its standard output is read by the caller."""
+        joined = (*_JOIN, container / "cgroup.procs", *command)
+        return subprocess.Popen(list(map(str, joined)), stdout=subprocess.PIPE, start_new_session=True)
+
+    def limit(self) -> int | None:
+        """Return the limit of pod `be`; None: it has none."""
+        text = self.limit_file.read_text().strip()
+        return None if text == "max" or int(text) >= 1 << 60 else int(text)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
