@@ -1,0 +1,72 @@
+"""Which rounds are kept at which pace, and those of the last 30 s in memory until a decision wants them. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import zstandard
+from msgspec.structs import replace
+
+from koordebpf.store.recorder.rounds import EncodedRound
+from koordebpf.store.recorder.values import Pace
+from koordebpf.units import MIB, NS_PER_S
+
+AROUND_NS = 30 * NS_PER_S  # before and after a decision
+# A tenth less than the pace: rounds come each second, give or take some milliseconds.
+_EVERY_NS = {Pace.SECONDS: 9 * NS_PER_S // 10, Pace.DAY: 5 * NS_PER_S - NS_PER_S // 10}
+_MAX_BEFORE_BYTES = MIB  # Why: 30 rounds of 110 pods are 160 KiB; as many again where bursts start rounds
+
+
+class Kept(NamedTuple):
+    """A round, and the pace that keeps it."""
+
+    pace: Pace
+    made: EncodedRound
+
+
+class Selection:
+    """Decides for each round. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    def __init__(self) -> None:
+        self._due_ns = dict.fromkeys(_EVERY_NS, 0)
+        self._around_until_ns = 0
+        self._before: deque[EncodedRound] = deque()  # compressed each by itself
+        self._before_bytes = 0
+        self._compress = zstandard.ZstdCompressor(level=1).compress
+        self._decompress = zstandard.ZstdDecompressor().decompress
+
+    def want_around(self, at_ns: int) -> None:
+        """Keep every round around that moment, as around a decision."""
+        self._around_until_ns = max(self._around_until_ns, at_ns + AROUND_NS)
+
+    def take(self, made: EncodedRound) -> list[Kept]:
+        """Return what is kept now: this round by its paces, and before a decision those that waited for one."""
+        if made.is_decision:
+            self.want_around(made.mono_ns)
+        kept = []
+        for pace, every_ns in _EVERY_NS.items():
+            if made.mono_ns >= self._due_ns[pace]:
+                self._due_ns[pace] = made.mono_ns + every_ns
+                kept.append(Kept(pace, made))
+        if made.mono_ns <= self._around_until_ns:
+            kept += [Kept(Pace.DECISIONS, replace(each, raw=self._decompress(each.raw))) for each in self._before]
+            kept.append(Kept(Pace.DECISIONS, made))
+            self._before.clear()
+            self._before_bytes = 0
+        else:
+            self._wait(made)
+        return kept
+
+    def _wait(self, made: EncodedRound) -> None:
+        waiting = replace(made, raw=self._compress(made.raw))
+        self._before.append(waiting)
+        self._before_bytes += _bytes(waiting)
+        while self._before and (
+            self._before[0].mono_ns < made.mono_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES
+        ):
+            self._before_bytes -= _bytes(self._before.popleft())
+
+
+def _bytes(made: EncodedRound) -> int:
+    return len(made.raw) + len(made.samples)
