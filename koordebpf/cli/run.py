@@ -94,6 +94,13 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--audit", type=Path, help="One JSON line per plan into this file; - for standard output.")
 @click.option("--frames", type=Path, help="One JSON line per round into this file; koordebpf plan decides it again.")
 @click.option(
+    "--recorder-folder",
+    "recorder",
+    type=Path,
+    callback=lambda _context, _option, value: None if value is None else {"folder": value if value.name else None},
+    help="Rounds are recorded below it, to be decided again: 64 MiB. Default: /var/lib/koordebpf. An empty text for none.",
+)
+@click.option(
     "--koordinator-metrics/--no-koordinator-metrics",
     default=True,
     show_default=True,
