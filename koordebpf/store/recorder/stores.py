@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run
 from koordebpf.store.recorder.rounds import EncodedRound
@@ -123,10 +124,10 @@ class FileStore:
     Raises:  OSError: it is there already, or cannot be made.
     """
 
-    def __init__(self, path: Path, run: Run, max_bytes: int) -> None:
+    def __init__(self, path: Path, run: Run, max_bytes: int, *, redacted: bool = False) -> None:
         wall_ns = time.time_ns()
         self._max_bytes = max_bytes
-        header = run.header(Pace.ALL, wall_ns)
+        header = replace(run.header(Pace.ALL, wall_ns), redacted=redacted)
         self._shard = ShardFile(path, header, with_samples=True, wall_ns=wall_ns, has_index=False)
         self._events: list[RecordedEvent] = []
         self._is_ended = False
