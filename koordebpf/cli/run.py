@@ -98,7 +98,7 @@ _FILE = click.Path(exists=True, path_type=Path)
     "recorder",
     type=Path,
     callback=lambda _context, _option, value: None if value is None else {"folder": value if value.name else None},
-    help="Rounds are recorded below it, to be decided again: 64 MiB. Default: /var/lib/koordebpf. An empty text for none.",
+    help="Rounds are recorded below it, 64 MiB of them. Default: /var/lib/koordebpf. An empty text for none.",
 )
 @click.option(
     "--koordinator-metrics/--no-koordinator-metrics",

@@ -15,7 +15,9 @@ from koordebpf.cli.inputs import read_input
 @click.option("--at", metavar="TIME", help="Only the last round at or before this time, with its whole plan.")
 @click.option("--since", metavar="TIME", help="From this time on.")
 @click.option("--until", metavar="TIME", help="Up to this time.")
-@click.option("--set", "entries", multiple=True, metavar="SETTING=VALUE", help="Decide with this setting, as plan --set.")
+@click.option(
+    "--set", "entries", multiple=True, metavar="SETTING=VALUE", help="Decide with this setting, as plan --set."
+)
 @click.option(
     "--config",
     "files",

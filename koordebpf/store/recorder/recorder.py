@@ -47,7 +47,7 @@ class Store(Protocol):
         """Keep the rounds around that moment, as around a decision."""
 
     @property
-    def bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         """What is on disk."""
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class _Writing:
         except OSError as error:
             self._counts.lost_rounds += 1
             self._say(error.strerror or str(error))
-        self._counts.bytes = self._store.bytes
+        self._counts.bytes = self._store.bytes_on_disk
 
     # Once for each change: a disk stays full for hours.
     def _say(self, problem: str | None) -> None:

@@ -52,9 +52,7 @@ class Run(msgspec.Struct, frozen=True):
 
     def header(self, pace: Pace, wall_ns: int) -> RecordingHeader:
         """Return a shard's header."""
-        return RecordingHeader(
-            koordebpf=__version__, run=self.id, node=self.node, pace=pace, wall_s=wall_ns / NS_PER_S
-        )
+        return RecordingHeader(koordebpf=__version__, run=self.id, node=self.node, pace=pace, wall_s=wall_ns / NS_PER_S)
 
 
 class RingFolder(Closing):
@@ -81,9 +79,9 @@ class RingFolder(Closing):
         }
 
     @property
-    def bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         """What is on disk, of all shards with their indexes."""
-        return sum(each.bytes for each in self._rings.values())
+        return sum(each.bytes_on_disk for each in self._rings.values())
 
     def add(self, pace: Pace, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
         """Append a round.
@@ -125,7 +123,7 @@ class _PaceRing:
         self._closed: dict[Path, int] = {path: _size(path) for path in shards_in(folder, pace)}  # oldest first
 
     @property
-    def bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         return sum(self._closed.values()) + (self._open.bytes if self._open else 0)
 
     def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
@@ -191,7 +189,7 @@ class _PaceRing:
             self._remove(path)
 
     def _make_room(self, more_bytes: int) -> bool:
-        while self.bytes + more_bytes > self._max_bytes:
+        while self.bytes_on_disk + more_bytes > self._max_bytes:
             if not self._closed:
                 return False
             self._remove(next(iter(self._closed)))

@@ -143,10 +143,11 @@ class ShardReader:
 
     def _loose(self, head: Head, kind: type[list[T]]) -> list[T]:
         try:
-            return _decoded(self.content.raw(head), kind)
+            found: list[T] = _decoded(self.content.raw(head), kind)
         except DecodeError as error:
             self.damages.append(Damage(head.offset, head.end - head.offset, str(error)))
             return []
+        return found
 
     # The same object as long as the record is the same: who decides again looks at that.
     def _objects_of(self, head: Head) -> RoundObjects:

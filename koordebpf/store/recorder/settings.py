@@ -14,7 +14,7 @@ from koordebpf.units import MIB
 class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where an agent records its rounds, and how much of the disk that may take.
 
-    `folder`          each agent has a folder of its own below it, by node; None: nothing is recorded. Where it cannot be
+    `folder`          each node's agent has a folder of its own below it; None: nothing is recorded. Where it cannot be
                       written, 4 MiB are kept in runDir, which is in memory. Why /var/lib/koordebpf: what led to a
                       decision is asked for after the machine has restarted too.
     `max_bytes`       of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour

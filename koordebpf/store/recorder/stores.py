@@ -52,9 +52,9 @@ class RingStore:
         self._events: dict[Pace, list[RecordedEvent]] = {pace: [] for pace in RULES}
 
     @property
-    def bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         """What is on disk."""
-        return self._folder.bytes if self._folder else 0
+        return self._folder.bytes_on_disk if self._folder else 0
 
     def want_around(self, at_ns: int) -> None:
         """Keep the rounds around that moment, as around a decision."""
@@ -65,16 +65,15 @@ class RingStore:
 
         Raises:  OSError: at one of them it was not written.
         """
-        for waiting in self._events.values():
-            waiting += events
-            del waiting[:-_MAX_EVENTS]
+        for pace, waiting in self._events.items():
+            self._events[pace] = [*waiting, *events][-_MAX_EVENTS:]
         kept = self._selection.take(made)
         folder, failed = self._opened(), None
         for pace, each in kept:
             samples = samples_raw if each is made or not each.samples else _samples_raw(each.samples)
             try:
                 folder.add(pace, each, samples, self._events[pace])
-                self._events[pace].clear()
+                self._events[pace] = []
             except OSError as error:
                 failed = error
         if made.is_decision:
@@ -133,7 +132,7 @@ class FileStore:
         self._is_ended = False
 
     @property
-    def bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         """What is on disk."""
         return self._shard.bytes
 

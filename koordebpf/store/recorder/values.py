@@ -1,7 +1,7 @@
 """What a recording holds, as values: rounds in two parts, samples of the node between them, and events. Pure.
 
-A round is a `TickFrame` and the decision on it. Only full measurements are rounds, once a second or sooner; at tick rate
-the agent samples the node alone. So the frames between two rounds are samples, and a round has those before it.
+A round is a `TickFrame` and the decision on it. Only full measurements are rounds, once a second or sooner; at tick
+rate the agent samples the node alone. So the frames between two rounds are samples, and a round has those before it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.write_log import AuditedWrite, audited_write
-from koordebpf.tools.recorder.rounds import DecidesAgain
+from koordebpf.tools.recorder.rounds import DecidesAgain, open_recording
 from koordebpf.units import NS_PER_S
 
 _NEAR_S = 5.0  # Why: a round that is carried out is over within it, however busy the node is
@@ -71,3 +72,13 @@ def _outcomes(event: RecordedEvent) -> list[Outcome]:
     if event.kind == "OutcomeArrived":
         return [msgspec.convert(event.data["outcome"], Outcome)]
     return []
+
+
+def explained_lines(path: str, *, writes: bool) -> bytes:
+    """Return the lines of a recording as an audit file has them: of writes, or of decisions.
+
+    Raises:  ConfigError: it cannot be read, or is no recording.
+    """
+    recording = open_recording(path)
+    lines = audited_writes(recording) if writes else map(audit_json, audited(recording))
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

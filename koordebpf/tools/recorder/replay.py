@@ -89,7 +89,9 @@ def changed(tick: TickFrame, change: Change) -> TickFrame:
 
 def _victims(decision: TickDecision) -> tuple[str, ...]:
     carried = decision.carried
-    return tuple(f"{each.candidate.namespace}/{each.candidate.name}" for each in carried.plan.victims) if carried else ()
+    return (
+        tuple(f"{each.candidate.namespace}/{each.candidate.name}" for each in carried.plan.victims) if carried else ()
+    )
 
 
 def change_of(

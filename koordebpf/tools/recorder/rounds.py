@@ -52,7 +52,7 @@ def is_recording_path(path: str) -> bool:
 def open_recording(path: str) -> Recording:
     """Return a recording.
 
-    Raises:  ConfigError: it cannot be read, or is none; of another kind of file the message says which command reads it.
+    Raises:  ConfigError: it cannot be read, or is none; the message names the command that reads such a file.
     """
     place = Path(path)
     try:
@@ -121,7 +121,9 @@ def parse_time(option: str, text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(option, text, "must be RFC 3339, as 2026-03-01T12:00:00Z, or seconds since the epoch") from error
+        raise ConfigError(
+            option, text, "must be RFC 3339, as 2026-03-01T12:00:00Z, or seconds since the epoch"
+        ) from error
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * NS_PER_S)
 
 
