@@ -183,10 +183,9 @@ class _PaceRing:
         if self._rule.keep_ns is None:
             return
         for path in list(self._closed):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime_ns >= wall_ns - self._rule.keep_ns:
-                    continue
-            self._remove(path)
+            ended_ns = _order(path)[0] * NS_PER_S + self._rule.shard_ns
+            if ended_ns < wall_ns - self._rule.keep_ns:
+                self._remove(path)
 
     def _make_room(self, more_bytes: int) -> bool:
         while self.bytes_on_disk + more_bytes > self._max_bytes:

@@ -13,8 +13,8 @@ from koordebpf.store.recorder.values import Pace
 from koordebpf.units import MIB, NS_PER_S
 
 AROUND_NS = 30 * NS_PER_S  # before and after a decision
-# A tenth less than the pace: rounds come each second, give or take some milliseconds.
-_EVERY_NS = {Pace.SECONDS: 9 * NS_PER_S // 10, Pace.DAY: 5 * NS_PER_S - NS_PER_S // 10}
+_EVERY_NS = {Pace.SECONDS: NS_PER_S, Pace.DAY: 5 * NS_PER_S}
+_EARLY_NS = NS_PER_S // 10  # Why: rounds come each second, give or take some milliseconds
 _MAX_BEFORE_BYTES = MIB  # Why: 30 rounds of 110 pods are 160 KiB; as many again where bursts start rounds
 
 
@@ -46,9 +46,12 @@ class Selection:
             self.want_around(made.mono_ns)
         kept = []
         for pace, every_ns in _EVERY_NS.items():
-            if made.mono_ns >= self._due_ns[pace]:
-                self._due_ns[pace] = made.mono_ns + every_ns
+            due_ns = self._due_ns[pace]
+            if made.mono_ns >= due_ns - _EARLY_NS:
+                following_ns = due_ns + every_ns
+                self._due_ns[pace] = following_ns if following_ns > made.mono_ns else made.mono_ns + every_ns
                 kept.append(Kept(pace, made))
+        self._drop(made.mono_ns)
         if made.mono_ns <= self._around_until_ns:
             kept += [Kept(Pace.DECISIONS, replace(each, raw=self._decompress(each.raw))) for each in self._before]
             kept.append(Kept(Pace.DECISIONS, made))
@@ -62,8 +65,11 @@ class Selection:
         waiting = replace(made, raw=self._compress(made.raw))
         self._before.append(waiting)
         self._before_bytes += _bytes(waiting)
+        self._drop(made.mono_ns)
+
+    def _drop(self, now_ns: int) -> None:
         while self._before and (
-            self._before[0].mono_ns < made.mono_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES
+            self._before[0].mono_ns < now_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES
         ):
             self._before_bytes -= _bytes(self._before.popleft())
 

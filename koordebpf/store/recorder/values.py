@@ -33,7 +33,7 @@ class Pace(enum.StrEnum):
     ALL = "all"  # of `koordebpf record`
 
 
-class RecordingHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class RecordingHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The first record of a shard. `run` names one run of one agent: shards of two runs are two recordings."""
 
     schema: Literal["koordebpf.recording/v1"] = "koordebpf.recording/v1"
