@@ -68,9 +68,7 @@ class Selection:
         self._drop(made.mono_ns)
 
     def _drop(self, now_ns: int) -> None:
-        while self._before and (
-            self._before[0].mono_ns < now_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES
-        ):
+        while self._before and (self._before[0].mono_ns < now_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES):
             self._before_bytes -= _bytes(self._before.popleft())
 
 

@@ -56,7 +56,7 @@ def open_recording(path: str) -> Recording:
     """
     place = Path(path)
     try:
-        if place.is_file():
+        if not place.is_dir():
             _refuse_others(place)
         return Recording(place)
     except OSError as error:

@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from koordebpf.collect.node_watch import SignalState
+from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide_tick import TickDecision, decided_again
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods
-from koordebpf.state.build import view_of_frame
-from koordebpf.collect.node_watch import SignalState
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
-from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.store.sink import RoundEnded
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
@@ -39,7 +39,11 @@ def tick_at(second: float, *, used_mib: int = 500, pods: int = 4, seed: int | No
     if seed is not None:  # as busy as a node can be: every number is another one
         chance = random.Random(seed)
         measures = tuple(
-            replace(each, growth_bytes_per_s=chance.random() * MIB, memory=replace(each.memory, usage_bytes=chance.randrange(1 << 40)))
+            replace(
+                each,
+                growth_bytes_per_s=chance.random() * MIB,
+                memory=replace(each.memory, usage_bytes=chance.randrange(1 << 40)),
+            )
             for each in measures
         )
     measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1_000_000, node=node, pods=measures)

@@ -113,7 +113,13 @@ def test_what_happened_between_rounds_is_kept(ring: Recorder, clock: SetClock, t
     ring.publish(TickFailed("the last one"))
     ring.close()
     found = Recording(tmp_path / "ring").events()
-    assert [each.kind for each in found[:5]] == ["OomKilled", "OutcomeArrived", "FileChanged", "PlanDecided", "TickFailed"]
+    assert [each.kind for each in found[:5]] == [
+        "OomKilled",
+        "OutcomeArrived",
+        "FileChanged",
+        "PlanDecided",
+        "TickFailed",
+    ]
     assert found[-1].data == {"reason": "the last one"}
     assert msgspec.convert(found[1].data["outcome"], Outcome) == outcome
     assert msgspec.convert(found[2].data["change"], FileChange) == change

@@ -14,7 +14,9 @@ def second_of(made: EncodedRound) -> int:
     return (made.wall_ns - wall_ns(0)) // NS_PER_S
 
 
-def kept(selection: Selection, seconds: list[float], decisions: frozenset[float] = frozenset()) -> dict[Pace, list[int]]:
+def kept(
+    selection: Selection, seconds: list[float], decisions: frozenset[float] = frozenset()
+) -> dict[Pace, list[int]]:
     found: dict[Pace, list[int]] = {pace: [] for pace in Pace}
     for second in seconds:
         for pace, made in selection.take(encoded(second, ENCODER, used_mib=900 if second in decisions else 500)):
@@ -57,7 +59,9 @@ def test_what_waits_is_bounded_in_bytes() -> None:
     rounds = [encoded(number / 100, encoder, pods=110, seed=number) for number in range(400)]
     for made in rounds:
         selection.take(made)
-    found = [each for pace, each in selection.take(encoded(4, encoder, pods=110, used_mib=900)) if pace is Pace.DECISIONS]
+    found = [
+        each for pace, each in selection.take(encoded(4, encoder, pods=110, used_mib=900)) if pace is Pace.DECISIONS
+    ]
     assert 40 < len(found) < 200
     assert found[-2] == rounds[-1]
 
