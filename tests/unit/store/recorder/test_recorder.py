@@ -69,13 +69,17 @@ def until(is_so: object, timeout_s: float = 10) -> None:
         time.sleep(0.005)
 
 
+def _until_taken(recorder: Recorder, rounds: int) -> None:
+    until(lambda: recorder.counts.rounds + recorder.counts.lost_rounds >= rounds)
+
+
 def play(recorder: Recorder, clock: SetClock, seconds: int, decisions: Sequence[int] = ()) -> None:
     for second in range(seconds):
         clock.second = second
         for sample in range(3):
             recorder.publish(NodeSampled(NOW_NS + second * NS_PER_S - sample, tick_at(0).frame.measured.node))
         recorder.publish(round_ended(second, used_mib=900 if second in decisions else 500))
-        until(lambda: recorder.counts.rounds + recorder.counts.lost_rounds > second)
+        _until_taken(recorder, second + 1)
 
 
 def test_it_takes_events_of_the_union() -> None:

@@ -79,7 +79,7 @@ def test_a_round_that_resembles_the_first_takes_a_fraction_of_it() -> None:
 
 
 def test_what_is_no_longer_like_its_first_begins_a_new_group() -> None:
-    records = shard(rounds=6, pods=110, seed=None) + []
+    records = shard(rounds=6, pods=110)
     made, encoder = ShardRounds(HEADER, with_samples=True), RoundEncoder()
     busy = [made.start(0)]
     for second in range(6):

@@ -53,7 +53,7 @@ def events_of(second: float) -> list[RecordedEvent]:
             "PlanDecided", wall_s, {"outcomes": [], "crossed_ns": 1, "decided_ns": now_ns + 5, "wall_s": wall_s}
         ),
         RecordedEvent("OutcomeArrived", wall_s, {"outcome": plain, "now_ns": now_ns + 20}),
-        RecordedEvent("FileChanged", wall_s, {"change": {**change, "now_ns": now_ns}, "wall_s": wall_s}),
+        RecordedEvent("FileChanged", wall_s, {"change": change, "wall_s": wall_s}),
         RecordedEvent("MemoryReleased", wall_s, {"entry": entry, "now_ns": now_ns + 30_000_000}),
     ]
 
@@ -132,7 +132,7 @@ def test_replay_at_a_time_shows_the_whole_plan(path: Path) -> None:
     assert output.startswith("2027-01-15T08:00:05.000Z\n\nevicting spark/job-0")
     changed = run("replay", path, "--at", "2027-01-15T08:00:05Z", "--set", "memoryEvictThresholdPercent=95").output
     assert "memoryEvictThresholdPercent" in changed and "spark/job-0" in changed
-    with pytest.raises(ConfigError, match="must be 2027-01-15T08:00:00.000Z or later"):
+    with pytest.raises(ConfigError, match=r"must be 2027-01-15T08:00:00\.000Z or later"):
         run("replay", path, "--at", "2020-01-01T00:00:00Z")
     with pytest.raises(ConfigError, match="must be RFC 3339"):
         run("replay", path, "--at", "yesterday")
@@ -188,7 +188,7 @@ def test_explain_says_why_and_what_became_of_it(path: Path) -> None:
     record = json.loads(run("explain", path, "--json", "--last", 1).output)
     assert record["node"] == "node-1" and record["outcomes"][0]["result"] == "done"
     assert record["latencies"]["decided_to_freed_ns"] == 30_000_000 - 5
-    assert "cpu.max: max → 1" in run("explain", path, "--writes").output
+    assert "cpu.max max → 1" in run("explain", path, "--writes").output
 
 
 def test_show_says_what_there_is(path: Path) -> None:
@@ -259,9 +259,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert is_recording_path(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "text", ["2027-01-15T08:00:00Z", "2027-01-15T09:00:00+01:00", "2027-01-15T08:00", "1800000000"]
-)
+@pytest.mark.parametrize("text", ["2027-01-15T08:00:00Z", "2027-01-15T09:00+01:00", "2027-01-15T08:00", "1800000000"])
 def test_times_are_utc_or_say_otherwise(text: str) -> None:
     assert parse_time("--at", text) == wall_ns(0)
 
