@@ -46,6 +46,7 @@ def events_of(second: float) -> list[RecordedEvent]:
         "new": "1",
         "result": "written",
         "reason": "why",
+        "now_ns": now_ns,
     }
     entry = {"uid": outcome.uid, "since_ns": now_ns, "credit_bytes": 1}
     return [
