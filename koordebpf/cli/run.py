@@ -97,8 +97,8 @@ _FILE = click.Path(exists=True, path_type=Path)
     "--recorder-folder",
     "recorder",
     type=Path,
-    callback=lambda _context, _option, value: None if value is None else {"folder": value if value.name else None},
-    help="Rounds are recorded below it, 64 MiB of them. Default: /var/lib/koordebpf. An empty text for none.",
+    callback=lambda _context, _option, value: value and {"folder": None if str(value) == "none" else value},
+    help="Rounds are recorded below it, 64 MiB of them. Default: /var/lib/koordebpf. none: no recorder.",
 )
 @click.option(
     "--koordinator-metrics/--no-koordinator-metrics",
