@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 
@@ -78,22 +79,21 @@ def test_a_round_that_resembles_the_first_takes_a_fraction_of_it() -> None:
     assert len(second) * 5 < len(first)
 
 
-def test_what_is_no_longer_like_its_first_begins_a_new_group() -> None:
-    records = shard(rounds=6, pods=110)
-    made, encoder = ShardRounds(HEADER, with_samples=True), RoundEncoder()
-    busy = [made.start(0)]
-    for second in range(6):
-        busy += made.add(encoded(second, encoder, pods=110, seed=second), b"", [])
-    assert {parse_head(each, 0).base for each in records[3:]} == {3}
-    bases = [parse_head(each, 0).base for each in busy[2:]]
-    assert bases[0] == 0 and len(set(bases)) > 1
-    assert len(read(b"".join(busy))[0]) == 6
+def test_each_round_is_compressed_against_the_one_before() -> None:
+    assert [parse_head(each, 0).base for each in shard(rounds=6)[2:]] == [0, 3, 4, 5, 6, 7]
 
 
-def test_a_group_ends_after_64_rounds() -> None:
-    records = shard(rounds=130)
+def test_what_hardly_resembles_the_one_before_needs_none() -> None:
+    encoder, chance = ShardEncoder(HEADER), random.Random(1)
+    records = [encoder.start(0)]
+    records += [encoder.round(chance.randbytes(1000), 0, is_decision=False) for _ in range(4)]
+    assert [parse_head(each, 0).base for each in records[1:]] == [0, 0, 0, 0]
+
+
+def test_a_group_ends_after_32_rounds() -> None:
+    records = shard(rounds=70)
     bases = [parse_head(each, 0).base for each in records[2:]]
-    assert [number for number, base in enumerate(bases) if base == 0] == [0, 64, 128]
+    assert [number for number, base in enumerate(bases) if base == 0] == [0, 32, 64]
 
 
 def test_a_decision_shows_without_being_decoded() -> None:
@@ -141,8 +141,9 @@ def test_a_damaged_record_is_passed_over_and_named_by_its_offset(has_index: bool
         data = bytearray(b"".join(records))
         data[offset + at] ^= 0x40
         found, reader = read(bytes(data), index)
-        assert len(found) == ROUNDS - 1
-        assert [(damage.offset, damage.length) for damage in reader.damages] == [(offset, len(records[lost]))]
+        assert [each.wall_ns for each in found] == [wall_ns(second) for second in range(lost - 2)]  # the group's end too
+        assert (reader.damages[0].offset, reader.damages[0].length) == (offset, len(records[lost]))
+        assert all("needs record" in str(damage) for damage in reader.damages[1:])
         assert str(offset) in str(reader.damages[0])
 
 
@@ -151,7 +152,7 @@ def test_without_its_base_a_group_is_passed_over_and_the_next_one_read() -> None
     data = bytearray(b"".join(records))
     data[len(records[0]) + len(records[1]) + HEAD_BYTES] ^= 1
     found, reader = read(bytes(data))
-    assert len(found) == 70 - 64
+    assert len(found) == 70 - 32
     assert "needs record 3" in str(reader.damages[1])
 
 
@@ -170,7 +171,8 @@ def test_a_false_index_leads_nowhere() -> None:
     data[len(b"".join(records[:4]))] ^= 1
     entry = struct.pack("<QQIIBB2x", len(data) * 2, 0, 9, 1, 3, 0)
     false = entry + struct.pack("<I", zlib.crc32(entry))
-    assert len(read(bytes(data), false + bytes(INDEX_BYTES) + b"x")[0]) == ROUNDS - 1
+    reader = ShardReader(bytes(data), false + bytes(INDEX_BYTES) + b"x")
+    assert len(reader.rounds) == ROUNDS - 1
 
 
 def test_another_version_is_no_recording() -> None:
@@ -227,3 +229,11 @@ def test_only_a_record_has_an_entry_in_the_index() -> None:
 def test_an_empty_shard_has_no_record() -> None:
     assert list(heads(b"")) == []
     assert list(heads(b"x" * 200)) == [Damage(0, 200, "the file ends within a record", is_end=True)]
+
+
+def test_rounds_are_read_in_any_order() -> None:
+    reader = ShardReader(b"".join(shard(rounds=40)))
+    for second in (39, 0, 31, 32, 5, 5, 38):
+        found = reader.round(reader.rounds[second])
+        assert found is not None and found.tick == round_at(second)[0]
+    assert reader.damages == []
