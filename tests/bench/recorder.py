@@ -187,7 +187,9 @@ def _replay(report: Report, name: str, rounds: list[tuple[TickFrame, TickDecisio
     if same != len(rounds):
         raise RuntimeError(f"{same} of {len(rounds)} rounds are decided as they were")
     each_s = spent / len(rounds)
-    report.add(at_least(f"replay of a round each second, hour {name}", "×", 1 / each_s, 1000, f"{method}, decided again"))
+    report.add(
+        at_least(f"replay of a round each second, hour {name}", "×", 1 / each_s, 1000, f"{method}, decided again")
+    )
     report.add(at_least(f"replay of a round each 4 ms, hour {name}", "×", 0.004 / each_s, 5, "the same rounds"))
 
 

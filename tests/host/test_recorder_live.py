@@ -144,4 +144,4 @@ def test_record_needs_no_agent_and_writes_one_file(node: NodeCgroup, tmp_path: P
     found = Recording(redacted).round(0)
     assert found is not None and found.tick.frame.pods
     assert "calm" not in str(found.tick.frame) and "default" not in str(found.tick.frame.pods)
-    assert b"KRR1" == redacted.read_bytes()[:4]
+    assert redacted.read_bytes()[:4] == b"KRR1"

@@ -81,7 +81,7 @@ def explain(
     if of_writes and of_requests:
         raise click.UsageError("--writes and --requests exclude each other")
     what = "writes" if of_writes else "requests" if of_requests else "decisions"
-    from koordebpf.tools.recorder.rounds import is_recording_path
+    from koordebpf.store.recorder.magic import is_recording_path
 
     if audit and not of_requests and is_recording_path(audit):
         from koordebpf.tools.recorder.explained import explained_lines

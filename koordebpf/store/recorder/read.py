@@ -9,7 +9,7 @@ from typing import NamedTuple
 from koordebpf.errors import ConfigError, DecodeError
 from koordebpf.store.recorder.ring import shards_in
 from koordebpf.store.recorder.rounds import ReadRound, ShardReader
-from koordebpf.store.recorder.shard import HEAD_BYTES, MAGIC, Head, parse_head
+from koordebpf.store.recorder.shard import Head
 from koordebpf.store.recorder.shard_file import index_of
 from koordebpf.store.recorder.values import NodeSample, Pace, RecordedEvent
 
@@ -120,8 +120,3 @@ def shards_of(path: Path) -> list[Path]:
     for below in sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink()):
         found += shards_in(below)
     return found
-
-
-def is_recording(start: bytes) -> bool:
-    """Tell whether a file that begins so is a recording of rounds, of this version."""
-    return start.startswith(MAGIC) and len(start) >= HEAD_BYTES and parse_head(start, 0) is not None

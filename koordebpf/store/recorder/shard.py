@@ -20,9 +20,9 @@ import msgspec
 import zstandard
 
 from koordebpf.errors import DecodeError
+from koordebpf.store.recorder.magic import MAGIC
 from koordebpf.store.recorder.values import RecordingHeader
 
-MAGIC = b"KRR1"  # the last one is the format's version
 _LEVEL = 3  # Why: 24 µs for the round of 110 pods; level 1 takes 14 and 3 % more bytes, level 6 104 for no fewer
 # Records of a kind of which each needs the one before. Why: one that is damaged takes no more than half a minute of
 # rounds with it, and against the one before a busy node's round takes 60 % of what it takes against the first.

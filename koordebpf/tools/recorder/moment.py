@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 from koordebpf.errors import ConfigError
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.store.frames import is_recorded_tick, read_ticks
+from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.tools.plan import Case, case_of_tick, read_case
-from koordebpf.tools.recorder.rounds import (
-    decision_of,
-    is_recording_path,
-    open_recording,
-    parse_time,
-    round_at,
-    tick_of_lines,
-)
 
 
 def case_at(path: str, decision: int | None, at: str | None) -> Case:
@@ -25,6 +20,8 @@ def case_at(path: str, decision: int | None, at: str | None) -> Case:
     if decision is not None and at is not None:
         raise ConfigError("--at", at, "excludes --decision")
     if path != "-" and is_recording_path(path):
+        from koordebpf.tools.recorder.rounds import decision_of, open_recording, parse_time, round_at
+
         recording = open_recording(path)
         if at is not None:
             found = round_at(recording, parse_time("--at", at))
@@ -36,8 +33,22 @@ def case_at(path: str, decision: int | None, at: str | None) -> Case:
     if at is not None:
         raise ConfigError("--at", at, "needs a recording")
     if decision is not None:
-        return case_of_tick(tick_of_lines(path, decision), path)
+        return case_of_tick(_tick_of_lines(path, decision), path)
     return read_case(_read(path), path)
+
+
+def _tick_of_lines(path: str, number: int) -> TickFrame:
+    place = Path(path)
+    try:
+        with place.open("rb") as file:
+            if not is_recorded_tick(file.readline()):
+                raise ConfigError(path, "--decision", "needs a recording, or a file of an agent's --frames")
+        found = [each.tick for each in read_ticks(place) if b'"carried":{' in bytes(each.decision)]
+    except OSError as error:
+        raise ConfigError(path, error.strerror, "must be a readable file") from error
+    if not 1 <= abs(number) <= len(found):
+        raise ConfigError("--decision", number, f"must be 1 to {len(found)}, or -1 for the last")
+    return found[number - 1 if number > 0 else number]
 
 
 def _read(path: str) -> bytes:

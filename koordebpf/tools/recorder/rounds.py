@@ -11,10 +11,8 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
-from koordebpf.store.frames import is_recorded_tick, read_ticks
-from koordebpf.store.recorder.read import Recording, is_recording
+from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.rounds import ReadRound
-from koordebpf.store.recorder.shard import HEAD_BYTES
 from koordebpf.units import NS_PER_S
 
 
@@ -33,20 +31,6 @@ class DecidesAgain:
         if tick.frame.pods is not self._pods:
             self._facts, self._pods = facts_of_pods(tick.frame.pods), tick.frame.pods
         return decide_tick(tick, tick_view(tick, self._facts), self._facts)
-
-
-def is_recording_path(path: str) -> bool:
-    """Tell whether this is a recording of rounds, or a folder."""
-    place = Path(path)
-    try:
-        if place.is_dir():
-            return True
-        if not place.is_file():  # a pipe would be read empty
-            return False
-        with place.open("rb") as file:
-            return is_recording(file.read(HEAD_BYTES))
-    except OSError:
-        return False
 
 
 def open_recording(path: str) -> Recording:
@@ -130,21 +114,3 @@ def parse_time(option: str, text: str) -> int:
 def time_text(wall_ns: int) -> str:
     """Return a time as RFC 3339 in UTC, with milliseconds."""
     return datetime.fromtimestamp(wall_ns / NS_PER_S, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def tick_of_lines(path: str, number: int) -> TickFrame:
-    """Return the round of a decision out of the JSON lines of `--frames`; the first is 1, the last one also −1.
-
-    Raises:  ConfigError: it is no such file, there are not so many, or a line is unusable.
-    """
-    place = Path(path)
-    try:
-        with place.open("rb") as file:
-            if not is_recorded_tick(file.readline()):
-                raise ConfigError(path, "--decision", "needs a recording, or a file of an agent's --frames")
-        found = [each.tick for each in read_ticks(place) if b'"carried":{' in bytes(each.decision)]
-    except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable file") from error
-    if not 1 <= abs(number) <= len(found):
-        raise ConfigError("--decision", number, f"must be 1 to {len(found)}, or -1 for the last")
-    return found[number - 1 if number > 0 else number]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.store.recorder.read import Recording, is_recording, shards_of
+from koordebpf.store.recorder.magic import is_recording_path
+from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run, shards_in
 from koordebpf.store.recorder.values import Pace
 from koordebpf.units import MIB
@@ -100,11 +101,12 @@ def test_a_damaged_round_is_none_and_named(tmp_path: Path) -> None:
     assert f"{shard}: offset" in again.problems[-1]
 
 
-@pytest.mark.parametrize("start", [b"", b"KRR1", b"{}" * 40, b"koordrec" * 10])
-def test_what_begins_otherwise_is_no_recording(start: bytes) -> None:
-    assert not is_recording(start)
+@pytest.mark.parametrize("start", [b"", b"KRR", b"KRR2", b"{}" * 40, b"koordrec" * 10])
+def test_what_begins_otherwise_is_no_recording(tmp_path: Path, start: bytes) -> None:
+    (tmp_path / "x").write_bytes(start)
+    assert not is_recording_path(str(tmp_path / "x"))
 
 
 def test_a_shard_is_known_by_its_beginning(tmp_path: Path) -> None:
     ring(tmp_path)
-    assert all(is_recording(path.read_bytes()[:48]) for path in shards_in(tmp_path))
+    assert all(is_recording_path(str(path)) for path in shards_in(tmp_path))

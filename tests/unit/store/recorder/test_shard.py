@@ -141,7 +141,9 @@ def test_a_damaged_record_is_passed_over_and_named_by_its_offset(has_index: bool
         data = bytearray(b"".join(records))
         data[offset + at] ^= 0x40
         found, reader = read(bytes(data), index)
-        assert [each.wall_ns for each in found] == [wall_ns(second) for second in range(lost - 2)]  # the group's end too
+        assert [each.wall_ns for each in found] == [
+            wall_ns(second) for second in range(lost - 2)
+        ]  # the group's end too
         assert (reader.damages[0].offset, reader.damages[0].length) == (offset, len(records[lost]))
         assert all("needs record" in str(damage) for damage in reader.damages[1:])
         assert str(offset) in str(reader.damages[0])

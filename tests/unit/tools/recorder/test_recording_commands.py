@@ -14,6 +14,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.frames import RecordedTick
+from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
@@ -21,7 +22,7 @@ from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.tools.recorder.record import record_rounds
-from koordebpf.tools.recorder.rounds import is_recording_path, parse_time
+from koordebpf.tools.recorder.rounds import parse_time
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS
 from tests.support.values.rounds import encoded, round_at, wall_ns
