@@ -97,6 +97,6 @@ def open_sinks(
         clock,
     )
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
-    metrics.sinks.recorder = recorder
+    metrics.sinks.recorder = recorder.counts if recorder else None
     sinks.publish(DecisionsInterrupted(trail.left))
     return sinks

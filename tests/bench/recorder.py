@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -243,4 +242,4 @@ class _Clock:
 
 
 def _bytes(shards: list[Path]) -> int:
-    return sum(os.stat(each).st_size + each.with_suffix(".index").stat().st_size for each in shards)
+    return sum(each.stat().st_size + each.with_suffix(".index").stat().st_size for each in shards)

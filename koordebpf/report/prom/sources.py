@@ -17,7 +17,7 @@ from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.store.recorder.recorder import Recorder, RecorderCounts
+    from koordebpf.store.recorder.recorder import RecorderCounts
 
 MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
 OVERFLOW_POD = "_other"
@@ -110,7 +110,7 @@ class SinkMetrics:
         self.audit: AuditTrail | None = None
         self.log_sink: LineSink | None = None
         self.events: EventPoster | None = None
-        self.recorder: Recorder | None = None
+        self.recorder: RecorderCounts | None = None  # None: nothing is recorded
         self.errors: Mapping[str, int] = {}  # by sink
 
     def families(self) -> Iterator[Metric]:
@@ -127,7 +127,7 @@ class SinkMetrics:
         text = "Events that a sink failed on."
         yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)
         if self.recorder is not None:
-            yield from _recorder_families(self.recorder.counts)
+            yield from _recorder_families(self.recorder)
 
 
 def _recorder_families(counts: RecorderCounts) -> Iterator[Metric]:

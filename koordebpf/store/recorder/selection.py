@@ -33,8 +33,6 @@ class Selection:
         self._around_until_ns = 0
         self._before: deque[EncodedRound] = deque()  # compressed each by itself
         self._before_bytes = 0
-        self._compress = zstandard.ZstdCompressor(level=1).compress
-        self._decompress = zstandard.ZstdDecompressor().decompress
 
     def want_around(self, at_ns: int) -> None:
         """Keep every round around that moment, as around a decision."""
@@ -53,7 +51,7 @@ class Selection:
                 kept.append(Kept(pace, made))
         self._drop(made.mono_ns)
         if made.mono_ns <= self._around_until_ns:
-            kept += [Kept(Pace.DECISIONS, replace(each, raw=self._decompress(each.raw))) for each in self._before]
+            kept += [Kept(Pace.DECISIONS, replace(each, raw=_decompressed(each.raw))) for each in self._before]
             kept.append(Kept(Pace.DECISIONS, made))
             self._before.clear()
             self._before_bytes = 0
@@ -62,7 +60,7 @@ class Selection:
         return kept
 
     def _wait(self, made: EncodedRound) -> None:
-        waiting = replace(made, raw=self._compress(made.raw))
+        waiting = replace(made, raw=zstandard.ZstdCompressor(level=1).compress(made.raw))
         self._before.append(waiting)
         self._before_bytes += _bytes(waiting)
         self._drop(made.mono_ns)
@@ -70,6 +68,11 @@ class Selection:
     def _drop(self, now_ns: int) -> None:
         while self._before and (self._before[0].mono_ns < now_ns - AROUND_NS or self._before_bytes > _MAX_BEFORE_BYTES):
             self._before_bytes -= _bytes(self._before.popleft())
+
+
+def _decompressed(raw: bytes) -> bytes:
+    whole: bytes = zstandard.ZstdDecompressor().decompress(raw)
+    return whole
 
 
 def _bytes(made: EncodedRound) -> int:

@@ -18,7 +18,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
                       written, 4 MiB are kept in runDir, which is in memory. Why /var/lib/koordebpf: what led to a
                       decision is asked for after the machine has restarted too.
     `max_bytes`       of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour
-                      of a round each second and a day of one each 5 s with 110 pods, and 24 MiB for what was around
+                      of a round each second and a day of one each 5 s with 110 pods, and 16 MiB for what was around
                       decisions.
     `file`            a new file that gets every round, in place of the folder, up to 1 GiB. Why none: it is what
                       `koordebpf record` asks for.

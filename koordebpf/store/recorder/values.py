@@ -72,8 +72,8 @@ _NO_OBJECTS["featureGates"] = {}  # msgspec has a factory for it
 class StoredRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A round without its objects, as MessagePack: numbers that change are half as long as in JSON.
 
-    `tick` has the default settings, no object and no state. `states` (of `TickFrame`) and `decision` (`encode_decision`)
-    are JSON: of what they hold the types are not known here.
+    `tick` has the default settings, no object and no state. `states` (those of `TickFrame`) and `decision` (as
+    `encode_decision` makes it) are JSON: of what they hold the types are not known here.
     """
 
     tick: TickFrame
