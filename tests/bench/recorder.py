@@ -24,6 +24,7 @@ from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore, Place, RingStore
 from koordebpf.store.recorder.values import Pace
 from koordebpf.store.sink import RoundEnded
+from koordebpf.tools.recorder.replay import Replay, replayed
 from koordebpf.tools.recorder.rounds import DecidesAgain
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_least, at_most, figure
@@ -180,11 +181,12 @@ def _replay(report: Report, name: str, rounds: list[tuple[TickFrame, TickDecisio
         for second, (tick, decision) in enumerate(rounds):
             store.add(encoder.encode(tick, decision, _BEGIN_NS + second * NS_PER_S), b"", [])
         store.close()
-        started, again = time.perf_counter(), DecidesAgain()
-        same = sum(each.is_same(again.decide(each.tick)) for each in Recording(path).rounds())
+        started, totals = time.perf_counter(), Replay()
+        for _ in replayed(Recording(path), totals):
+            pass
         spent = time.perf_counter() - started
-    if same != len(rounds):
-        raise RuntimeError(f"{same} of {len(rounds)} rounds are decided as they were")
+    if (totals.rounds, totals.differing) != (len(rounds), 0):
+        raise RuntimeError(f"{totals.differing} of {totals.rounds} rounds are decided otherwise than they were")
     each_s = spent / len(rounds)
     report.add(
         at_least(f"replay of a round each second, hour {name}", "×", 1 / each_s, 1000, f"{method}, decided again")

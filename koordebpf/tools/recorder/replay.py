@@ -11,7 +11,7 @@ from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.tools.plan import Case, case_of_tick, with_entries, with_feature_gates, with_file
-from koordebpf.tools.recorder.rounds import DecidesAgain, time_text
+from koordebpf.tools.recorder.rounds import DecidesAgain, time_text, without_collector
 
 
 class ReplayedRound(msgspec.Struct, frozen=True):
@@ -59,6 +59,13 @@ def replayed(
 
     Raises:  ConfigError: a NodeSLO, ConfigMap or quantity is unusable.
     """
+    with without_collector():
+        yield from _replayed(recording, totals, change, first, last)
+
+
+def _replayed(
+    recording: Recording, totals: Replay, change: Change | None, first: int, last: int | None
+) -> Iterator[ReplayedRound]:
     again, before = DecidesAgain(), DecidesAgain()
     for number, each in enumerate(recording.rounds(first, last), start=first + 1):
         totals.rounds += 1
