@@ -53,6 +53,7 @@ test-python: setup ## Run pure tests on the oldest and the newest Python.
 soak: setup ## Let the agent evict on a busy node for ten minutes, then bursts, a storm, plugins (root).
 	@$(PYTHON) -m tests.host.soak
 	@KOORDEBPF_BURSTS=100 KOORDEBPF_STORM_S=120 $(PYTHON) tests/run.py host -- -k "test_bursts or test_faults_storm"
+	@KOORDEBPF_RECORDER_KILLS=1000 $(PYTHON) tests/run.py unit -- -k test_recorder_killed
 	@KOORDEBPF_PLUGIN_CHURN_S=600 $(PYTHON) tests/run.py contract -- -k test_plugin_churn
 
 SECONDS := 60

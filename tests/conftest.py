@@ -12,6 +12,8 @@ import pytest
 from tests import slow
 from tests.support import replay
 
+os.environ.setdefault("KOORDEBPF_RUN_RECORDER_FOLDER", "none")  # agents of tests do not write to /var/lib
+
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 _TESTS = Path(__file__).parent

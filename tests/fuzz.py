@@ -25,6 +25,7 @@ from koordebpf.errors import KoordebpfError
 from koordebpf.events.layout import decode
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.policy.decide import decide
+from koordebpf.policy.decide_tick import decided_again
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.pods import cpu_placement
 from koordebpf.slo.pods.eviction import allows_eviction, eviction_priority
@@ -32,9 +33,13 @@ from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame
 from koordebpf.store.budget import KeptBudget
+from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
+from koordebpf.store.recorder.shard import ShardEncoder
+from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader
 from koordebpf.store.recording import Recorder, own_header, read_recording
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.wal import read_left
+from tests.support.values.rounds import encoded
 
 TESTS = Path(__file__).resolve().parent
 FINDINGS = TESTS.parent / ".make" / "fuzz"
@@ -110,6 +115,39 @@ def _recording() -> bytes:
         return recorder.path.read_bytes()
 
 
+_HEADER = RecordingHeader(koordebpf="0", run="0123abcd", node="n", pace=Pace.ALL, wall_s=1.0)
+
+
+def _shard() -> list[bytes]:
+    made, encoder = ShardRounds(_HEADER, with_samples=True), RoundEncoder()
+    records = [made.start(0)]
+    for second in range(3):
+        records += made.add(encoded(second, encoder), b"[[1,2,3,null,null,null]]", [RecordedEvent("TickFailed", 1.0)])
+    return records
+
+
+def _rounds(raw: bytes) -> None:
+    reader = ShardReader(raw, raw[:64])
+    for head in reader.rounds:
+        reader.round(head)
+    list(reader.events())
+    list(reader.samples())
+
+
+def _stored_round() -> bytes:
+    return encoded(1).raw
+
+
+# With headers and CRCs that are right, so that what is damaged is the content.
+def _round_content(raw: bytes) -> None:
+    encoder = ShardEncoder(_HEADER)
+    records = [encoder.start(0), encoder.objects(encoded(1).objects_raw, 0), encoder.round(raw, 0, is_decision=True)]
+    reader = ShardReader(b"".join(records))
+    found = reader.round(reader.rounds[0])
+    if found is not None:
+        decided_again(found.tick)
+
+
 def decoders() -> dict[str, Decoder]:
     """Return every decoder by name."""
     captures = [json.loads(path.read_text()) for path in sorted((TESTS / "golden").glob("ring_records_*.json"))]
@@ -133,6 +171,8 @@ def decoders() -> dict[str, Decoder]:
         ),
         "journal": Decoder(_in_file(read_journal), (journal.replace(boot_id.encode(), this_boot().encode()),)),
         "recording": Decoder(_in_file(lambda path: list(read_recording(path))), (_recording(),)),
+        "rounds": Decoder(_rounds, (b"".join(_shard()),)),
+        "round": Decoder(_round_content, (_stored_round(),)),
         "nodeslo": Decoder(_nodeslo, (json.dumps(_NODESLO).encode(),)),
         "annotations": Decoder(_annotations, _ANNOTATIONS),
         "manifest": Decoder(

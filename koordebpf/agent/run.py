@@ -30,6 +30,7 @@ from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
+from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.agent.serving import series_metrics, serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.hooks import hooks_of
@@ -82,8 +83,8 @@ _FAILED_PAUSE_S = 0.1
 _RING_REST_NS = 10 * NS_PER_MS
 
 
-def run_agent(config: AgentConfig) -> None:
-    """Run until SIGTERM or SIGINT; everything is detached afterwards.
+def run_agent(config: AgentConfig, seconds: float | None = None) -> None:
+    """Run until SIGTERM or SIGINT, or for so long once it watches; everything is detached afterwards.
 
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
@@ -107,14 +108,22 @@ def run_agent(config: AgentConfig) -> None:
         if config.enforce and acting is None:
 
             def watch_until(is_over: Callable[[], bool]) -> None:
-                _run(replace(config, enforce=False), scope, loop, measuring, None, None, is_over)
+                beside = replace(config, enforce=False, recorder=NOT_RECORDED)
+                _run(beside, scope, loop, measuring, None, None, is_over)
 
             acting = stand_by(config, scope, loop, watch_until, stack)
             if acting is None:
                 return
             kept_list = open_kept_list(config, acting.folder, stack, knows_pods=True)
-        _run(config, scope, loop, measuring, acting, kept_list)
+        _run(config, scope, loop, measuring, acting, kept_list, _over_after(seconds))
     log.info("stopped: everything is detached")
+
+
+def _over_after(seconds: float | None) -> Callable[[], bool]:
+    if seconds is None:
+        return lambda: False
+    until_s = time.monotonic() + seconds
+    return lambda: time.monotonic() >= until_s
 
 
 def _run(
@@ -293,6 +302,7 @@ def _open_sinks(
         in_flight=acting.in_flight if acting else None,
         events=EventPoster(actions) if actions else None,
         frames=open_frames(config.frames),
+        recorder=open_recorder(config, measuring.watch.scope, plans.node),
         katalyst=open_katalyst_sink(config, metrics, health, plans),
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))

@@ -18,6 +18,7 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, Sink
 from koordebpf.store.wal import InFlight
 
@@ -72,6 +73,7 @@ def open_sinks(
     events: EventPoster | None = None,
     frames: FrameLog | None = None,
     katalyst: KatalystSink | None = None,
+    recorder: Recorder | None = None,
     clock: Clock = SystemClock(),  # noqa: B008 - without state
 ) -> Sinks:
     """Return all sinks; they report what an agent before this one was ended in the middle of.
@@ -90,9 +92,11 @@ def open_sinks(
             recent,
             *((katalyst,) if katalyst else ()),
             *((frames,) if frames else ()),
+            *((recorder,) if recorder else ()),
         ),
         clock,
     )
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
+    metrics.sinks.recorder = recorder.counts if recorder else None
     sinks.publish(DecisionsInterrupted(trail.left))
     return sinks

@@ -23,6 +23,7 @@ from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.store.sink import (
+    NodeSampled,
     OomKilled,
     ProblemsSeen,
     StallsCharged,
@@ -169,5 +170,7 @@ class Agent:
 
     def _sample(self) -> NodeMeasure:
         node = self._parts.measuring.collector.node(self._threshold)
-        self._parts.measuring.history.note(self._parts.clock.now_ns(), node)
+        now_ns = self._parts.clock.now_ns()
+        self._parts.measuring.history.note(now_ns, node)
+        self._parts.sinks.publish(NodeSampled(now_ns, node))
         return node

@@ -13,7 +13,9 @@ _HELP = """Print the decision for one recorded frame, and why not another one.
 
 FRAME.json holds Kubernetes' own objects (pods, node, nodeSLO or sloControllerConfig) and what was measured beside
 them; - reads it from standard input. Nothing is done, and the same frame always gives the same answer. A line of an
-agent's --frames is one too: it is decided under that agent's settings, and the guards that were closed are named.
+agent's --frames is one too: it is decided under that agent's settings, and the guards that were closed are named. So
+is a round of a recording (koordebpf record, or the folder of an agent's recorder): --decision or --at says which;
+default: the last decision.
 
 With --diff, --set or --feature-gates the frame is decided twice, as it is and under the settings that are given,
 and what changes stands side by side.
@@ -31,6 +33,7 @@ Examples:
   koordebpf plan incident.json --set suppress.policy=cpuIdle
   koordebpf plan incident.json --diff nodeslo.yaml
   tail -n 1 frames.jsonl | koordebpf plan -
+  koordebpf plan node.rounds --decision 3
   koordebpf plan incident.json --feature-gates MemoryEvict=true
   koordebpf plan --schema frame > frame.schema.json
 """
@@ -45,6 +48,8 @@ Examples:
     help="Print the JSON Schema of a frame, an agent's round, a plan or a comparison and stop.",
 )
 @click.option("--ranking", default=10, show_default=True, type=click.IntRange(min=0), help="Candidates to show.")
+@click.option("--decision", type=int, metavar="N", help="Of a recording or --frames: decision N; -1 is the last.")
+@click.option("--at", metavar="TIME", help="Of a recording: the last round at or before this time.")
 @click.option("--ladder", is_flag=True, help="Show what each rung would do, also of those that are not configured.")
 @click.option("--config", metavar="CONFIG.yaml", help="The agent's configuration file. Default: its defaults.")
 @click.option(
@@ -68,6 +73,8 @@ def plan(
     as_json: bool,
     schema: str | None,
     ranking: int,
+    decision: int | None,
+    at: str | None,
     ladder: bool,
     config: str | None,
     files: tuple[str, ...],
@@ -86,9 +93,10 @@ def plan(
     from koordebpf.report.pages.plan_diff import diff_page, plan_diff
     from koordebpf.report.pages.plan_diff_json import plan_diff_json
     from koordebpf.store.v1.encode import node_plan_json
-    from koordebpf.tools.plan import case_changes, read_case, with_entries, with_feature_gates, with_file
+    from koordebpf.tools.plan import case_changes, with_entries, with_feature_gates, with_file
+    from koordebpf.tools.recorder.moment import case_at
 
-    case = read_case(read_input(frame), frame)
+    case = case_at(frame, decision, at)
     if config is not None:
         case = with_file(case, config, read_input(config))
     decided, doubts, unknown = case.plan(), case.doubts, case.unknown_fields

@@ -94,6 +94,13 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--audit", type=Path, help="One JSON line per plan into this file; - for standard output.")
 @click.option("--frames", type=Path, help="One JSON line per round into this file; koordebpf plan decides it again.")
 @click.option(
+    "--recorder-folder",
+    "recorder",
+    type=Path,
+    callback=lambda _context, _option, value: value and {"folder": None if str(value) == "none" else value},
+    help="Rounds are recorded below it, 64 MiB of them. Default: /var/lib/koordebpf. none: no recorder.",
+)
+@click.option(
     "--koordinator-metrics/--no-koordinator-metrics",
     default=True,
     show_default=True,

@@ -24,6 +24,7 @@ from koordebpf.policy.plan import Plan
 from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView, PendingRelease
@@ -155,6 +156,13 @@ class RoundEnded(msgspec.Struct, frozen=True):
     signals: SignalState
 
 
+class NodeSampled(msgspec.Struct, frozen=True):
+    """The node alone was measured, between two rounds."""
+
+    now_ns: int
+    node: NodeMeasure
+
+
 class TickEnded(msgspec.Struct, frozen=True):
     """A tick has published everything else."""
 
@@ -191,6 +199,7 @@ Event = (
     | KatalystActed
     | ExemptCounted
     | RoundEnded
+    | NodeSampled
     | TickEnded
     | TickFailed
     | AgentStopped

@@ -20,6 +20,7 @@ from koordebpf.policy.guards.rules import closed_guards
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
@@ -83,7 +84,14 @@ def read_case(raw: bytes, path: str) -> Case:
     """
     if not is_recorded_tick(raw):
         return Case(decode_frame(raw, path))
-    tick = decode_tick(raw, path).tick
+    return case_of_tick(decode_tick(raw, path).tick, path)
+
+
+def case_of_tick(tick: TickFrame, path: str) -> Case:
+    """Return a round as the case that it was; `path` says where it came from.
+
+    Raises:  ConfigError: names the place in it, the value and the rule.
+    """
     frame = check_frame(tick.frame, path)
     settings = tick.settings
     guards = closed_guards(tick.guards, settings.guards)

@@ -37,6 +37,7 @@ from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.store.line_sink import LineSink
+from koordebpf.store.recorder.recorder import RecorderCounts
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 
@@ -79,6 +80,12 @@ CONTRACT = {
     "koordebpf_log_waiting": set(),
     "koordebpf_events_dropped_total": set(),
     "koordebpf_sink_errors_total": {"sink"},
+    "koordebpf_recorder_rounds_total": set(),
+    "koordebpf_recorder_lost_rounds_total": set(),
+    "koordebpf_recorder_lost_events_total": set(),
+    "koordebpf_recorder_bytes": set(),
+    "koordebpf_recorder_failing": set(),
+    "koordebpf_recorder_cpu_seconds_total": set(),
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
     "koordebpf_suppression_wakes_total": {"source", "outcome"},
@@ -173,6 +180,7 @@ def metrics() -> AgentMetrics:
     metrics.decision.barred_pods = {"gone": 1}
     metrics.decision.exempt_bytes = {"policy": 1}
     metrics.signals.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
+    metrics.sinks.recorder = RecorderCounts(rounds=5)
     metrics.pods.by_attribution = {"attributed": 3}
     metrics.pods.synced_age_s = 0.5
     metrics.decision.count_skipped("BEMemoryEvict", "cooling")

@@ -25,6 +25,8 @@ _OWN = {
     "store/cgroup_root.py",
     "store/checkpoints/folder.py",
     "store/pod_list.py",
+    "store/recorder/ring.py",
+    "store/recorder/shard_file.py",
     "store/recording.py",
     "store/series/snapshot.py",
     "agent/lifecycle/node_lock.py",

@@ -82,11 +82,12 @@ class TestKustomize:
             for probe in ("livenessProbe", "readinessProbe"):
                 assert container[probe]["timeoutSeconds"] >= 5
 
-    def test_only_the_cgroups_and_the_agents_own_folder_may_be_written_to(self) -> None:
+    def test_only_the_cgroups_and_the_agents_own_folders_may_be_written_to(self) -> None:
         for name, pod in pod_specs(built(DEPLOY / "overlays/enforce")).items():
             mounts = pod["containers"][0].get("volumeMounts", [])
             writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
-            assert writable == ({"/sys/fs/cgroup", "/run/koordebpf"} if "agent" in name else set())
+            own = {"/run/koordebpf", "/var/lib/koordebpf"}
+            assert writable == ({"/sys/fs/cgroup", *own} if "agent" in name else set())
 
     @pytest.mark.parametrize("components", [[], ["cri", "host-processes"], ["privileged"]])
     def test_of_kubelets_files_only_its_socket_is_seen(self, components: list[str], tmp_path: Path) -> None:

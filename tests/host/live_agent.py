@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 from tests.support.ports import free_ports
-from tests.support.replay import replay
+from tests.support.replay import replay, replay_recording
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +56,8 @@ class LiveAgent:
         command += ["--probe-listen", f"127.0.0.1:{self.probe_port}"]
         self.frames = folder / f"frames-{self.port}"
         command += ["--frames", str(self.frames)] if keeps_frames else []
+        self.recorded = folder / f"recorder-{self.port}"
+        command += ["--recorder-folder", str(self.recorded) if keeps_frames else "none"]
         self.run_dir = folder / "run"
         command += ["--audit", str(self.audit), "--run-dir", str(self.run_dir), *map(str, arguments)]
         with self._log.open("wb") as log:
@@ -155,3 +157,4 @@ class LiveAgent:
         self.process.wait()
         if error is None:
             replay(self.frames)
+            replay_recording(self.recorded / "recorder")

@@ -37,7 +37,7 @@ class AgentProcess:
         command += ["--audit", str(audit)] if audit else []
         # Where an agent has it by default, so that its records cost what they cost there.
         self._run_dir = tempfile.TemporaryDirectory(dir="/run", prefix="koordebpf-agent-")
-        command += ["--run-dir", self._run_dir.name]
+        command += ["--run-dir", self._run_dir.name, "--recorder-folder", f"{self._run_dir.name}/kept"]
         self.started_ns = time.monotonic_ns()
         self.process = subprocess.Popen([*command, *more], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read_log, daemon=True)

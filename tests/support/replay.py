@@ -7,6 +7,8 @@ from pathlib import Path
 
 from koordebpf.policy.decide_tick import decided_again
 from koordebpf.store.frames import read_ticks
+from koordebpf.store.recorder.read import Recording, shards_of
+from koordebpf.tools.recorder.rounds import DecidesAgain
 
 counts: Counter[str] = Counter()  # of this process; tests/conftest.py prints them
 
@@ -23,3 +25,14 @@ def replay(frames: Path) -> None:
             counts["with victims"] += bool(again.carried and again.carried.plan.victims)
             counts["with a rung of the ladder"] += bool(again.step and again.step.begin)
             counts["with CPU suppression"] += again.suppress is not None
+
+
+def replay_recording(folder: Path) -> None:
+    """Decide each round that its recorder kept again, as `koordebpf replay` does: the same, bit for bit."""
+    if not folder.is_dir() or not shards_of(folder):
+        return
+    recording, again = Recording(folder), DecidesAgain()
+    for each in recording.rounds():
+        assert each.is_same(again.decide(each.tick)), f"{folder}: {each.wall_ns} is decided otherwise than by the agent"
+        counts["recorded rounds"] += 1
+    assert [each for each in recording.problems if "ends within a record" not in each] == []

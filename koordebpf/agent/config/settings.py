@@ -31,6 +31,7 @@ from koordebpf.state.pods.namespaces import as_written, check_namespaces
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.usage.settings import UsageSettings
 from koordebpf.state.view import ExecutorName
+from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
 
 SourceName = Literal["file", "kubelet", "api"]
@@ -142,6 +143,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_metric: NodeMetricSettings = NodeMetricSettings()
     nri: NriSettings = NriSettings()
     runtime_proxy: RuntimeProxySettings = RuntimeProxySettings()
+    recorder: RecorderSettings = RecorderSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None

@@ -54,7 +54,8 @@ def explain(
 ) -> None:
     """Say why the last decisions to evict were what they were, and what became of them.
 
-    From an audit file (`koordebpf run --audit FILE`; - is standard input), or from a running agent, which remembers its
+    From an audit file (`koordebpf run --audit FILE`; - is standard input), from a recording (`koordebpf record`, or the
+    folder of an agent's recorder), whose rounds are decided again, or from a running agent, which remembers its
     last 50 decisions, 2000 writes and 500 requests, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A
     line that is cut short is reported on standard error and left out.
 
@@ -80,7 +81,14 @@ def explain(
     if of_writes and of_requests:
         raise click.UsageError("--writes and --requests exclude each other")
     what = "writes" if of_writes else "requests" if of_requests else "decisions"
-    raw, path = (read_input(audit), audit) if audit else ask_agent(url, run_dir, what, or_else="name an audit file")
+    from koordebpf.store.recorder.magic import is_recording_path
+
+    if audit and not of_requests and is_recording_path(audit):
+        from koordebpf.tools.recorder.explained import explained_lines
+
+        raw, path = explained_lines(audit, writes=of_writes), audit
+    else:
+        raw, path = (read_input(audit), audit) if audit else ask_agent(url, run_dir, what, or_else="name an audit file")
     if of_writes:
         _tell_writes(raw, path, last, as_json=as_json)
     elif of_requests:

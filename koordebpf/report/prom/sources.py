@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
@@ -14,6 +15,9 @@ from koordebpf.state.view import NodeView
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from koordebpf.store.recorder.recorder import RecorderCounts
 
 MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
 OVERFLOW_POD = "_other"
@@ -106,6 +110,7 @@ class SinkMetrics:
         self.audit: AuditTrail | None = None
         self.log_sink: LineSink | None = None
         self.events: EventPoster | None = None
+        self.recorder: RecorderCounts | None = None  # None: nothing is recorded
         self.errors: Mapping[str, int] = {}  # by sink
 
     def families(self) -> Iterator[Metric]:
@@ -121,3 +126,15 @@ class SinkMetrics:
         yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", dropped)
         text = "Events that a sink failed on."
         yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)
+        if self.recorder is not None:
+            yield from _recorder_families(self.recorder)
+
+
+def _recorder_families(counts: RecorderCounts) -> Iterator[Metric]:
+    yield CounterMetricFamily("koordebpf_recorder_rounds", "Rounds that were recorded.", counts.rounds)
+    yield CounterMetricFamily("koordebpf_recorder_lost_rounds", "Rounds that were not recorded.", counts.lost_rounds)
+    yield CounterMetricFamily("koordebpf_recorder_lost_events", "Events that were not recorded.", counts.lost_events)
+    yield GaugeMetricFamily("koordebpf_recorder_bytes", "The recorder's files.", counts.bytes)
+    text = "Whether the last round could not be recorded: 1, else 0."
+    yield GaugeMetricFamily("koordebpf_recorder_failing", text, counts.problem is not None)
+    yield CounterMetricFamily("koordebpf_recorder_cpu_seconds", "CPU time of the recorder's thread.", counts.cpu_s)

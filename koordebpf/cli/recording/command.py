@@ -1,0 +1,62 @@
+"""`koordebpf recording`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from koordebpf.cli.echo import echo, echo_json
+
+
+@click.group()
+def recording() -> None:
+    """Show and redact recordings of an agent's rounds.
+
+    \b
+    Examples:
+      koordebpf recording show /var/lib/koordebpf/recorder/machine
+      koordebpf recording redact /var/lib/koordebpf/recorder/machine share.rounds
+    """
+
+
+@recording.command()
+@click.argument("path", metavar="FILE|FOLDER")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(path: str, as_json: bool) -> None:
+    """Say which rounds there are, of which runs, and what cannot be read."""
+    from koordebpf.tools.recorder.pages import summary_page
+    from koordebpf.tools.recorder.rounds import open_recording
+    from koordebpf.tools.recorder.summary import summary_of
+
+    summary = summary_of(open_recording(path))
+    if as_json:
+        echo_json(summary)
+    else:
+        echo(summary_page(summary))
+
+
+@recording.command()
+@click.argument("path", metavar="IN")
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+def redact(path: str, output: Path) -> None:
+    """Copy a recording into a new file with the names hashed: pods, namespaces, labels, paths, UIDs.
+
+    The same name has the same hash within a file, and in no other: the key is not kept. Every round is decided again,
+    and the decision on the redacted round is what OUT has.
+    """
+    from koordebpf.tools.recorder.redact import redact_recording
+    from koordebpf.tools.recorder.rounds import open_recording
+
+    opened = open_recording(path)
+    echo(redact_recording(opened, output), err=True)
+    for problem in opened.problems:
+        echo(f"koordebpf: {problem}", err=True)
+
+
+@recording.command()
+def schema() -> None:
+    """Print the JSON Schemas of what the records of a recording hold."""
+    from koordebpf.store.recorder.values import recording_schema
+
+    echo_json(recording_schema(), indent=2)

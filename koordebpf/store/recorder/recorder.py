@@ -1,0 +1,209 @@
+"""The sink that records: it takes rounds, samples and events, and a thread encodes and writes them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from koordebpf.clock import Clock, SystemClock
+from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.store.recorder.events import KEPT_EVENTS, recorded, rounds_lost
+from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
+from koordebpf.store.recorder.values import SAMPLE_BYTES, RecordedEvent, pack_sample, unpack_samples
+from koordebpf.store.sink import AgentStopped, Event, NodeSampled, OomKilled, RoundEnded
+from koordebpf.units import NS_PER_S
+
+log = logging.getLogger("koordebpf")
+
+_MAX_ROUNDS = 32  # that wait. Why: a third of a second at 10 ms, 3 MiB at 110 pods while the disk answers nothing
+_MAX_EVENTS = 2_000  # Why: as many files as suppression writes in four rounds
+_MAX_SAMPLES = 1_000  # Why: a round comes each second, a sample each 4 ms
+_CLOSE_S = 0.5
+
+
+class Store(Protocol):
+    """Where encoded rounds are put. It is called by one thread."""
+
+    def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
+        """Keep a round, the samples before it and the events since the round before; those until they are written.
+
+        Raises:  OSError: the round could not be written.
+        """
+
+    def add_events(self, events: Sequence[RecordedEvent], wall_ns: int) -> None:
+        """Keep events that no round comes after.
+
+        Raises:  OSError: they could not be written.
+        """
+
+    def want_around(self, at_ns: int) -> None:
+        """Keep the rounds around that moment, as around a decision."""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What is on disk."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+
+class RecorderCounts(msgspec.Struct):
+    """What became of rounds and events since the start. `problem` None: the last one was written."""
+
+    rounds: int = 0
+    lost_rounds: int = 0
+    lost_events: int = 0
+    bytes: int = 0
+    cpu_s: float = 0.0  # of the thread that encodes and writes
+    problem: str | None = None
+
+
+class _Round(NamedTuple):
+    tick: TickFrame
+    decision: TickDecision
+    wall_ns: int
+    samples: bytes
+
+
+class _Happened(NamedTuple):
+    event: Event
+    wall_s: float
+
+
+class Recorder:
+    """Rounds wait in a short queue by reference: they are values. What does not fit is lost and counted.
+
+    The thread has the agent's nice level: it needs the interpreter's lock for 60 µs a round, and a thread that lost
+    its CPU meanwhile would keep the loop from deciding.
+    """
+
+    name = "recorder"
+    takes = (RoundEnded, NodeSampled, *KEPT_EVENTS, AgentStopped)
+
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+        self._store = store
+        self._clock = clock or SystemClock()
+        self.counts = RecorderCounts()
+        self._samples = bytearray()
+        self._queue: deque[_Round | _Happened] = deque()
+        self._waiting_rounds = 0
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._writing = _Writing(store, self.counts)
+        # A daemon: the interpreter must not wait for a thread that hangs in the kernel.
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._thread.start()
+
+    def publish(self, event: Event) -> None:
+        """Take an event; never waits. Cost: 2 µs."""
+        match event:
+            case NodeSampled(now_ns, node):
+                if len(self._samples) < _MAX_SAMPLES * SAMPLE_BYTES:
+                    self._samples += pack_sample(now_ns, node)
+            case RoundEnded(tick, _, decision):
+                samples, self._samples = bytes(self._samples), bytearray()
+                self._put_round(_Round(tick, decision, int(self._clock.wall_s() * NS_PER_S), samples))
+            case AgentStopped():
+                self.close()
+            case _:
+                self._put_event(_Happened(event, self._clock.wall_s()))
+
+    def close(self) -> None:
+        """Write what waits, for half a second at most, and close the files. Twice is harmless."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            log.warning("%d rounds were not recorded: the disk does not answer", self._waiting_rounds)
+
+    def _put_round(self, each: _Round) -> None:
+        with self._changed:
+            if self._waiting_rounds >= _MAX_ROUNDS or self._is_closing:
+                self.counts.lost_rounds += 1
+                return
+            self._waiting_rounds += 1
+            self._queue.append(each)
+            self._changed.notify_all()
+
+    # Does not wake the thread: an event is written with the round after it.
+    def _put_event(self, each: _Happened) -> None:
+        with self._changed:
+            if len(self._queue) - self._waiting_rounds >= _MAX_EVENTS:
+                self.counts.lost_events += 1
+                return
+            self._queue.append(each)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting_rounds or self._is_closing)
+                if not self._queue:
+                    break
+                each = self._queue.popleft()
+                self._waiting_rounds -= isinstance(each, _Round)
+            try:
+                self._writing.take(each)
+            except Exception:  # an error of the recorder must not end it: the next round may be written
+                self.counts.lost_rounds += isinstance(each, _Round)
+                self.counts.problem = "an unexpected error; the log has it"
+                log.exception("the recorder failed on %s", type(each).__name__)
+            self.counts.cpu_s = time.thread_time()
+        self._writing.finish(int(self._clock.wall_s() * NS_PER_S))
+        self._store.close()
+
+
+class _Writing:
+    # The thread's part.
+    def __init__(self, store: Store, counts: RecorderCounts) -> None:
+        self._store, self._counts = store, counts
+        self._encoder = RoundEncoder()
+        self._events: list[RecordedEvent] = []
+        self._reported_lost = 0
+        self._said: str | None = None
+
+    def finish(self, wall_ns: int) -> None:
+        try:
+            self._store.add_events(self._events, wall_ns)
+        except OSError as error:
+            self._counts.lost_events += len(self._events)
+            self._counts.problem = error.strerror or str(error)
+
+    def take(self, each: _Round | _Happened) -> None:
+        if isinstance(each, _Happened):
+            self._events.append(recorded(each.event, each.wall_s))
+            if isinstance(each.event, OomKilled):
+                self._store.want_around(each.event.now_ns)
+            return
+        if lost := self._counts.lost_rounds - self._reported_lost:
+            self._reported_lost += lost
+            self._events.append(rounds_lost(lost, each.wall_ns / NS_PER_S))
+        made = self._encoder.encode(each.tick, each.decision, each.wall_ns, each.samples)
+        events, self._events = self._events, []
+        samples = msgspec.json.encode(unpack_samples(each.samples)) if each.samples else b""
+        try:
+            self._store.add(made, samples, events)
+            self._counts.rounds += 1
+            self._say(None)
+        except OSError as error:
+            self._counts.lost_rounds += 1
+            self._say(error.strerror or str(error))
+        self._counts.bytes = self._store.bytes_on_disk
+
+    # Once for each change: a disk stays full for hours.
+    def _say(self, problem: str | None) -> None:
+        self._counts.problem = problem
+        if problem == self._said:
+            return
+        if problem is None:
+            log.info("rounds are recorded again; %d were lost in all", self._counts.lost_rounds)
+        else:
+            log.warning("rounds are not recorded: %s", problem)
+        self._said = problem

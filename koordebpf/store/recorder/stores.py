@@ -1,0 +1,181 @@
+"""Where rounds are put: the ring of an agent, which selects them by pace, or one file that gets them all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.store.recorder.ring import RULES, RingFolder, Run
+from koordebpf.store.recorder.rounds import EncodedRound
+from koordebpf.store.recorder.selection import Selection
+from koordebpf.store.recorder.shard_file import ShardFile, size_on_disk
+from koordebpf.store.recorder.values import Pace, RecordedEvent, unpack_samples
+
+log = logging.getLogger("koordebpf")
+
+_RETRY_S = 5.0
+_MAX_EVENTS = 2_000  # that wait for a round of their pace
+_BUSY = "another agent records this node"
+
+
+class Place(NamedTuple):
+    """A folder that may have a ring, and how many bytes of it."""
+
+    folder: Path
+    max_bytes: int
+
+
+class RingStore:
+    """The ring in the first of these places that can be written; it is opened by the thread that writes.
+
+    Args:
+        places: the first on a disk, the others in memory.
+        run: of this agent.
+    """
+
+    def __init__(self, places: Sequence[Place], run: Run) -> None:
+        self._places = places
+        self._run = run
+        self._folder: RingFolder | None = None
+        self._retry_s = 0.0
+        self._problem = OSError(errno.ENOENT, "no folder for rounds")
+        self._selection = Selection()
+        self._events: dict[Pace, list[RecordedEvent]] = {pace: [] for pace in RULES}
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What is on disk."""
+        return self._folder.bytes_on_disk if self._folder else 0
+
+    def want_around(self, at_ns: int) -> None:
+        """Keep the rounds around that moment, as around a decision."""
+        self._selection.want_around(at_ns)
+
+    def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
+        """Write a round at its paces.
+
+        Raises:  OSError: at one of them it was not written.
+        """
+        for pace, waiting in self._events.items():
+            self._events[pace] = [*waiting, *events][-_MAX_EVENTS:]
+        kept = self._selection.take(made)
+        folder, failed = self._opened(), None
+        for pace, each in kept:
+            samples = samples_raw if each is made or not each.samples else _samples_raw(each.samples)
+            try:
+                folder.add(pace, each, samples, self._events[pace])
+                self._events[pace] = []
+            except OSError as error:
+                failed = error
+        if made.is_decision:
+            with contextlib.suppress(OSError):  # what the kernel has survives all but a loss of power
+                folder.sync(Pace.DECISIONS)
+        if failed:
+            raise failed
+
+    def add_events(self, events: Sequence[RecordedEvent], wall_ns: int) -> None:
+        """Write the last events.
+
+        Raises:  OSError: they were not written.
+        """
+        for pace, waiting in self._events.items():
+            if self._folder and (left := [*waiting, *events]):
+                self._folder.add_events(pace, left, wall_ns)
+
+    def close(self) -> None:
+        """Close the ring."""
+        if self._folder:
+            self._folder.close()
+
+    def _opened(self) -> RingFolder:
+        if self._folder is not None:
+            return self._folder
+        if time.monotonic() < self._retry_s:
+            raise self._problem
+        self._retry_s = time.monotonic() + _RETRY_S
+        for number, place in enumerate(self._places):
+            try:
+                self._folder = RingFolder(place.folder, self._run, place.max_bytes)
+            except BlockingIOError:
+                self._problem = OSError(errno.EBUSY, _BUSY)
+                break
+            except OSError as error:
+                self._problem = OSError(error.errno, f"{place.folder}: {error.strerror}")
+                continue
+            if number:
+                log.warning("rounds are recorded in memory alone, in %s: %s", place.folder, self._problem.strerror)
+            return self._folder
+        raise self._problem
+
+
+class FileStore:
+    """One new file that gets every round, until it is full.
+
+    Raises:  OSError: it is there already, or cannot be made.
+    """
+
+    def __init__(self, path: Path, run: Run, max_bytes: int, *, redacted: bool = False) -> None:
+        wall_ns = time.time_ns()
+        self._max_bytes = max_bytes
+        header = replace(run.header(Pace.ALL, wall_ns), redacted=redacted)
+        self._shard = ShardFile(path, header, with_samples=True, wall_ns=wall_ns, has_index=False)
+        self._events: list[RecordedEvent] = []
+        self._is_ended = False
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What is on disk."""
+        return self._shard.bytes
+
+    def want_around(self, at_ns: int) -> None:
+        """Do nothing: every round is kept."""
+
+    def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
+        """Write a round.
+
+        Raises:  OSError: it was not written, and those after it are not.
+        """
+        self._events += events
+        if self._is_ended:
+            raise OSError(errno.EFBIG, "the recording has ended")
+        self._write(self._shard.encode(made, samples_raw, self._events))
+        self._events.clear()
+
+    def add_events(self, events: Sequence[RecordedEvent], wall_ns: int) -> None:
+        """Write the last events.
+
+        Raises:  OSError: they were not written.
+        """
+        left = [*self._events, *events]
+        if left and not self._is_ended:
+            self._write(self._shard.encode_events(left, wall_ns))
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self._is_ended:
+            with contextlib.suppress(OSError):
+                self._shard.sync()
+        self._shard.close()
+
+    # A record that is missing may be what those after it need: the file ends before it.
+    def _write(self, records: list[bytes]) -> None:
+        try:
+            if self._shard.bytes + size_on_disk(records) > self._max_bytes:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            self._shard.write(records)
+        except OSError:
+            self._is_ended = True
+            raise
+
+
+def _samples_raw(packed: bytes) -> bytes:
+    return msgspec.json.encode(unpack_samples(packed))

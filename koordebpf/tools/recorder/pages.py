@@ -1,0 +1,61 @@
+"""Recordings and their replay, for people."""
+
+from __future__ import annotations
+
+from koordebpf.report.pages.plan import plan_page
+from koordebpf.report.pages.plan_diff import diff_page, plan_diff
+from koordebpf.store.recorder.rounds import ReadRound
+from koordebpf.tools.plan import case_changes, case_of_tick
+from koordebpf.tools.recorder.replay import Change, Replay, ReplayedRound
+from koordebpf.tools.recorder.rounds import time_text
+from koordebpf.tools.recorder.summary import RecordingSummary
+
+_DECISIONS = 20  # lines
+
+
+def lines_of(each: ReplayedRound, *, is_changed: bool) -> str:
+    """Return what there is to say of one round."""
+    line = f"{each.time}  round {each.number}: {each.sentence}"
+    if each.is_same:
+        return line
+    if not is_changed:
+        return f"{line}\n  DIFFERS from what was recorded"
+    now, before = (", ".join(names) or "none" for names in (each.victims, each.victims_before))
+    return f"{line}\n  victims: {now}; before: {before}"
+
+
+def totals_line(totals: Replay, *, is_changed: bool) -> str:
+    """Return what a replay came to."""
+    if not totals.rounds:
+        return "no round"
+    of = f"{totals.rounds} rounds from {totals.first} to {totals.last}, {totals.decisions} of which something was done"
+    if is_changed:
+        return f"{of}; {totals.differing} decided otherwise under these settings"
+    if totals.differing:
+        return f"{of}; {totals.differing} decided otherwise than they were"
+    return f"{of}; each is decided as it was"
+
+
+def round_page(each: ReadRound, change: Change | None) -> str:
+    """Return the plan of one round; under other settings, what they change."""
+    case = case_of_tick(each.tick, "recording")
+    if change is None:
+        return f"{time_text(each.wall_ns)}\n\n{plan_page(case.plan(), 10)}"
+    other = change(case)
+    return f"{time_text(each.wall_ns)}\n\n{diff_page(plan_diff(case.plan(), other.plan(), case_changes(case, other)))}"
+
+
+def summary_page(summary: RecordingSummary) -> str:
+    """Return what a recording holds."""
+    lines = [f"{summary.rounds} rounds from {summary.first} to {summary.last}, {summary.samples} samples between them"]
+    for shard in summary.shards:
+        mark = ", redacted" if shard.redacted else ""
+        lines.append(f"  {shard.file}: {shard.rounds} rounds, {shard.pace}, run {shard.run} on {shard.node}{mark}")
+    if summary.events:
+        lines.append("events: " + ", ".join(f"{count} {kind}" for kind, count in sorted(summary.events.items())))
+    lines.append(f"{len(summary.decisions)} rounds of which something was done")
+    first = max(0, len(summary.decisions) - _DECISIONS)
+    for number, time in enumerate(summary.decisions[first:], start=first + 1):
+        lines.append(f"  {number}: {time}")
+    lines += [f"passed over: {problem}" for problem in summary.problems]
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""Records the rounds of this node into a file: an agent that only watches, with nothing but its recorder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from koordebpf.agent.config.settings import agent_config, named_gates
+from koordebpf.agent.run import run_agent
+from koordebpf.slo.convert import laid_over
+from koordebpf.store.recorder.read import Recording
+from koordebpf.tools.recorder.redact import redact_recording
+from koordebpf.units import format_bytes
+
+# It serves nothing, writes no audit, and does not compete with what it measures.
+_ALONE: Mapping[str, Any] = {
+    "enforce": False,
+    "listen": "",
+    "probe_listen": "",
+    "audit": None,
+    "frames": None,
+    "lock_memory": False,
+}
+
+
+def record_rounds(
+    path: Path, in_file: Mapping[str, Any], given: Mapping[str, Any], seconds: float | None, *, redact: bool
+) -> str:
+    """Record until SIGTERM, SIGINT or for so long; return what was recorded, in words.
+
+    Args:
+        path: a new file.
+        in_file: settings of a configuration file.
+        given: settings of the command line, which take precedence.
+        seconds: None: until a signal.
+        redact: keep hashes of names alone; what has the names is removed at the end.
+
+    Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
+    """
+    first = path.with_name(f"{path.name}.names") if redact else path
+    gates, _ = named_gates(given.get("feature_gates", ()))
+    typed = {**given, **_ALONE, "feature_gates": gates, "recorder": {"folder": None, "file": first}}
+    run_agent(agent_config(laid_over(in_file, typed)), seconds)
+    if redact:
+        try:
+            return redact_recording(Recording(first), path)
+        finally:
+            with contextlib.suppress(OSError):
+                first.unlink()
+    return f"{len(Recording(path))} rounds, {format_bytes(path.stat().st_size)}"

@@ -1,0 +1,101 @@
+"""Any round comes out of a shard as it went in, and any bytes are read without an error that no caller expects."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.errors import DecodeError
+from koordebpf.policy.decide_tick import decided_again
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
+from koordebpf.store.recorder.shard import Kind, ShardContent, ShardEncoder, heads, index_entry
+from koordebpf.store.recorder.values import Pace, RecordingHeader, joined, objects_of, without_objects
+from tests.properties.test_tick_replay import ticks
+from tests.unit.store.recorder.test_shard import index_of, shard
+
+HEADER = RecordingHeader(koordebpf="0", run="0123abcd", node="n", pace=Pace.ALL, wall_s=0.5)
+SHARD = shard(rounds=6)
+
+
+@given(tick=ticks())
+def test_a_round_is_the_same_in_two_parts(tick: TickFrame) -> None:
+    assert joined(without_objects(tick), objects_of(tick)) == tick
+
+
+@pytest.mark.story
+@given(rounds=st.lists(ticks(), min_size=1, max_size=4))
+def test_rounds_are_read_and_decided_as_they_were(rounds: list[TickFrame]) -> None:
+    made, encoder = ShardRounds(HEADER, with_samples=False), RoundEncoder()
+    records = [made.start(0)]
+    for at, tick in enumerate(rounds):
+        records += made.add(encoder.encode(tick, decided_again(tick), at), b"", [])
+    reader = ShardReader(b"".join(records))
+    assert len(reader.rounds) == len(rounds)
+    for tick, head in zip(rounds, reader.rounds, strict=True):
+        found = reader.round(head)
+        assert found is not None
+        assert found.tick == tick
+        assert found.is_same(decided_again(found.tick))
+
+
+@given(raws=st.lists(st.tuples(st.sampled_from([Kind.ROUND, Kind.OBJECTS, Kind.EVENTS]), st.binary(max_size=300))))
+def test_any_content_comes_back(raws: list[tuple[Kind, bytes]]) -> None:
+    encoder, records = ShardEncoder(HEADER), []
+    records.append(encoder.start(0))
+    for kind, raw in raws:
+        match kind:
+            case Kind.ROUND:
+                records.append(encoder.round(raw, 1, is_decision=False))
+            case Kind.OBJECTS:
+                records.append(encoder.objects(raw, 1))
+            case _:
+                records.append(encoder.loose(kind, raw, 1))
+    content = ShardContent(b"".join(records))
+    assert [(head.kind, content.raw(head)) for head in content.records[1:]] == raws
+    assert content.damages == []
+
+
+@given(data=st.binary(max_size=2000), index=st.binary(max_size=100))
+def test_any_bytes_are_records_and_damages_that_cover_them(data: bytes, index: bytes) -> None:
+    at = 0
+    for each in heads(data, index):
+        assert each.offset == at
+        at = each.end if hasattr(each, "end") else each.offset + each.length
+    assert at == len(data)
+
+
+@given(
+    flips=st.lists(st.tuples(st.integers(0, sum(map(len, SHARD)) - 1), st.integers(1, 255)), min_size=1, max_size=4),
+    has_index=st.booleans(),
+)
+def test_a_damage_takes_no_record_that_it_is_not_in(flips: list[tuple[int, int]], has_index: bool) -> None:
+    data = bytearray(b"".join(SHARD))
+    for at, bits in flips:
+        data[at] ^= bits
+    touched, start = 0, 0
+    for record in SHARD:
+        touched += bytes(data[start : start + len(record)]) != record
+        start += len(record)
+    found = list(heads(bytes(data), index_of(SHARD) if has_index else b""))
+    assert sum(hasattr(each, "end") for each in found) == len(SHARD) - touched
+    try:
+        reader = ShardReader(bytes(data))
+    except DecodeError:
+        return
+    for head in reader.rounds:
+        reader.round(head)
+
+
+@given(cut=st.integers(0, sum(map(len, SHARD))))
+def test_what_a_crash_leaves_is_read_up_to_the_record_that_it_was_in(cut: int) -> None:
+    data = b"".join(SHARD)[:cut]
+    whole = [number for number in range(len(SHARD) + 1) if sum(map(len, SHARD[:number])) <= cut][-1]
+    found = list(heads(data))
+    assert sum(hasattr(each, "end") for each in found) == whole
+    assert len(found) - whole <= 1
+
+
+def test_an_entry_of_the_index_is_the_place_of_its_record() -> None:
+    assert len({index_entry(record, 7) for record in SHARD}) == len(SHARD)

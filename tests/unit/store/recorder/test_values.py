@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.measured import NodeMeasure, PsiLine
+from koordebpf.state.view import Frame
+from koordebpf.store.recorder.values import (
+    OBJECT_FIELDS,
+    NodeSample,
+    RoundObjects,
+    joined,
+    objects_of,
+    pack_sample,
+    recording_schema,
+    unpack_samples,
+    without_objects,
+)
+from tests.support.values.rounds import tick_at
+
+
+def test_the_objects_are_fields_of_a_frame_with_the_same_types_and_defaults() -> None:
+    of_frame = {each.name: each for each in msgspec.structs.fields(Frame)}
+    for each in msgspec.structs.fields(RoundObjects):
+        if each.name != "settings":
+            assert each.type == of_frame[each.name].type, each.name
+            assert (each.default, each.default_factory) == (
+                of_frame[each.name].default,
+                of_frame[each.name].default_factory,
+            ), each.name
+
+
+def test_a_round_is_whole_again() -> None:
+    tick = tick_at(1, used_mib=900)
+    assert joined(without_objects(tick), objects_of(tick)) == tick
+
+
+def test_without_its_objects_a_round_has_none() -> None:
+    tick = tick_at(1)
+    rest = without_objects(tick)
+    assert all(name not in msgspec.to_builtins(rest.frame) for name in OBJECT_FIELDS)
+    assert rest.frame.measured == tick.frame.measured
+    assert rest.guards == tick.guards
+
+
+@pytest.mark.parametrize(
+    ("node", "sample"),
+    [
+        (NodeMeasure("machine", 10, None), NodeSample(7, 10, None, None, None, None)),
+        (
+            NodeMeasure(
+                "machine", 10, 0, growth_bytes_per_s=-0.5, psi_some=PsiLine(0, 0, 0, 3), psi_full=PsiLine(0, 0, 0, 0)
+            ),
+            NodeSample(7, 10, 0, -0.5, 3, 0),
+        ),
+    ],
+)
+def test_a_sample_keeps_what_is_not_known_apart_from_zero(node: NodeMeasure, sample: NodeSample) -> None:
+    assert unpack_samples(pack_sample(7, node) * 2) == [sample, sample]
+
+
+def test_the_schema_names_every_kind_of_record() -> None:
+    schema = recording_schema()
+    assert set(schema["properties"]) == {"header", "objects", "round", "samples", "events"}
+    assert TickFrame.__name__ in schema["$defs"]
