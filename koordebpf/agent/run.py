@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from prometheus_client import ProcessCollector
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
@@ -60,6 +59,7 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.store.audit import open_audit
@@ -273,7 +273,7 @@ def _open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMet
     koordlet = None
     if config.koordinator_metrics:
         koordlet = KoordletMetrics(_node_name(config), time.time(), prediction)
-    metrics = AgentMetrics(koordlet, ProcessCollector(registry=None))
+    metrics = AgentMetrics(koordlet, OwnUsage())
     gates = (gate for gate, is_on in config.feature_gates.items() if is_on)
     metrics.decision.expect(gates, config.executor, is_dry_run=not config.enforce)
     metrics.sinks.log_sink = log_sink()

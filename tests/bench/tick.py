@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from prometheus_client import ProcessCollector
-
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
@@ -28,6 +26,7 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
 from koordebpf.state.build import build_view
 from koordebpf.state.stalls.sums import ScanSums
@@ -66,7 +65,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         collector = MemoryCollector(scope, watch.signals, watch.index)
         executor = CgroupExecutor(lambda *_: None, outcomes)
         plans = OpenPlans("node", dry_run=True)
-        sinks = open_sinks(plans, AgentMetrics(own=ProcessCollector(registry=None)), Health(), Recent(plans))
+        sinks = open_sinks(plans, AgentMetrics(own=OwnUsage()), Health(), Recent(plans))
         measuring = Measuring.of(config, watch, collector)
         parts = AgentParts(measuring=measuring, executor=executor, outcomes=outcomes, sinks=sinks)
         agent = Agent(config, parts)

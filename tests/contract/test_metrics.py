@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import ProcessCollector
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,6 +26,7 @@ from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.prom.sources import MAX_POD_SERIES
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
@@ -113,7 +113,7 @@ CONTRACT = {
     "process_virtual_memory_bytes": set(),
     "process_start_time_seconds": set(),
     "process_open_fds": set(),
-    "process_max_fds": set(),
+    "process_threads": set(),
 }
 POD = ("pod_uid", "pod_name", "pod_namespace")
 CONTAINER = ("container_id", "container_name")
@@ -164,7 +164,7 @@ def series_metrics() -> SeriesMetrics:
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), ProcessCollector(registry=None))
+    metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
     metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
     metrics.node.measure = NodeMeasure(

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client import ProcessCollector
-
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.config.settings import AgentConfig
@@ -23,6 +21,7 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
 from koordebpf.store.open_plans import OpenPlans
 
@@ -40,7 +39,7 @@ def ticking_agent(
         outcomes = OutcomeQueue(lambda: None)
         collector = MemoryCollector(scope, watch.signals, watch.index)
         plans = OpenPlans("node", dry_run=True)
-        sinks = open_sinks(plans, AgentMetrics(own=ProcessCollector(registry=None)), Health(), Recent(plans))
+        sinks = open_sinks(plans, AgentMetrics(own=OwnUsage()), Health(), Recent(plans))
         executor = CgroupExecutor(lambda *_: None, outcomes)
         try:
             measuring = Measuring.of(config, watch, collector)

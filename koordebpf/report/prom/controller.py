@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.colocation.batch import BatchMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.store.line_sink import LineSink
 
 
@@ -45,7 +45,7 @@ class ControllerMetrics(Collector):
     """Everything `/metrics` of the controller shows. The loop writes, the HTTP server's threads read."""
 
     def __init__(self) -> None:
-        self._own_usage = ProcessCollector(registry=None)
+        self._own_usage = OwnUsage()
         self.is_leader = False
         self.is_dry_run = False
         self.led = 0
