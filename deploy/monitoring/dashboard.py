@@ -65,7 +65,7 @@ AT_A_GLANCE = Row("At a glance", (
 ))  # fmt: skip
 MEMORY = Row("Memory", (
     Panel("Memory in use", "As the decision sees it, with the thresholds of each feature: evictions begin at threshold "
-          "and go on to lower.",
+          "and end at lower.",
           ((_on("node_used_bytes"), "{{node}} used"),
            (_on("node_threshold_bytes"), "{{node}} {{feature}} {{mark}}"),
            (_on("node_capacity_bytes"), "{{node}} capacity")), "bytes"),
@@ -134,8 +134,8 @@ COST = Row("What agents cost", (
     Panel("CPU", "Of one core.", ((f"rate(process_cpu_seconds_total{{{_HERE}}}{_RATE})", "{{node}}"),), "percentunit"),
     Panel("Memory", "Resident.", ((f"process_resident_memory_bytes{{{_HERE}}}", "{{node}}"),), "bytes"),
     Panel("Signals", "How each node's agent measures: one line for each kind there is.",
-          ((f"count by (backend, stalls, births, scan) ({_on('signals_info')})",
-            "{{backend}}: stalls {{stalls}}, births {{births}}, scan {{scan}}"),)),
+          ((f"count by (backend, stalls, scan) ({_on('signals_info')})",
+            "{{backend}}: stalls {{stalls}}, scan {{scan}}"),)),
     Panel("Lost", "Kernel records, audit lines and log lines that were lost, a second.",
           ((f"rate({_on('lost_records_total')}{_RATE})", "{{node}} records"),
            (f"rate({_on('audit_dropped_total')}{_RATE})", "{{node}} audit lines"),

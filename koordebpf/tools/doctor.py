@@ -23,8 +23,8 @@ from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
-from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
+from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of

@@ -40,15 +40,15 @@ def burst_felt(report: Report) -> None:
             _weigh(node, name, shares)
         for _ in range(_BLOCKS):
             for way, wake in _WAYS.items():
-                for begun, done in _requests(node, wake, bursts, is_alone=way == "best-effort pods idle"):
-                    late[way].append(begun)
-                    took[way].append(done)
-                late_ms, took_ms = percentile(late[way], 0.99), percentile(took[way], 0.99)
-                report.say(f"{way}: p99 {late_ms:.2f} ms late, {took_ms:.2f} until done")
+                for late_ms, done_ms in _requests(node, wake, bursts, is_alone=way == "best-effort pods idle"):
+                    late[way].append(late_ms)
+                    took[way].append(done_ms)
+                late_p99, took_p99 = percentile(late[way], 0.99), percentile(took[way], 0.99)
+                report.say(f"{way}: p99 {late_p99:.2f} ms late, {took_p99:.2f} until done")
     cpus = len(os.sched_getaffinity(0))
     method = f"first {_FIRST_MS} ms of {bursts * _BLOCKS} bursts on {cpus} CPUs, besteffort cpu.shares 2; {weight}"
     for way in _WAYS:
-        report.add(figure(f"request begun late, {way}", "ms", late[way], method))
+        report.add(figure(f"request started late, {way}", "ms", late[way], method))
         report.add(figure(f"  due → done ({_WORK_US / 1000} ms of work)", "ms", took[way], method))
 
 

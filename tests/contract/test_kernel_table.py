@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click import ClickException
 
-from koordebpf.kernel.host.strategy_files import PARTS
+from koordebpf.kernel.node_files.strategy_files import PARTS
 from koordebpf.policy.strategies import STRATEGIES
 from tests.vm import strategies, table
 from tests.vm.matrix import MATRIX

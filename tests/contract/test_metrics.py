@@ -175,7 +175,7 @@ def metrics() -> AgentMetrics:
     metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
     metrics.node.protected_bytes = {("memory.min", "Burstable"): 4096}
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
-    metrics.decision.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
+    metrics.node.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
     metrics.decision.exempt_bytes = {"policy": 1}

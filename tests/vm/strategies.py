@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
-from koordebpf.kernel.host.strategy_files import PARTS, StrategyPart, file_of
+from koordebpf.kernel.node_files.strategy_files import PARTS, StrategyPart, file_of
 
 _CONTROLLERS = ("memory", "cpu", "cpuset", "io", "blkio")
 _NONE = "–"

@@ -2,7 +2,7 @@
 /*
  * A service that sleeps until a burst of requests comes: every EVERY_MS, for BURST_MS, each of PROCESSES gets one each
  * PERIOD_US that takes WORK_US of CPU time. Of each request of a burst's first FIRST_MS it prints two numbers: how late
- * it was begun, and how long it took from when it was due, in µs.
+ * it was started, and how long it took from when it was due, in µs.
  */
 #include "load.h"
 
@@ -48,7 +48,7 @@ static void serve(uint64_t first, char **argv)
 {
 	uint64_t every = number(argv[1], MAX_MS) * NS_PER_MS, burst = number(argv[2], MAX_MS) * NS_PER_MS;
 	uint64_t shown = number(argv[3], MAX_MS) * NS_PER_MS, period = number(argv[4], MAX_US) * NS_PER_US;
-	uint64_t takes = number(argv[5], MAX_US) * NS_PER_US, begun;
+	uint64_t takes = number(argv[5], MAX_US) * NS_PER_US, started;
 	unsigned long bursts = number(argv[7], MAX_BURSTS);
 
 	for (unsigned long at = 0; at < bursts; at++) {
@@ -56,10 +56,10 @@ static void serve(uint64_t first, char **argv)
 
 		while (due < start + burst) {
 			sleep_until(due);
-			begun = now_ns();
+			started = now_ns();
 			work(takes);
 			if (due < start + shown)
-				report(begun - due, now_ns() - due);
+				report(started - due, now_ns() - due);
 			due += period;
 			if (now_ns() > start + burst)
 				break;

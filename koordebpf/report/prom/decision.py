@@ -58,7 +58,6 @@ class DecisionMetrics:
         self.is_dry_run = True
         self.katalyst: KatalystFamilies | None = None  # where its feature gate is on
         self.needs: dict[str, Amount] = {}  # feature → need of the last tick
-        self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pending_bytes = 0
         self.exempt_bytes: Mapping[str, int] = {}  # by reason
@@ -93,7 +92,6 @@ class DecisionMetrics:
     def families(self) -> Iterator[Metric]:
         """Yield its metrics."""
         yield from _needs(self.needs.copy())
-        yield _marks(self.marks.copy())
         yield GaugeMetricFamily(
             "koordebpf_pending_release_bytes", "Credit of evicted pods that still hold memory.", self.pending_bytes
         )
@@ -148,12 +146,3 @@ def _needs(needs: Mapping[str, Amount]) -> Iterator[Metric]:
         unit = need.resource.unit
         families[unit].add_metric([feature], need.value / unit.per_metric if unit.per_metric > 1 else need.value)
     yield from families.values()
-
-
-def _marks(marks: Mapping[str, Mapping[str, int]]) -> Metric:
-    text = "Memory in use at which a feature evicts, and down to which."
-    family = GaugeMetricFamily("koordebpf_node_threshold_bytes", text, labels=["feature", "mark"])
-    for feature, of_feature in marks.items():
-        for mark, value in of_feature.items():
-            family.add_metric([feature, mark], value)
-    return family

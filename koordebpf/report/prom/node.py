@@ -27,6 +27,7 @@ class NodeMetrics:
     def __init__(self) -> None:
         self.measure: NodeMeasure | None = None
         self.capacity_bytes: int | None = None
+        self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.series: SeriesMetrics | None = None
@@ -43,6 +44,7 @@ class NodeMetrics:
         """Yield its metrics, without those of the forecast."""
         if self.measure is not None:
             yield from _families(self.measure, self.capacity_bytes)
+        yield _marks(self.marks.copy())
         if self.series is not None:
             yield from self.series.families()
         yield from resctrl_families(self.resctrl)
@@ -69,3 +71,12 @@ def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]
             total.add_metric([degree], line.total_us / 1_000_000)
     yield ratio
     yield total
+
+
+def _marks(marks: Mapping[str, Mapping[str, int]]) -> Metric:
+    text = "Memory in use at which a feature evicts, and down to which."
+    family = GaugeMetricFamily("koordebpf_node_threshold_bytes", text, labels=["feature", "mark"])
+    for feature, of_feature in marks.items():
+        for mark, value in of_feature.items():
+            family.add_metric([feature, mark], value)
+    return family

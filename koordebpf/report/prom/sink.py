@@ -121,7 +121,7 @@ class MetricsSink:
         name, decision = feature.verdict.feature, self._metrics.decision
         decision.needs[name] = Amount(feature.balance.resource, feature.balance.need)
         if feature.balance.resource == MEMORY:
-            decision.marks[name] = _marks(feature.verdict.evidence)
+            self._metrics.node.marks[name] = _marks(feature.verdict.evidence)
         if feature.verdict.skipped:
             decision.count_skipped(name, feature.verdict.skipped)
 
