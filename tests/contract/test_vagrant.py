@@ -39,6 +39,7 @@ def test_every_story_is_there() -> None:
         "memory-hog",
         "memory-qos",
         "page-cache-flood",
+        "request-burst",
         "slow-leak",
         "swap-death",
     ]
