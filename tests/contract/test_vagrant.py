@@ -40,6 +40,7 @@ def test_every_story_is_there() -> None:
         "memory-qos",
         "page-cache-flood",
         "page-cache-limit",
+        "request-burst",
         "slow-leak",
         "swap-death",
     ]

@@ -28,8 +28,8 @@ class CpuLimits(Closing):
             raise SupportError("CPU limits", "no cpu controller is mounted", "Mount it")
         self._top = made.node.path
         self._memory, self._cpu = mounts["memory"].mount_point, mounts["cpu"]
-        # Of v1: CPU time may be counted in a hierarchy of its own.
-        found = (mounts[name] for name in ("cpu", "cpuacct") if name in mounts)
+        # On v1 CPU time may be counted in a hierarchy of its own, and sets of CPUs are in one.
+        found = (mounts[name] for name in ("cpu", "cpuacct", "cpuset") if name in mounts)
         self._v1 = {mount.mount_point for mount in found if mount.version == 1 and mount.mount_point != self._memory}
         self._made: list[Path] = []  # parents first
 
@@ -46,6 +46,10 @@ class CpuLimits(Closing):
         # The story is about the limit, and not about what else the machine does.
         name, weight = ("cpu.weight", "1600") if self._cpu.version == 2 else ("cpu.shares", "16384")
         (self._cpu.mount_point / self._top.relative_to(self._memory) / name).write_text(weight)
+        for level in below:
+            if level.name == "besteffort":  # as the kubelet weighs it
+                name, weight = ("cpu.weight", "1") if self._cpu.version == 2 else ("cpu.shares", "2")
+                (self._cpu.mount_point / level.relative_to(self._memory) / name).write_text(weight)
         for level in below[-2:]:
             directory = self._cpu.mount_point / level.relative_to(self._memory)
             quota = millicpu * _PERIOD_US // 1000
