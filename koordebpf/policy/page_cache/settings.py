@@ -25,10 +25,10 @@ class PageCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
                        quarter have taken most of it, and a file of 100 MiB has come back.
     `gain_percent`     they help where refaults are so much fewer, or so much of what was refaulted stays in memory.
                        Why 25: less is within what a calm pod varies by.
-    `rest_ns`          after a trial that failed nothing is limited for so long. Why 1 min: a trial costs best-effort pods
-                       their page cache.
-    `hold_ns`          a limit stays for so long after the last refaults, and is then raised step by step. Why 1 min: raised
-                       sooner, it is lowered again while the same files are read.
+    `rest_ns`          after a trial that failed nothing is limited for so long. Why 1 min: a trial costs best-effort
+                       pods their page cache.
+    `hold_ns`          a limit stays for so long after the last refaults, and is then raised step by step. Why 1 min:
+                       raised sooner, it is lowered again while the same files are read.
     `pod_stall_ratio`  a best-effort pod that stalls for so much more of the time than before it was limited has its
                        limit raised. Why 0.5: it is best-effort, and still to make progress.
     `pod_refault_rate` the same of one that refaults twice as many of the pages it would have kept with more memory,
