@@ -224,7 +224,7 @@ MATRIX = (
         environment={"KOORDEBPF_OWN_MACHINE": "1"},
         tests=(
             "tests/host/test_signals_scan.py::test_swap_equals_the_files",
-            *_host("test_swap_ins", "test_silent_probe", "test_proactive_swap"),
+            *_host("test_swap_ins", "test_silent_probe"),
             f"{_RECLAIM}idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods[--enforce]",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
