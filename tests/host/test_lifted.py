@@ -42,7 +42,7 @@ class LimitedPod:
         if self.version == 2:
             self.memory.mkdir()
             for level in levels:
-                (hierarchy.mount_point / level / "cgroup.subtree_control").write_text("+cpu")
+                (hierarchy.mount_point / level / "cgroup.subtree_control").write_text("+memory +cpu")
             (self.memory / "cgroup.subtree_control").write_text("+memory +cpu")
         for path in (self.memory / "c", self.cpu / "c"):
             path.mkdir(parents=True, exist_ok=True)
