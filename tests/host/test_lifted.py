@@ -12,14 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 from koordebpf.kernel.cgroup.lifted import CpuLimit, CpuPlace, is_lifted, lift, limits_of, restore_limits
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
+from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import remove_cgroup
+from tests.host.writer_cgroups import QUOTA, Cgroups, desired
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB
 
@@ -156,6 +166,66 @@ def test_a_limit_that_the_kernel_refuses_is_said(pod: LimitedPod) -> None:
     (pod.cpu / "c" / pod.quota).write_text(LIFTED[pod.version][2])
     limits = (CpuLimit("c", pod.quota, "not a number"),)
     assert not restore_limits(pod.place, limits)
+
+
+def test_the_writer_limits_no_pod_again_while_it_dies(cgroups: Cgroups, journal: Journal) -> None:
+    for path in ("be", "be/pod"):
+        cgroups.make(path)
+    writer = CgroupWriter(cgroups.places, journal, WriterSettings(refresh_ns=NS_PER_S), enforce=True)
+    wanted = desired(cgroups, ("be/pod", QUOTA, 20_000))
+    writer.apply(wanted, 0)
+    held, quota = cgroups.text("be/pod", QUOTA), cgroups.file("be/pod", QUOTA)
+    place = CpuPlace(quota.parent, 1 if cgroups.mounts["cpu"].version == 1 else 2)
+    limits = limits_of(place)
+    assert lift(place, limits)
+    lifted = cgroups.text("be/pod", QUOTA)
+    for second in range(2, 6):
+        assert writer.apply(wanted, second * NS_PER_S).changes == ()
+    # Another value in the meantime is not written either.
+    other = desired(cgroups, ("be/pod", QUOTA, 30_000))
+    assert writer.apply(other, 6 * NS_PER_S).changes == ()
+    assert cgroups.text("be/pod", QUOTA) == lifted != held
+    assert restore_limits(place, limits) and cgroups.text("be/pod", QUOTA) == held
+    writer.apply(other, 8 * NS_PER_S)
+    assert cgroups.text("be/pod", QUOTA).split()[0] == "30000"
+    writer.restore(9 * NS_PER_S)
+    assert cgroups.text("be/pod", QUOTA).split()[0] in ("-1", "max")
+
+
+def test_the_executor_lifts_notes_and_restores(pod: LimitedPod) -> None:
+    pod.limit(20)
+    before, first, noted = pod.texts(), pod.procs()[0], list[UnfinishedKill]()
+    holder = Holder(pod.memory / "c", "anon", 16)
+    for path in pod.procs()[1:]:
+        path.write_text(str(holder.process.pid))
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CgroupExecutor(lambda *_: pod.target, outcomes, enforce=True, note=noted.append)
+    candidate = Candidate(1, UID, "n", "p", pod.target.cgroup_id, 5000, (Holding(MEMORY, 1, 1),))
+    try:
+        sent = executor.submit(Victim(candidate, "evicted", "m"), decided_ns=time.monotonic_ns())
+        assert sent.result is Result.SENT
+    finally:
+        executor.close()
+        holder.stop()
+    (final,) = outcomes.drain()
+    assert final.result is Result.DONE and first.read_text() == ""
+    (kill,) = noted
+    assert [each.text.split()[0] for each in kill.limits] == before
+    # The pod's cgroup has survived.
+    assert pod.texts() == before
+
+
+def test_a_kill_that_is_refused_leaves_nothing_lifted(pod: LimitedPod) -> None:
+    pod.limit(20)
+    before, target = pod.texts(), pod.target
+    other = replace(target, pod_names=("another",))
+    executor = CgroupExecutor(lambda *_: other, OutcomeQueue(lambda: None), enforce=True)
+    candidate = Candidate(1, UID, "n", "p", target.cgroup_id, 5000, (Holding(MEMORY, 1, 1),))
+    try:
+        assert executor.submit(Victim(candidate, "evicted", "m"), decided_ns=0).result is Result.FAILED
+    finally:
+        executor.close()
+    assert pod.texts() == before
 
 
 _SPINS = "while True: pass"
