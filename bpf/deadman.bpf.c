@@ -49,6 +49,7 @@ struct stall_window {
 	u64 stall_ns;
 	u64 looked_ns;	/* at what follows */
 	u64 reclaimable_pages;
+	u64 claimed_ns;	/* the heartbeat for which some CPU fires or has fired */
 };
 
 MAP_ARRAY(deadman_stall, struct stall_window, 1);
@@ -193,7 +194,7 @@ static __always_inline bool is_news(struct stall_window *window, u64 reclaimable
 static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
 				 struct stall_window *window, struct node_seen *seen, u64 heartbeat_ns, u64 now_ns)
 {
-	u64 before_ns = report->heartbeat_ns, pages = 0, less, victim_id = order->victim_id;
+	u64 before_ns = report->heartbeat_ns, claimed_ns = window->claimed_ns, pages = 0, less, victim_id = order->victim_id;
 	u64 stall_ns = window->stall_ns;
 	bool is_short;
 
@@ -215,8 +216,8 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 		return false;
 	}
 	/* User space is back, or another CPU was first. */
-	if (order->heartbeat_ns != heartbeat_ns ||
-	    __sync_val_compare_and_swap(&report->heartbeat_ns, before_ns, heartbeat_ns) != before_ns)
+	if (order->heartbeat_ns != heartbeat_ns || claimed_ns == heartbeat_ns ||
+	    __sync_val_compare_and_swap(&window->claimed_ns, claimed_ns, heartbeat_ns) != claimed_ns)
 		return false;
 	report->victim_id = victim_id;
 	report->mode = order->mode;
@@ -227,7 +228,8 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 	report->swept_ns = now_ns;
 	report->fired_ns = now_ns;
 	report->fired++;
-	return true;
+	/* Last, and ordered after the rest: others that see it look at all tasks again. */
+	return __sync_val_compare_and_swap(&report->heartbeat_ns, before_ns, heartbeat_ns) == before_ns;
 }
 
 static __always_inline void add_stall(struct stall_window *window, u64 after_ns, u64 begin_ns, u64 now_ns)
