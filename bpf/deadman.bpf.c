@@ -32,8 +32,25 @@ extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
 extern struct task_struct *bpf_task_acquire(struct task_struct *p) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
 extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type, u64 value) __ksym;
-extern const void vm_zone_stat __ksym __weak;
-extern const void vm_node_stat __ksym __weak;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* include/linux/mmzone.h */
+struct zone {
+	atomic_long_t vm_stat[1];
+};
+
+struct pglist_data {
+	struct zone node_zones[1];
+	int nr_zones;
+	atomic_long_t vm_stat[1];
+};
+
+struct lruvec___pgdat {
+	struct pglist_data *pgdat;
+};
+
+#pragma clang attribute pop
 
 KEEP_TYPE(koord_deadman_order);
 KEEP_TYPE(koord_deadman_report);
@@ -42,6 +59,7 @@ MAP_ARRAY(deadman_order, struct koord_deadman_order, 1);
 MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 
 #define MAX_NUMA_NODES 64
+#define MAX_ZONES 6	/* of a node; MAX_NR_ZONES */
 #define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
 
 struct stall_window {
@@ -69,6 +87,7 @@ static __always_inline void look_at_node(struct node_seen *seen, struct task_str
 	struct mem_cgroup *memcg = (struct mem_cgroup *)MEMORY_CSS(css_set);
 
 	seen->is_in = node_id == 0;
+	seen->memcg = memcg;
 	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
 		u64 usage = READ(memcg, memory.usage.counter), max = READ(memcg, memory.max);
 
@@ -105,17 +124,40 @@ static __always_inline u64 counter_at(u64 base, u32 index)
 	return value < 0 ? 0 : value;
 }
 
-/* More than MemAvailable ever is, which leaves out what the watermarks keep. ~0: the kernel hides its counters. */
-static __always_inline u64 available_pages(void)
+/*
+ * Free, page cache and reclaimable slab of the whole machine: more than MemAvailable ever is, which leaves out what the
+ * watermarks keep. Every memory cgroup leads to the NUMA nodes; the kernel's global sums have no BTF.
+ */
+static __always_inline u64 available_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {
-	u64 zones = (u64)&vm_zone_stat, nodes = (u64)&vm_node_stat;
+	u64 pages = 0;
 
-	if (!zones || !nodes)
-		return ~0ULL;
-	return counter_at(zones, bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+	for (u32 nid = 0; nid < MAX_NUMA_NODES && nid < numa_nodes; nid++) {
+		struct mem_cgroup_per_node *info = NULL;
+		struct pglist_data *pgdat;
+		u64 stat, zone;
+		int zones;
+
+		READ_BYTES(&info, sizeof(info), &memcg->nodeinfo[nid]);
+		if (!info)
+			continue;
+		pgdat = READ((struct lruvec___pgdat *)((u64)info + bpf_core_field_offset(struct mem_cgroup_per_node, lruvec)),
+			     pgdat);
+		if (!pgdat)
+			continue;
+		stat = (u64)pgdat + bpf_core_field_offset(struct pglist_data, vm_stat);
+		pages += counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
+			 counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE)) +
+			 counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+		zones = READ(pgdat, nr_zones);
+		zone = (u64)pgdat + bpf_core_field_offset(struct pglist_data, node_zones) +
+		       bpf_core_field_offset(struct zone, vm_stat);
+		for (int i = 0; i < MAX_ZONES && i < zones; i++) {
+			pages += counter_at(zone, bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES));
+			zone += bpf_core_type_size(struct zone);
+		}
+	}
+	return pages;
 }
 
 /*
@@ -208,7 +250,7 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 			pages = seen->usage_pages - less;
 		is_short = pages >= order->above_pages;
 	} else {
-		pages = available_pages();
+		pages = available_pages(seen->memcg, order->numa_nodes);
 		is_short = pages < order->below_pages;
 	}
 	if (!is_short) {
