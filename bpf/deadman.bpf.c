@@ -58,8 +58,7 @@ KEEP_TYPE(koord_deadman_report);
 MAP_ARRAY(deadman_order, struct koord_deadman_order, 1);
 MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 
-#define MAX_NUMA_NODES 64
-#define MAX_ZONES 6	/* of a node; MAX_NR_ZONES */
+#define MAX_NUMA_NODES 1024	/* CONFIG_NODES_SHIFT is 10 at most */
 #define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
 
 struct stall_window {
@@ -124,64 +123,78 @@ static __always_inline u64 counter_at(u64 base, u32 index)
 	return value < 0 ? 0 : value;
 }
 
+struct node_sum {
+	struct mem_cgroup *memcg;
+	u64 pages;
+};
+
+static __always_inline u64 easily_reclaimed(u64 stat)
+{
+	return counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
+	       counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE));
+}
+
+static int add_zone(u32 index, u64 *at_and_sum)
+{
+	at_and_sum[1] += counter_at(at_and_sum[0], bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES));
+	at_and_sum[0] += bpf_core_type_size(struct zone);
+	return 0;
+}
+
+static int add_available(u32 nid, struct node_sum *sum)
+{
+	struct mem_cgroup_per_node *info = NULL;
+	struct pglist_data *pgdat;
+	u64 free[2] = {}, stat;
+
+	READ_BYTES(&info, sizeof(info), &sum->memcg->nodeinfo[nid & (MAX_NUMA_NODES - 1)]);
+	if (!info)
+		return 0;
+	pgdat = READ((struct lruvec___pgdat *)((u64)info + bpf_core_field_offset(struct mem_cgroup_per_node, lruvec)), pgdat);
+	if (!pgdat)
+		return 0;
+	stat = (u64)pgdat + bpf_core_field_offset(struct pglist_data, vm_stat);
+	free[0] = (u64)pgdat + bpf_core_field_offset(struct pglist_data, node_zones) +
+		  bpf_core_field_offset(struct zone, vm_stat);
+	bpf_loop((u32)READ(pgdat, nr_zones), add_zone, free, 0);
+	sum->pages += free[1] + easily_reclaimed(stat) +
+		      counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+	return 0;
+}
+
+static int add_reclaimable(u32 nid, struct node_sum *sum)
+{
+	struct mem_cgroup_per_node *info = NULL;
+	u64 stat;
+
+	READ_BYTES(&info, sizeof(info), &sum->memcg->nodeinfo[nid & (MAX_NUMA_NODES - 1)]);
+	if (!info)
+		return 0;
+	stat = (u64)READ(info, lruvec_stats) + bpf_core_field_offset(struct lruvec_stats, state);
+	sum->pages += easily_reclaimed(stat) +
+		      (counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B)) >> PAGE_BITS);
+	return 0;
+}
+
 /*
  * Free, page cache and reclaimable slab of the whole machine: more than MemAvailable ever is, which leaves out what the
  * watermarks keep. Every memory cgroup leads to the NUMA nodes; the kernel's global sums have no BTF.
  */
 static __always_inline u64 available_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {
-	u64 pages = 0;
+	struct node_sum sum = { .memcg = memcg };
 
-	for (u32 nid = 0; nid < MAX_NUMA_NODES && nid < numa_nodes; nid++) {
-		struct mem_cgroup_per_node *info = NULL;
-		struct pglist_data *pgdat;
-		u64 stat, zone;
-		int zones;
-
-		READ_BYTES(&info, sizeof(info), &memcg->nodeinfo[nid]);
-		if (!info)
-			continue;
-		pgdat = READ((struct lruvec___pgdat *)((u64)info + bpf_core_field_offset(struct mem_cgroup_per_node, lruvec)),
-			     pgdat);
-		if (!pgdat)
-			continue;
-		stat = (u64)pgdat + bpf_core_field_offset(struct pglist_data, vm_stat);
-		pages += counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
-			 counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE)) +
-			 counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
-		zones = READ(pgdat, nr_zones);
-		zone = (u64)pgdat + bpf_core_field_offset(struct pglist_data, node_zones) +
-		       bpf_core_field_offset(struct zone, vm_stat);
-		for (int i = 0; i < MAX_ZONES && i < zones; i++) {
-			pages += counter_at(zone, bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES));
-			zone += bpf_core_type_size(struct zone);
-		}
-	}
-	return pages;
+	bpf_loop(numa_nodes, add_available, &sum, 0);
+	return sum.pages;
 }
 
-/*
- * What the node could reclaim, as the kernel added it up last, which it does each two seconds.
- */
+/* What the node could reclaim, as the kernel added it up last, which it does each two seconds. */
 static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {
-	u64 pages = 0;
+	struct node_sum sum = { .memcg = memcg };
 
-	for (u32 nid = 0; nid < MAX_NUMA_NODES && nid < numa_nodes; nid++) {
-		struct mem_cgroup_per_node *info = NULL;
-		struct lruvec_stats *stats;
-		long state[6] = {};
-
-		READ_BYTES(&info, sizeof(info), &memcg->nodeinfo[nid]);
-		if (!info)
-			continue;
-		stats = READ(info, lruvec_stats);
-		READ_BYTES(state, sizeof(state), &stats->state);
-		pages += state[NR_INACTIVE_FILE] > 0 ? state[NR_INACTIVE_FILE] : 0;
-		pages += state[NR_ACTIVE_FILE] > 0 ? state[NR_ACTIVE_FILE] : 0;
-		pages += state[NR_SLAB_RECLAIMABLE_B] > 0 ? (u64)state[NR_SLAB_RECLAIMABLE_B] >> PAGE_BITS : 0;
-	}
-	return pages;
+	bpf_loop(numa_nodes, add_reclaimable, &sum, 0);
+	return sum.pages;
 }
 
 /* Each process of the victim by what its cgroup is at this moment, and no other: no pid is kept that could be reused. */
