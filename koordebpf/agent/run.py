@@ -175,7 +175,7 @@ def _open_agent(
     folder = acting.folder if acting else None
     watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
-    note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch)
+    note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch, lifts=config.lift_limits)
     by_cgroup = functools.partial(CgroupExecutor, targets, outcomes, enforce=config.enforce, note=note)
     executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())

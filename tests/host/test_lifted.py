@@ -20,6 +20,9 @@ from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.lifecycle.kill_support import pod_targets
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 from koordebpf.kernel.cgroup.lifted import CpuLimit, CpuPlace, is_lifted, lift, limits_of, restore_limits
@@ -31,7 +34,7 @@ from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import remove_cgroup
 from tests.host.writer_cgroups import QUOTA, Cgroups, desired
 from tests.support.loads.workloads import Holder
-from tests.support.nodes import MIB
+from tests.support.nodes import MIB, NodeCgroup
 
 UID = "9b1b0e0e-0000-4000-8000-00000000dead"
 HELD_MIB = 192
@@ -266,3 +269,23 @@ def test_memory_is_back_no_later_with_limits_lifted(pod: LimitedPod) -> None:
     shown = {lifts: [round(each) for each in sorted(values)] for lifts, values in took.items()}
     print(f"\n{os.uname().release}, {HELD_MIB} MiB at 5 % of a CPU, ms: lifted {shown[True]}, not {shown[False]}")
     assert statistics.median(took[True]) < 2 * statistics.median(took[False]) + 50
+
+
+@pytest.mark.parametrize("lifts", [True, False])
+def test_an_agent_finds_a_pods_limits_where_it_is_to_lift_them(
+    hierarchy: MemoryHierarchy, node: NodeCgroup, lifts: bool
+) -> None:
+    node.add_pod("be")
+    scope = open_scope(hierarchy, node.path)
+    (uid,) = (pod["metadata"]["uid"] for pod in node.pods)
+    path = node.pod_paths["be"]
+    with NodeWatch(scope, None, 1 << 62) as watch:
+        watch.drain()
+        target = pod_targets(scope, watch, lifts=lifts)(cgroup_id(path), uid)
+    assert target is not None
+    mount = find_controllers().get("cpu")
+    if not lifts or mount is None:
+        assert target.cpu is None
+    else:
+        assert target.cpu is not None and target.cpu.version == mount.version
+        assert target.cpu.path == mount.mount_point / path.relative_to(hierarchy.mount_point)
