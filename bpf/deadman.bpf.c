@@ -32,8 +32,25 @@ extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
 extern struct task_struct *bpf_task_acquire(struct task_struct *p) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
 extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type, u64 value) __ksym;
-extern const void vm_zone_stat __ksym __weak;
-extern const void vm_node_stat __ksym __weak;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* include/linux/mmzone.h */
+struct zone {
+	atomic_long_t vm_stat[1];
+};
+
+struct pglist_data {
+	struct zone node_zones[1];
+	int nr_zones;
+	atomic_long_t vm_stat[1];
+};
+
+struct lruvec___pgdat {
+	struct pglist_data *pgdat;
+};
+
+#pragma clang attribute pop
 
 KEEP_TYPE(koord_deadman_order);
 KEEP_TYPE(koord_deadman_report);
@@ -41,7 +58,7 @@ KEEP_TYPE(koord_deadman_report);
 MAP_ARRAY(deadman_order, struct koord_deadman_order, 1);
 MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 
-#define MAX_NUMA_NODES 64
+#define MAX_NUMA_NODES 1024	/* CONFIG_NODES_SHIFT is 10 at most */
 #define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
 
 struct stall_window {
@@ -49,6 +66,7 @@ struct stall_window {
 	u64 stall_ns;
 	u64 looked_ns;	/* at what follows */
 	u64 reclaimable_pages;
+	u64 claimed_ns;	/* the heartbeat for which some CPU fires or has fired */
 };
 
 MAP_ARRAY(deadman_stall, struct stall_window, 1);
@@ -68,6 +86,7 @@ static __always_inline void look_at_node(struct node_seen *seen, struct task_str
 	struct mem_cgroup *memcg = (struct mem_cgroup *)MEMORY_CSS(css_set);
 
 	seen->is_in = node_id == 0;
+	seen->memcg = memcg;
 	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
 		u64 usage = READ(memcg, memory.usage.counter), max = READ(memcg, memory.max);
 
@@ -104,41 +123,78 @@ static __always_inline u64 counter_at(u64 base, u32 index)
 	return value < 0 ? 0 : value;
 }
 
-/* More than MemAvailable ever is, which leaves out what the watermarks keep. ~0: the kernel hides its counters. */
-static __always_inline u64 available_pages(void)
-{
-	u64 zones = (u64)&vm_zone_stat, nodes = (u64)&vm_node_stat;
+struct node_sum {
+	struct mem_cgroup *memcg;
+	u64 pages;
+};
 
-	if (!zones || !nodes)
-		return ~0ULL;
-	return counter_at(zones, bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE)) +
-	       counter_at(nodes, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+static __always_inline u64 easily_reclaimed(u64 stat)
+{
+	return counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)) +
+	       counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE));
+}
+
+static int add_zone(u32 index, u64 *at_and_sum)
+{
+	at_and_sum[1] += counter_at(at_and_sum[0], bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES));
+	at_and_sum[0] += bpf_core_type_size(struct zone);
+	return 0;
+}
+
+static int add_available(u32 nid, struct node_sum *sum)
+{
+	struct mem_cgroup_per_node *info = NULL;
+	struct pglist_data *pgdat;
+	u64 free[2] = {}, stat;
+
+	READ_BYTES(&info, sizeof(info), &sum->memcg->nodeinfo[nid & (MAX_NUMA_NODES - 1)]);
+	if (!info)
+		return 0;
+	pgdat = READ((struct lruvec___pgdat *)((u64)info + bpf_core_field_offset(struct mem_cgroup_per_node, lruvec)), pgdat);
+	if (!pgdat)
+		return 0;
+	stat = (u64)pgdat + bpf_core_field_offset(struct pglist_data, vm_stat);
+	free[0] = (u64)pgdat + bpf_core_field_offset(struct pglist_data, node_zones) +
+		  bpf_core_field_offset(struct zone, vm_stat);
+	bpf_loop((u32)READ(pgdat, nr_zones), add_zone, free, 0);
+	sum->pages += free[1] + easily_reclaimed(stat) +
+		      counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+	return 0;
+}
+
+static int add_reclaimable(u32 nid, struct node_sum *sum)
+{
+	struct mem_cgroup_per_node *info = NULL;
+	u64 stat;
+
+	READ_BYTES(&info, sizeof(info), &sum->memcg->nodeinfo[nid & (MAX_NUMA_NODES - 1)]);
+	if (!info)
+		return 0;
+	stat = (u64)READ(info, lruvec_stats) + bpf_core_field_offset(struct lruvec_stats, state);
+	sum->pages += easily_reclaimed(stat) +
+		      (counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B)) >> PAGE_BITS);
+	return 0;
 }
 
 /*
- * What the node could reclaim, as the kernel added it up last, which it does each two seconds.
+ * Free, page cache and reclaimable slab of the whole machine: more than MemAvailable ever is, which leaves out what the
+ * watermarks keep. Every memory cgroup leads to the NUMA nodes; the kernel's global sums have no BTF.
  */
+static __always_inline u64 available_pages(struct mem_cgroup *memcg, u32 numa_nodes)
+{
+	struct node_sum sum = { .memcg = memcg };
+
+	bpf_loop(numa_nodes, add_available, &sum, 0);
+	return sum.pages;
+}
+
+/* What the node could reclaim, as the kernel added it up last, which it does each two seconds. */
 static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
 {
-	u64 pages = 0;
+	struct node_sum sum = { .memcg = memcg };
 
-	for (u32 nid = 0; nid < MAX_NUMA_NODES && nid < numa_nodes; nid++) {
-		struct mem_cgroup_per_node *info = NULL;
-		struct lruvec_stats *stats;
-		long state[6] = {};
-
-		READ_BYTES(&info, sizeof(info), &memcg->nodeinfo[nid]);
-		if (!info)
-			continue;
-		stats = READ(info, lruvec_stats);
-		READ_BYTES(state, sizeof(state), &stats->state);
-		pages += state[NR_INACTIVE_FILE] > 0 ? state[NR_INACTIVE_FILE] : 0;
-		pages += state[NR_ACTIVE_FILE] > 0 ? state[NR_ACTIVE_FILE] : 0;
-		pages += state[NR_SLAB_RECLAIMABLE_B] > 0 ? (u64)state[NR_SLAB_RECLAIMABLE_B] >> PAGE_BITS : 0;
-	}
-	return pages;
+	bpf_loop(numa_nodes, add_reclaimable, &sum, 0);
+	return sum.pages;
 }
 
 /* Each process of the victim by what its cgroup is at this moment, and no other: no pid is kept that could be reused. */
@@ -193,7 +249,7 @@ static __always_inline bool is_news(struct stall_window *window, u64 reclaimable
 static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
 				 struct stall_window *window, struct node_seen *seen, u64 heartbeat_ns, u64 now_ns)
 {
-	u64 before_ns = report->heartbeat_ns, pages = 0, less, victim_id = order->victim_id;
+	u64 before_ns = report->heartbeat_ns, claimed_ns = window->claimed_ns, pages = 0, less, victim_id = order->victim_id;
 	u64 stall_ns = window->stall_ns;
 	bool is_short;
 
@@ -207,7 +263,7 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 			pages = seen->usage_pages - less;
 		is_short = pages >= order->above_pages;
 	} else {
-		pages = available_pages();
+		pages = available_pages(seen->memcg, order->numa_nodes);
 		is_short = pages < order->below_pages;
 	}
 	if (!is_short) {
@@ -215,8 +271,8 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 		return false;
 	}
 	/* User space is back, or another CPU was first. */
-	if (order->heartbeat_ns != heartbeat_ns ||
-	    __sync_val_compare_and_swap(&report->heartbeat_ns, before_ns, heartbeat_ns) != before_ns)
+	if (order->heartbeat_ns != heartbeat_ns || claimed_ns == heartbeat_ns ||
+	    __sync_val_compare_and_swap(&window->claimed_ns, claimed_ns, heartbeat_ns) != claimed_ns)
 		return false;
 	report->victim_id = victim_id;
 	report->mode = order->mode;
@@ -227,7 +283,8 @@ static __always_inline bool fire(struct koord_deadman_order *order, struct koord
 	report->swept_ns = now_ns;
 	report->fired_ns = now_ns;
 	report->fired++;
-	return true;
+	/* Last, and ordered after the rest: others that see it look at all tasks again. */
+	return __sync_val_compare_and_swap(&report->heartbeat_ns, before_ns, heartbeat_ns) == before_ns;
 }
 
 static __always_inline void add_stall(struct stall_window *window, u64 after_ns, u64 begin_ns, u64 now_ns)

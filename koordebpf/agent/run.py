@@ -154,13 +154,17 @@ def _run(
 
         dead_man = agent.dead_man
         if dead_man:  # closed first: what ends takes longer than a heartbeat may
+            loop.look_again(dead_man.beat)
             stack.callback(dead_man.close)
+            stack.callback(loop.stop_looking, dead_man.beat)
 
         def tick() -> int:
+            if dead_man:
+                dead_man.tick_begins()
             due_ns = agent.tick()
             kept_root.look()
             if dead_man:
-                due_ns = min(due_ns, dead_man.beat(time.monotonic_ns()))
+                dead_man.tick_ended(time.monotonic_ns())
             return min(due_ns, schedule.run(time.monotonic_ns()) or due_ns)
 
         _loop(config, loop, tick, sinks, is_over)
@@ -180,7 +184,7 @@ def _open_agent(
     folder = acting.folder if acting else None
     watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
-    note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch)
+    note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch, lifts=config.lift_limits)
     by_cgroup = functools.partial(CgroupExecutor, targets, outcomes, enforce=config.enforce, note=note)
     executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())

@@ -12,16 +12,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from koordebpf.act.evict.actuator import OutcomeQueue
+from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill
+from koordebpf.act.writer.journal import Journal
+from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.lifecycle.kill_support import pod_targets
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 from koordebpf.kernel.cgroup.lifted import CpuLimit, CpuPlace, is_lifted, lift, limits_of, restore_limits
+from koordebpf.policy.plan import Candidate, Holding, Victim
+from koordebpf.state.amount import MEMORY
+from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import remove_cgroup
+from tests.host.writer_cgroups import QUOTA, Cgroups, desired
 from tests.support.loads.workloads import Holder
-from tests.support.nodes import MIB
+from tests.support.nodes import MIB, NodeCgroup
 
 UID = "9b1b0e0e-0000-4000-8000-00000000dead"
 HELD_MIB = 192
@@ -42,7 +55,7 @@ class LimitedPod:
         if self.version == 2:
             self.memory.mkdir()
             for level in levels:
-                (hierarchy.mount_point / level / "cgroup.subtree_control").write_text("+cpu")
+                (hierarchy.mount_point / level / "cgroup.subtree_control").write_text("+memory +cpu")
             (self.memory / "cgroup.subtree_control").write_text("+memory +cpu")
         for path in (self.memory / "c", self.cpu / "c"):
             path.mkdir(parents=True, exist_ok=True)
@@ -158,6 +171,66 @@ def test_a_limit_that_the_kernel_refuses_is_said(pod: LimitedPod) -> None:
     assert not restore_limits(pod.place, limits)
 
 
+def test_the_writer_limits_no_pod_again_while_it_dies(cgroups: Cgroups, journal: Journal) -> None:
+    for path in ("be", "be/pod"):
+        cgroups.make(path)
+    writer = CgroupWriter(cgroups.places, journal, WriterSettings(refresh_ns=NS_PER_S), enforce=True)
+    wanted = desired(cgroups, ("be/pod", QUOTA, 20_000))
+    writer.apply(wanted, 0)
+    held, quota = cgroups.text("be/pod", QUOTA), cgroups.file("be/pod", QUOTA)
+    place = CpuPlace(quota.parent, 1 if cgroups.mounts["cpu"].version == 1 else 2)
+    limits = limits_of(place)
+    assert lift(place, limits)
+    lifted = cgroups.text("be/pod", QUOTA)
+    for second in range(2, 6):
+        assert writer.apply(wanted, second * NS_PER_S).changes == ()
+    # Another value in the meantime is not written either.
+    other = desired(cgroups, ("be/pod", QUOTA, 30_000))
+    assert writer.apply(other, 6 * NS_PER_S).changes == ()
+    assert cgroups.text("be/pod", QUOTA) == lifted != held
+    assert restore_limits(place, limits) and cgroups.text("be/pod", QUOTA) == held
+    writer.apply(other, 8 * NS_PER_S)
+    assert cgroups.text("be/pod", QUOTA).split()[0] == "30000"
+    writer.restore(9 * NS_PER_S)
+    assert cgroups.text("be/pod", QUOTA).split()[0] in ("-1", "max")
+
+
+def test_the_executor_lifts_notes_and_restores(pod: LimitedPod) -> None:
+    pod.limit(20)
+    before, first, noted = pod.texts(), pod.procs()[0], list[UnfinishedKill]()
+    holder = Holder(pod.memory / "c", "anon", 16)
+    for path in pod.procs()[1:]:
+        path.write_text(str(holder.process.pid))
+    outcomes = OutcomeQueue(lambda: None)
+    executor = CgroupExecutor(lambda *_: pod.target, outcomes, enforce=True, note=noted.append)
+    candidate = Candidate(1, UID, "n", "p", pod.target.cgroup_id, 5000, (Holding(MEMORY, 1, 1),))
+    try:
+        sent = executor.submit(Victim(candidate, "evicted", "m"), decided_ns=time.monotonic_ns())
+        assert sent.result is Result.SENT
+    finally:
+        executor.close()
+        holder.stop()
+    (final,) = outcomes.drain()
+    assert final.result is Result.DONE and first.read_text() == ""
+    (kill,) = noted
+    assert [each.text.split()[0] for each in kill.limits] == before
+    # The pod's cgroup has survived.
+    assert pod.texts() == before
+
+
+def test_a_kill_that_is_refused_leaves_nothing_lifted(pod: LimitedPod) -> None:
+    pod.limit(20)
+    before, target = pod.texts(), pod.target
+    other = replace(target, pod_names=("another",))
+    executor = CgroupExecutor(lambda *_: other, OutcomeQueue(lambda: None), enforce=True)
+    candidate = Candidate(1, UID, "n", "p", target.cgroup_id, 5000, (Holding(MEMORY, 1, 1),))
+    try:
+        assert executor.submit(Victim(candidate, "evicted", "m"), decided_ns=0).result is Result.FAILED
+    finally:
+        executor.close()
+    assert pod.texts() == before
+
+
 _SPINS = "while True: pass"
 
 
@@ -196,3 +269,23 @@ def test_memory_is_back_no_later_with_limits_lifted(pod: LimitedPod) -> None:
     shown = {lifts: [round(each) for each in sorted(values)] for lifts, values in took.items()}
     print(f"\n{os.uname().release}, {HELD_MIB} MiB at 5 % of a CPU, ms: lifted {shown[True]}, not {shown[False]}")
     assert statistics.median(took[True]) < 2 * statistics.median(took[False]) + 50
+
+
+@pytest.mark.parametrize("lifts", [True, False])
+def test_an_agent_finds_a_pods_limits_where_it_is_to_lift_them(
+    hierarchy: MemoryHierarchy, node: NodeCgroup, lifts: bool
+) -> None:
+    node.add_pod("be")
+    scope = open_scope(hierarchy, node.path)
+    (uid,) = (pod["metadata"]["uid"] for pod in node.pods)
+    path = node.pod_paths["be"]
+    with NodeWatch(scope, None, 1 << 62) as watch:
+        watch.drain()
+        target = pod_targets(scope, watch, lifts=lifts)(cgroup_id(path), uid)
+    assert target is not None
+    mount = find_controllers().get("cpu")
+    if not lifts or mount is None:
+        assert target.cpu is None
+    else:
+        assert target.cpu is not None and target.cpu.version == mount.version
+        assert target.cpu.path == mount.mount_point / path.relative_to(hierarchy.mount_point)

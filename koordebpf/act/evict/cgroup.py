@@ -76,7 +76,7 @@ class CgroupExecutor(Actuator):
         if self._note:
             self._note(UnfinishedKill(pod.uid, pod.namespace, pod.name, decided_ns, target, limits))
         try:
-            kill = _begun(target, limits)
+            kill = _lifted_and_started(target, limits)
         except CgroupGone:
             return self._outcome(victim, decided_ns, Result.GONE, f"{target.memory_path} is gone or another cgroup")
         except Exception as error:  # whatever a pod has in its cgroup is that pod's harm, and never the agent's end
@@ -113,7 +113,7 @@ class CgroupExecutor(Actuator):
 
 
 # Lifted first: who runs frees its memory by itself. What cannot be lifted slows the end and nothing else.
-def _begun(target: KillTarget, limits: tuple[CpuLimit, ...]) -> Kill:
+def _lifted_and_started(target: KillTarget, limits: tuple[CpuLimit, ...]) -> Kill:
     if target.cpu is not None and limits:
         lift(target.cpu, limits)
     try:

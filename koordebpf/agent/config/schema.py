@@ -42,6 +42,7 @@ _PLACES: Mapping[str, str] = {
     "sample_cap_ns": "sampling.cap",
     "executor": "executor.type",
     "kill_after_s": "executor.killAfter",
+    "lift_limits": "executor.liftLimits",
     "cri_socket": "executor.criSocket",
     "listen": "report.listen",
     "probe_listen": "probes.listen",

@@ -81,6 +81,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kill_after_s`    executor api: kill the cgroup of a pod not evicted for so long, or evicted and holding its memory
                       for so long and for longer than its grace period, where the memory that it holds is what is short.
                       Why none: it passes over PodDisruptionBudgets and grace periods.
+    `lift_limits`     kills by cgroup: lift the CPU quota and weight of the pod while it dies, and restore them where
+                      its cgroup survives. Why false: on Linux 6.18 that saves no time; kernels whose exiting tasks are
+                      throttled have not been measured.
     `enforce`         act. Why false: an agent that was only tried out must not evict.
     `feature_gates`   the feature gate of Koordinator; StallEvict is koordebpf's own. Why: BEMemoryEvict and
                       BECPUSuppress are on, because the NodeSLO and --enforce have to allow it too and a third switch
@@ -125,6 +128,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     executor: ExecutorName = "cgroup"
     cri_socket: Path | None = None
     kill_after_s: float | None = None
+    lift_limits: bool = False
     enforce: bool = False
     feature_gates: Mapping[str, bool] = msgspec.field(default_factory=lambda: dict(FEATURE_GATES))
     compat: Compat = "none"

@@ -61,6 +61,7 @@ class DeadManSwitch:
         self._choices: tuple[DeadManChoice, ...] = ()  # that it is armed with, and the one before
         self._reason = ""
         self._fired = 0
+        self._is_well = True
 
     def choose(self, tick: TickFrame, view: NodeView, holding: Sequence[ClosedGuard], now_ns: int) -> None:
         """Arm it with this round's choice, or disarm it where there is none."""
@@ -90,9 +91,19 @@ class DeadManSwitch:
             ),
         )
 
-    def beat(self, now_ns: int) -> int:
-        """Write the heartbeat after a tick that did not fail; return when the next one is due."""
+    def tick_begins(self) -> None:
+        """Write no heartbeat until `tick_ended`: a tick that hangs or fails is none that protects the node."""
+        self._is_well = False
+
+    def tick_ended(self, now_ns: int) -> None:
+        """Write heartbeats again, the first one now."""
+        self._is_well = True
         self._programs.beat(now_ns)
+
+    def beat(self, now_ns: int) -> int:
+        """Write a heartbeat between two ticks; return when the next one is due. For `Loop.look_again`."""
+        if self._is_well:
+            self._programs.beat(now_ns)
         return now_ns + self._settings.after_ns // _BEATS
 
     def take(self, now_ns: int) -> DeadManNews | None:

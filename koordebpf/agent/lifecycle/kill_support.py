@@ -41,10 +41,13 @@ def check_kill_support(config: AgentConfig, scope: NodeScope) -> None:
     )
 
 
-def pod_targets(scope: NodeScope, watch: NodeWatch) -> Callable[[int, str], KillTarget | None]:
-    """Return a function that finds what is to be killed by a cgroup's id and its pod's UID; None: it is gone."""
+def pod_targets(scope: NodeScope, watch: NodeWatch, *, lifts: bool = False) -> Callable[[int, str], KillTarget | None]:
+    """Return a function that finds what is to be killed by a cgroup's id and its pod's UID; None: it is gone.
+
+    `lifts`: with the place of its CPU limits, which are lifted then.
+    """
     hierarchy = scope.hierarchy
-    cpu = find_controllers().get("cpu")
+    cpu = find_controllers().get("cpu") if lifts else None
 
     def locate(cgroup_id: int, pod_uid: str) -> KillTarget | None:
         path = watch.index.path(cgroup_id)
