@@ -82,9 +82,7 @@ def sums(found: Sequence[Found]) -> list[Sum]:
     cells: dict[tuple[str, str, str], list[Found]] = {}
     for each in found:
         cells.setdefault((each.app, each.hog, each.way), []).append(each)
-    base = {
-        app: median(each.p999 for each in rows) for (app, *rest), rows in cells.items() if tuple(rest) == UNDISTURBED
-    }
+    base = {key[0]: [each.p999 for each in rows] for key, rows in cells.items() if key[1:] == UNDISTURBED}
     return [_sum(key, rows, base.get(key[0])) for key, rows in cells.items()]
 
 
@@ -114,8 +112,8 @@ def _sum(key: tuple[str, str, str], rows: Sequence[Found], base: Sequence[float]
 def markdown(rows: Iterable[Sum]) -> str:
     """Return the whole table."""
     head = (
-        "| app | hog | way | p50 | p99 | p99.9 (least to most) | max | ratio, of least | served/s | lost | OOM kills LS, BE |"
-        " evicted | hog's CPUs |"
+        "| app | hog | way | p50 | p99 | p99.9 (least to most) | max | ratio, of least | served/s | lost |"
+        " OOM kills LS, BE | evicted | hog's CPUs |"
     )
     lines = [head, "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:

@@ -96,7 +96,7 @@ class App:
 
     def ask(self, *arguments: str) -> None:
         """Let the client fill the application."""
-        subprocess.run([sys.executable, "-S", PACED, *arguments], check=True, timeout=120)
+        subprocess.run([sys.executable, "-S", PACED, *arguments], check=True, timeout=600)
 
     def _wait(self) -> None:
         until = time.monotonic() + _UP_S
