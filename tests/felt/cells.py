@@ -54,6 +54,7 @@ class Sum(msgspec.Struct, frozen=True):
     evictions: int
     be_cpu: float
     ratio: float | None  # of p999 to that undisturbed
+    ratio_least: float | None  # the same of the least p999 of each: what other work on the machine added is left out
 
 
 def median(values: Iterable[float]) -> float:
@@ -81,13 +82,11 @@ def sums(found: Sequence[Found]) -> list[Sum]:
     cells: dict[tuple[str, str, str], list[Found]] = {}
     for each in found:
         cells.setdefault((each.app, each.hog, each.way), []).append(each)
-    base = {
-        app: median(each.p999 for each in rows) for (app, *rest), rows in cells.items() if tuple(rest) == UNDISTURBED
-    }
+    base = {key[0]: [each.p999 for each in rows] for key, rows in cells.items() if key[1:] == UNDISTURBED}
     return [_sum(key, rows, base.get(key[0])) for key, rows in cells.items()]
 
 
-def _sum(key: tuple[str, str, str], rows: Sequence[Found], base: float | None) -> Sum:
+def _sum(key: tuple[str, str, str], rows: Sequence[Found], base: Sequence[float] | None) -> Sum:
     p999 = median(each.p999 for each in rows)
     return Sum(
         *key,
@@ -105,19 +104,20 @@ def _sum(key: tuple[str, str, str], rows: Sequence[Found], base: float | None) -
         be_kills=sum(each.be_kills for each in rows),
         evictions=sum(each.evictions for each in rows),
         be_cpu=median(each.be_cpu for each in rows),
-        ratio=p999 / base if base else None,
+        ratio=p999 / median(base) if base else None,
+        ratio_least=min(each.p999 for each in rows) / min(base) if base else None,
     )
 
 
 def markdown(rows: Iterable[Sum]) -> str:
     """Return the whole table."""
     head = (
-        "| app | hog | way | p50 | p99 | p99.9 (least to most) | max | ratio | served/s | lost | OOM kills LS, BE |"
-        " evicted | hog's CPUs |"
+        "| app | hog | way | p50 | p99 | p99.9 (least to most) | max | ratio, of least | served/s | lost |"
+        " OOM kills LS, BE | evicted | hog's CPUs |"
     )
     lines = [head, "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        ratio = "" if row.ratio is None or row.ratio_least is None else f"{row.ratio:.2f}, {row.ratio_least:.2f}"
         lines.append(
             f"| {row.app} | {row.hog} | {row.way} | {row.p50:.2f} | {row.p99:.2f} |"
             f" {row.p999:.2f} ({row.p999_least:.2f} to {row.p999_most:.2f}) | {row.worst:.1f} | {ratio} |"

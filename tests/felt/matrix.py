@@ -99,6 +99,9 @@ class Matrix(Closing):
             cpu, psi, waited = self.node.cpu_s(container), self._stalls(), self.node.waited_ms(self.app.container)
             began = time.monotonic()
             got = self.app.measure(self._seconds)
+            if self.app.stuck:
+                self._say(f"the client of {self.app.name} did not end: {self.app.stuck}")
+                self.app.stuck = ""
             lasted = time.monotonic() - began
             p50, p99, p999, worst = percentiles(got.took_ms)
             found = Found(

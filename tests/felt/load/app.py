@@ -48,6 +48,7 @@ class App:
         (self.port,) = free_ports(1)
         self.container = node.add_ls(self.name, self.asks.scaled(scale.memory))
         self._process: subprocess.Popen[bytes] | None = None
+        self.stuck = ""  # where in the kernel a client waited that did not end in time
         self.prepare()
 
     def prepare(self) -> None:
@@ -80,8 +81,10 @@ class App:
         out.unlink(missing_ok=True)
         kind, *more = self.client()
         client = self.send(PACED, kind, str(self.rate), str(seconds), str(out), *more)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             client.wait(seconds + 30)
+        except subprocess.TimeoutExpired:
+            self.stuck = self._where(client.pid)
         client.kill()
         client.wait()
         took = array.array("d")
@@ -96,7 +99,12 @@ class App:
 
     def ask(self, *arguments: str) -> None:
         """Let the client fill the application."""
-        subprocess.run([sys.executable, "-S", PACED, *arguments], check=True, timeout=120)
+        subprocess.run([sys.executable, "-S", PACED, *arguments], check=True, timeout=600)
+
+    def _where(self, pid: int) -> str:
+        with contextlib.suppress(OSError):
+            return ", ".join(line.split()[-1] for line in Path(f"/proc/{pid}/stack").read_text().splitlines()[:8])
+        return "unknown"
 
     def _wait(self) -> None:
         until = time.monotonic() + _UP_S

@@ -19,6 +19,11 @@ class Redis(App):
     asks = Resources(500, 384 * MIB, 1000, 512 * MIB)
     most_rate = 1000
 
+    @property
+    def keys(self) -> int:
+        """How many it holds, of 2 KiB each."""
+        return int(100_000 * self.scale.memory)
+
     def command(self) -> list[str]:
         return [
             "redis-server",
@@ -40,7 +45,7 @@ class Redis(App):
 
 
 class Sqlite(App):
-    """A database of 700 MiB in a container of 640 MiB; a tenth of the transactions write and wait for the disk.
+    """A database of 1.1 GiB in a container of 640 MiB; a tenth of the transactions write and wait for the disk.
 
     SQLite is a library: the client is the application, and runs in the pod.
     """

@@ -51,11 +51,16 @@ class TestSums:
         rows = sums([found(NONE, "nothing", p999=2), found("cpu", "nothing", p999=8), found("cpu", "all", p999=3)])
         assert [row.ratio for row in rows] == [1, 4, 1.5]
 
+    def test_that_of_the_least_leaves_out_what_was_added(self):
+        base = [found(NONE, "nothing", p999=value) for value in (2, 40, 60)]
+        (_, row) = sums([*base, *(found(p999=value) for value in (3, 100, 400))])
+        assert (row.ratio, row.ratio_least) == (2.5, 1.5)
+
     def test_the_table_has_a_line_for_each(self):
         lines = markdown(sums([found(NONE, "nothing"), found()])).splitlines()
         assert len(lines) == 4
         assert lines[3] == (
-            "| redis | cpu | all | 0.10 | 1.00 | 2.00 (2.00 to 2.00) | 4.0 | 1.00 | 100 | 0 | 0, 1 | 0 | 0.50 |"
+            "| redis | cpu | all | 0.10 | 1.00 | 2.00 (2.00 to 2.00) | 4.0 | 1.00, 1.00 | 100 | 0 | 0, 1 | 0 | 0.50 |"
         )
 
     def test_the_short_one_has_a_column_for_each_way(self):
