@@ -32,8 +32,8 @@ def open_recorder(config: AgentConfig, scope: NodeScope, node: str) -> Recorder 
     # By name alone: the id of a cgroup is another one after a restart, and nothing would remove what was before it.
     own = Path("recorder") / ("machine" if scope.kind == "machine" else scope.path.name)
     places = [
-        Place(settings.folder / own, settings.max_bytes),
-        Place(config.run_dir / own, min(settings.max_bytes, IN_MEMORY_BYTES)),
+        Place(settings.folder / own, settings.max_size_bytes),
+        Place(config.run_dir / own, min(settings.max_size_bytes, IN_MEMORY_BYTES)),
     ]
     return Recorder(RingStore(places, run))
 
