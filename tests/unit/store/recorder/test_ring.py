@@ -54,7 +54,7 @@ def test_the_oldest_shards_go_first(tmp_path: Path) -> None:
 
 
 def test_a_round_that_is_larger_than_its_share_is_refused_and_the_next_one_written(tmp_path: Path) -> None:
-    with RingFolder(tmp_path, RUN, 400_000) as ring:
+    with RingFolder(tmp_path, RUN, 266_000) as ring:
         large = encoded(0, pods=110)
         event = RecordedEvent("TickFailed", 1.0, {"reason": random.Random(1).randbytes(60_000).hex()})
         with pytest.raises(RingFull):
