@@ -194,12 +194,10 @@ def _replay(report: Report, name: str, rounds: list[tuple[TickFrame, TickDecisio
             "×",
             1 / each_s,
             1000,
-            f"{method}, decided again; by CPU time",
+            f"{method}; CPU time",
         )
     )
-    report.add(
-        at_least(f"replay of a round each 4 ms, hour {name}", "×", 0.004 / each_s, 5, "the same rounds; by CPU time")
-    )
+    report.add(at_least(f"replay of a round each 4 ms, hour {name}", "×", 0.004 / each_s, 5, "the same; CPU time"))
 
 
 def _decisions(report: Report, many: int) -> None:
