@@ -188,3 +188,14 @@ def test_times_are_those_of_the_rounds(tmp_path: Path) -> None:
         ring.add(Pace.SECONDS, encoded(3), b"", [])
     (path,) = shards_in(tmp_path)
     assert path.name == f"seconds-{wall_ns(3) // NS_PER_S}-0123abcd-0.rounds"
+
+
+def test_only_root_reads_what_was_recorded(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with RingFolder(tmp_path / "kept" / "machine", RUN, 4 * MIB) as ring:
+            ring.add(Pace.SECONDS, encoded(0), b"", [])
+    finally:
+        os.umask(old)
+    assert (tmp_path / "kept" / "machine").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept" / "machine").iterdir()} == {0o600}
