@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError
-from koordebpf.store.recorder.recorder import Recorder, Store
-from koordebpf.store.recorder.ring import Run
+from koordebpf.errors import ConfigError, SupportError
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.recorder.stores import FileStore, Place, RingStore
 from koordebpf.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from koordebpf.store.recorder.recorder import Recorder, Store
+
+log = logging.getLogger("koordebpf")
 
 IN_MEMORY_BYTES = 4 * MIB
 _FILE_BYTES = GIB
@@ -22,24 +27,39 @@ NOT_RECORDED = RecorderSettings(folder=None)
 def open_recorder(config: AgentConfig, scope: NodeScope, node: str) -> Recorder | None:
     """Return the recorder; None: nothing is recorded. The ring's folder is opened later, by the thread that writes.
 
-    Raises:  ConfigError: `recorder.file` is there already, or cannot be made.
+    Raises:  ConfigError: `recorder.file` is there already, or cannot be made. SupportError: it is wanted, and zstandard
+        is not installed; without a file the agent runs without a recorder then, and says so.
     """
+    settings = config.recorder
+    if settings.file is None and settings.folder is None:
+        return None
+    if importlib.util.find_spec("zstandard") is None:
+        missing = SupportError("recorder", "the Python package zstandard is not installed", "Install zstandard.")
+        if settings.file is not None:
+            raise missing
+        log.warning("rounds are not recorded: %s", missing)
+        return None
+
+    from koordebpf.store.recorder.recorder import Recorder
+
+    return Recorder(_open_store(config, scope, node))
+
+
+def _open_store(config: AgentConfig, scope: NodeScope, node: str) -> Store:
+    from koordebpf.store.recorder.ring import Run
+    from koordebpf.store.recorder.stores import FileStore, Place, RingStore
+
     settings, run = config.recorder, Run(secrets.token_hex(4), node)
     if settings.file is not None:
-        return Recorder(_open_file(settings.file, run))
-    if settings.folder is None:
-        return None
+        try:
+            return FileStore(settings.file, run, _FILE_BYTES)
+        except OSError as error:
+            raise ConfigError("recorder.file", str(settings.file), f"must be a new file: {error.strerror}") from error
+    assert settings.folder is not None
     # By name alone: the id of a cgroup is another one after a restart, and nothing would remove what was before it.
     own = Path("recorder") / ("machine" if scope.kind == "machine" else scope.path.name)
     places = [
-        Place(settings.folder / own, settings.max_bytes),
-        Place(config.run_dir / own, min(settings.max_bytes, IN_MEMORY_BYTES)),
+        Place(settings.folder / own, settings.max_size_bytes),
+        Place(config.run_dir / own, min(settings.max_size_bytes, IN_MEMORY_BYTES)),
     ]
-    return Recorder(RingStore(places, run))
-
-
-def _open_file(path: Path, run: Run) -> Store:
-    try:
-        return FileStore(path, run, _FILE_BYTES)
-    except OSError as error:
-        raise ConfigError("recorder.file", str(path), f"must be a new file: {error.strerror}") from error
+    return RingStore(places, run)

@@ -18,12 +18,12 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, Sink
 from koordebpf.store.wal import InFlight
 
 if TYPE_CHECKING:
     from koordebpf.report.katalyst.sink import KatalystSink
+    from koordebpf.store.recorder.recorder import Recorder
 
 log = logging.getLogger("koordebpf")
 

@@ -6,30 +6,9 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.store.recorder.values import RecordedEvent
-from koordebpf.store.sink import (
-    Event,
-    FileChanged,
-    MemoryReleased,
-    NoticeEnded,
-    OomKilled,
-    PlanDecided,
-    ReleaseOverdue,
-    TickFailed,
-)
+from koordebpf.store.sink import Event, PlanDecided
 
-# A cgroup that comes or ends is not among them: each round has the pods and cgroups that were there.
-KEPT_EVENTS = (
-    OomKilled,
-    PlanDecided,
-    OutcomeArrived,
-    MemoryReleased,
-    ReleaseOverdue,
-    FileChanged,
-    NoticeEnded,
-    TickFailed,
-)
 ROUNDS_LOST = "RoundsLost"  # the one kind that is no class of the sinks
 
 

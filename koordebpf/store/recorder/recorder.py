@@ -13,11 +13,24 @@ import msgspec
 
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.store.recorder.events import KEPT_EVENTS, recorded, rounds_lost
+from koordebpf.store.recorder.events import recorded, rounds_lost
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
 from koordebpf.store.recorder.values import SAMPLE_BYTES, RecordedEvent, pack_sample, unpack_samples
-from koordebpf.store.sink import AgentStopped, Event, NodeSampled, OomKilled, RoundEnded
+from koordebpf.store.sink import (
+    AgentStopped,
+    Event,
+    FileChanged,
+    MemoryReleased,
+    NodeSampled,
+    NoticeEnded,
+    OomKilled,
+    PlanDecided,
+    ReleaseOverdue,
+    RoundEnded,
+    TickFailed,
+)
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -85,7 +98,20 @@ class Recorder:
     """
 
     name = "recorder"
-    takes = (RoundEnded, NodeSampled, *KEPT_EVENTS, AgentStopped)
+    # A cgroup that comes or ends is no event here: each round has the pods and cgroups that there were.
+    takes = (
+        RoundEnded,
+        NodeSampled,
+        OomKilled,
+        PlanDecided,
+        OutcomeArrived,
+        MemoryReleased,
+        ReleaseOverdue,
+        FileChanged,
+        NoticeEnded,
+        TickFailed,
+        AgentStopped,
+    )
 
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
@@ -112,7 +138,16 @@ class Recorder:
                 self._put_round(_Round(tick, decision, int(self._clock.wall_s() * NS_PER_S), samples))
             case AgentStopped():
                 self.close()
-            case _:
+            case (
+                OomKilled()
+                | PlanDecided()
+                | OutcomeArrived()
+                | MemoryReleased()
+                | ReleaseOverdue()
+                | FileChanged()
+                | NoticeEnded()
+                | TickFailed()
+            ):
                 self._put_event(_Happened(event, self._clock.wall_s()))
 
     def close(self) -> None:

@@ -36,11 +36,11 @@ class _Rule(NamedTuple):
     keep_ns: int | None  # None: as long as there is room
 
 
-# Why these shares: on a busy node with 110 pods an hour takes 5 MiB and a day 33 MiB (tests/bench/recorder.py).
+# Why these shares: on a busy node with 110 pods an hour takes 5 MiB and a day 30 MiB (tests/bench/recorder.py).
 RULES = {
     Pace.DECISIONS: _Rule(1 / 4, _HOUR_NS, None),
-    Pace.SECONDS: _Rule(1 / 8, _HOUR_NS // 12, _HOUR_NS),
-    Pace.DAY: _Rule(5 / 8, _HOUR_NS, 24 * _HOUR_NS),
+    Pace.SECONDS: _Rule(3 / 16, _HOUR_NS // 12, _HOUR_NS),
+    Pace.DAY: _Rule(9 / 16, _HOUR_NS, 24 * _HOUR_NS),
 }
 
 

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordebpf.errors import DecodeError
+from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.store.recorder.annotations import bounded
 from koordebpf.store.recorder.shard import Damage, Head, Kind, ShardContent, ShardEncoder
 from koordebpf.store.recorder.values import (
     NodeSample,
@@ -43,10 +45,15 @@ class RoundEncoder:
     def __init__(self) -> None:
         self._objects: RoundObjects | None = None
         self._objects_raw = b""
+        self._pods: tuple[Pod, ...] = ()  # of the last round, and what is recorded of them
+        self._bounded: tuple[Pod, ...] = ()
 
     def encode(self, tick: TickFrame, decision: TickDecision, wall_ns: int, samples: bytes = b"") -> EncodedRound:
         """Return a round; `samples` are those since the round before. Cost: 60 µs at 110 pods."""
-        objects = objects_of(tick)
+        pods = tick.frame.pods
+        if pods is not self._pods:
+            self._pods, self._bounded = pods, bounded(pods)
+        objects = objects_of(tick, self._bounded)
         if self._objects is None or objects != self._objects:
             self._objects, self._objects_raw = objects, msgspec.json.encode(objects)
         return EncodedRound(

@@ -17,7 +17,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
     `folder`          each node's agent has a folder of its own below it; None: nothing is recorded. Where it cannot be
                       written, 4 MiB are kept in runDir, which is in memory. Why /var/lib/koordebpf: what led to a
                       decision is asked for after the machine has restarted too.
-    `max_bytes`       of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour
+    `max_size_bytes`  of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour
                       of a round each second and a day of one each 5 s with 110 pods, and 16 MiB for what was around
                       decisions.
     `file`            a new file that gets every round, in place of the folder, up to 1 GiB. Why none: it is what
@@ -25,5 +25,5 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: Path | None = Path("/var/lib/koordebpf")
-    max_bytes: Annotated[int, Meta(ge=4 * MIB)] = 64 * MIB
+    max_size_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
     file: Path | None = None

@@ -100,12 +100,12 @@ class RecordedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: Mapping[str, Any] = {}
 
 
-def objects_of(tick: TickFrame) -> RoundObjects:
-    """Return the part of a round that rarely changes; nothing is copied."""
+def objects_of(tick: TickFrame, pods: tuple[Pod, ...] | None = None) -> RoundObjects:
+    """Return the part of a round that rarely changes, with these pods in place of its own; nothing is copied."""
     frame = tick.frame
     return RoundObjects(
         settings=tick.settings,
-        pods=frame.pods,
+        pods=frame.pods if pods is None else pods,
         node=frame.node,
         nodeResourceTopology=frame.nodeResourceTopology,
         nodeSLO=frame.nodeSLO,

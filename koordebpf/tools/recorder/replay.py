@@ -30,7 +30,7 @@ class ReplayedRound(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct):
-    """What a replay came to so far."""
+    """What a replay came to so far; `first` and `last` are the times that it is to cover."""
 
     rounds: int = 0
     decisions: int = 0  # of which something was done
@@ -59,6 +59,9 @@ def replayed(
 
     Raises:  ConfigError: a NodeSLO, ConfigMap or quantity is unusable.
     """
+    times_ns = recording.times_ns[first:last]
+    if times_ns:
+        totals.first, totals.last = time_text(times_ns[0]), time_text(times_ns[-1])
     with without_collector():
         yield from _replayed(recording, totals, change, first, last)
 
@@ -69,8 +72,6 @@ def _replayed(
     again, before = DecidesAgain(), DecidesAgain()
     for number, each in enumerate(recording.rounds(first, last), start=first + 1):
         totals.rounds += 1
-        totals.first = totals.first or time_text(each.wall_ns)
-        totals.last = time_text(each.wall_ns)
         decision = again.decide(each.tick if change is None else changed(each.tick, change))
         is_same = each.is_same(decision)
         is_decision = each.is_decision or decision.carried is not None

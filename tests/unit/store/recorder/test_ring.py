@@ -54,7 +54,7 @@ def test_the_oldest_shards_go_first(tmp_path: Path) -> None:
 
 
 def test_a_round_that_is_larger_than_its_share_is_refused_and_the_next_one_written(tmp_path: Path) -> None:
-    with RingFolder(tmp_path, RUN, 400_000) as ring:
+    with RingFolder(tmp_path, RUN, 266_000) as ring:
         large = encoded(0, pods=110)
         event = RecordedEvent("TickFailed", 1.0, {"reason": random.Random(1).randbytes(60_000).hex()})
         with pytest.raises(RingFull):
@@ -188,3 +188,14 @@ def test_times_are_those_of_the_rounds(tmp_path: Path) -> None:
         ring.add(Pace.SECONDS, encoded(3), b"", [])
     (path,) = shards_in(tmp_path)
     assert path.name == f"seconds-{wall_ns(3) // NS_PER_S}-0123abcd-0.rounds"
+
+
+def test_only_root_reads_what_was_recorded(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with RingFolder(tmp_path / "kept" / "machine", RUN, 4 * MIB) as ring:
+            ring.add(Pace.SECONDS, encoded(0), b"", [])
+    finally:
+        os.umask(old)
+    assert (tmp_path / "kept" / "machine").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept" / "machine").iterdir()} == {0o600}
