@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_b
 from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
-from koordebpf.agent.serving import series_metrics, serve_reports
+from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import open_ladder
@@ -56,12 +55,8 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
-from koordebpf.report.log.json_log import log_sink
-from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
-from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
@@ -190,7 +185,7 @@ def _open_agent(
     executors = stack.enter_context(contextlib.ExitStack())
     executors.callback(executor.close)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
-    metrics = _open_metrics(config, measuring.prediction)
+    metrics = open_metrics(config, measuring.prediction)
     sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
     suppression = _open_suppression(config, measuring, writer, folder, stack)
@@ -273,17 +268,6 @@ def _open_budget(acting: Acting | None, stack: contextlib.ExitStack) -> KeptBudg
     return kept
 
 
-def _open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMetrics:
-    koordlet = None
-    if config.koordinator_metrics:
-        koordlet = KoordletMetrics(_node_name(config), time.time(), prediction)
-    metrics = AgentMetrics(koordlet, OwnUsage())
-    gates = (gate for gate, is_on in config.feature_gates.items() if is_on)
-    metrics.decision.expect(gates, config.executor, is_dry_run=not config.enforce)
-    metrics.sinks.log_sink = log_sink()
-    return metrics
-
-
 def _open_sinks(
     config: AgentConfig,
     measuring: Measuring,
@@ -294,7 +278,7 @@ def _open_sinks(
     *,
     dry_run: bool,
 ) -> Sinks:
-    plans = OpenPlans(_node_name(config), dry_run=dry_run)
+    plans = OpenPlans(node_name(config), dry_run=dry_run)
     health, recent = Health(), Recent(plans)
     metrics.node.series = series_metrics(measuring)
     sinks = open_sinks(
@@ -312,10 +296,6 @@ def _open_sinks(
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
     serve_reports(config, measuring, metrics, health, recent, stack, acts=acting is not None)
     return sinks
-
-
-def _node_name(config: AgentConfig) -> str:
-    return config.node_name or socket.gethostname()
 
 
 # What the agent needs while memory and CPUs are short.

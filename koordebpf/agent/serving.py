@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import socket
+import time
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
@@ -13,12 +15,33 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
+from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.colocation.series import SeriesMetrics
+from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
+from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.store import SeriesStore
 
 log = logging.getLogger("koordebpf")
+
+
+def node_name(config: AgentConfig) -> str:
+    """Return the Node's name, without one the machine's."""
+    return config.node_name or socket.gethostname()
+
+
+def open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMetrics:
+    """Return what `/metrics` shows; evictions of each feature that is on from 0 on."""
+    koordlet = None
+    if config.koordinator_metrics:
+        koordlet = KoordletMetrics(node_name(config), time.time(), prediction)
+    metrics = AgentMetrics(koordlet, OwnUsage())
+    gates = (gate for gate, is_on in config.feature_gates.items() if is_on)
+    metrics.decision.expect(gates, config.executor, is_dry_run=not config.enforce)
+    metrics.sinks.log_sink = log_sink()
+    return metrics
 
 
 def serve_reports(
