@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import signal
 import subprocess
 import sys
@@ -21,14 +20,11 @@ from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.thrashing_node import NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
 from tests.support.bpf_ids import held_by, wait_for_none
-from tests.support.loads.workloads import BUILD, Hog
 from tests.support.nodes import MIB
 from tests.support.patience import patience
 
 AFTER_NS = 300 * NS_PER_MS
 STALL_NS = 5 * NS_PER_MS
-MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-FILLED_BYTES = 4096 * MIB
 
 # A process whose first thread has ended: its pid is a zombie, and the process lives on.
 _LEADERLESS = """
@@ -227,29 +223,3 @@ def test_an_agent_that_has_ended_leaves_nothing_armed(thrashing, tmp_path, by):
         thrashing.grows()
         time.sleep(patience(4))
         assert all(each.process.poll() is None for each in thrashing.holders) and thrashing.has_survived
-
-
-@pytest.mark.skipif(MACHINE_BYTES > FILLED_BYTES, reason=f"{OTHER_MACHINE}its memory is filled, and it has too much")
-def test_a_machine_that_is_full_of_one_pod_and_reads_files(memory_cgroup: Path, dead_man: DeadMan) -> None:
-    be, ls = memory_cgroup / "be", memory_cgroup / "ls"
-    for path in (be, ls):
-        path.mkdir()
-    total_mib = MACHINE_BYTES // MIB
-    below = MACHINE_BYTES // 2 // mmap.PAGESIZE
-    wanted = DeadManOrder(
-        100 * NS_PER_MS, NS_PER_MS, cgroup_id(be), time.monotonic_ns() + 600 * NS_PER_S, below_pages=below, mode="kill"
-    )
-    command = [BUILD / "thrash", "/var/tmp", str(total_mib // 2), "300", ls / "cgroup.procs"]
-    walker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    dead_man.order(time.monotonic_ns(), wanted)
-    hog = Hog(be, total_mib * 3 // 4, hold_s=300)
-    try:
-        until(lambda: hog.process.poll() is not None, lambda: f"the hog's end, but: {dead_man.report()}", 60)
-        report = dead_man.report()
-        print(f"\n{report}")
-        assert (report.fired, report.victim_id) == (1, cgroup_id(be)) and report.signalled >= 1
-        assert 0 < report.pages < below and walker.poll() is None
-    finally:
-        hog.stop()
-        walker.kill()
-        walker.wait()
