@@ -156,6 +156,7 @@ class _Run:
             Child(
                 "koordebpf", "run", "--node-cgroup", str(node.path), "--pods", str(manifest), "--executor", "cgroup",
                 "--enforce", "--run-dir", str(made.run_dir), "--audit", "-", "--listen", "", "--log-format", "json",
+                "--recorder-folder", "none",
                 end_signal=signal.SIGTERM,
             )
         )  # fmt: skip

@@ -32,6 +32,7 @@ from koordebpf.store.sink import (
     Event,
     ExemptCounted,
     MemoryReleased,
+    NodeSampled,
     OomKilled,
     PlanDecided,
     PlanStarted,
@@ -96,6 +97,7 @@ _OF_A_STORY = {
     PlanDecided,
     OutcomeArrived,
     MemoryReleased,
+    NodeSampled,
     RoundEnded,
     TickEnded,
 }
