@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,6 +97,8 @@ def main() -> int:
     machine = this_machine()
     report = Report(quick=given.quick)
     exit_code = 0
+    recorded = tempfile.TemporaryDirectory()  # by agents, as they do by default, but not among the machine's own
+    os.environ["KOORDEBPF_RUN_RECORDER_FOLDER"] = recorded.name
     for name in given.name or _BENCHES:
         report.say(f"{name}: {_BENCHES[name]}")
         bench: Callable[[Report], None] = getattr(importlib.import_module(f"tests.bench.{name}"), name)
@@ -108,6 +111,7 @@ def main() -> int:
         except RuntimeError as error:
             report.cannot(f"{name} went wrong: {error}")
             exit_code = 1
+    recorded.cleanup()
     print(describe(machine))
     if given.quick:
         print("quick: n is too small for a 99th percentile")

@@ -168,7 +168,7 @@ class _Run:
         self._agent = self._stack.enter_context(
             Child(
                 "koordebpf", "run", *self._places(), "--executor", "cgroup", "--enforce", "--listen", "",
-                "--run-dir", str(self._run_dir), "--feature-gates", "BECPUSuppress=false",
+                "--run-dir", str(self._run_dir), "--recorder-folder", "none", "--feature-gates", "BECPUSuppress=false",
                 *configured, *self._scenario.options, end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
