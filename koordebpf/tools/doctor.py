@@ -56,8 +56,9 @@ def examine(
         sources += support_of_files(scope.hierarchy)
         sources.append(support_of_tracing(run_queue.check_layout))
         sources.append(_usage_of_pods(scope))
-        sources.append(support_of_dead_man())
-        sources += nri_sources(config) if config else ()
+        if config:
+            sources += [support_of_dead_man()] if config.dead_man.action != "nothing" else []
+            sources += nri_sources(config)
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
