@@ -1,4 +1,4 @@
-"""`koordebpf doctor --config` on QoS strategies and the dead man's switch: what is asked for is looked at, and no more."""
+"""`koordebpf doctor --config`: QoS strategies and the dead man's switch are looked at where they are asked for."""
 
 from __future__ import annotations
 
