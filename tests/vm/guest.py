@@ -48,9 +48,9 @@ class Found(msgspec.Struct, frozen=True):
     pytest_exit: int
     pytest_s: float
     programs: dict[str, str]  # each program by itself: tests/vm/programs.py
-    strategies: dict[str, str]  # each part of a strategy: tests/vm/strategies.py
     left: dict[str, list[int]]  # BPF ids of what the tests did not take away with them
     cgroups_left: list[str]
+    strategies: dict[str, str] = {}  # each part of a strategy: tests/vm/strategies.py
 
 
 def main(results: Path) -> None:

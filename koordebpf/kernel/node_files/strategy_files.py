@@ -74,6 +74,8 @@ PARTS = (
     _of("BlkIOReconcile", "model the device", "5.4", CgroupFile.IO_COST_RPCT, is_in_root=True),
     StrategyPart("ProactiveReclaim", "take idle memory", "5.19", None, _RECLAIM, "memory", "Use cgroup v2."),
     StrategyPart("ProactiveReclaim", "see the stall it causes", "4.20", None, _PRESSURE, "memory", "Boot with psi=1."),
+    _of("BEPageCacheSuppress", "limit page cache of best-effort pods", "4.5", CgroupFile.MEMORY_HIGH),
+    _of("BEPageCacheSuppress", "the same on v1, while the machine is short", "2.6.34", CgroupFile.MEMORY_SOFT_LIMIT),
     _of("GroupIdentity", "run best-effort pods when others are idle", "5.15", CgroupFile.CPU_IDLE),
     _of("GroupIdentity", "weigh pods", "2.6.24", CgroupFile.CPU_SHARES),
     _of("BatchResource", "limit CPU", "3.2", CgroupFile.CPU_QUOTA),
