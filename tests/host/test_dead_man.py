@@ -102,6 +102,7 @@ def test_counting_signals_no_process(thrashing, dead_man):
     assert all(each.process.poll() is None for each in thrashing.holders) and thrashing.has_survived
 
 
+@pytest.mark.slow
 def test_it_fires_once_until_the_agent_is_back(thrashing, dead_man):
     thrashing.starts_walking()
     thrashing.grows()
@@ -114,6 +115,7 @@ def test_it_fires_once_until_the_agent_is_back(thrashing, dead_man):
     fires(dead_man, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["the heartbeat is fresh", "nothing is chosen", "the choice is too old", "it is off"])
 def test_it_does_not_fire_while(thrashing, dead_man, why):
     thrashing.starts_walking()
@@ -193,6 +195,7 @@ def test_an_agent_that_is_stopped_has_its_first_victim_killed_and_says_so_afterw
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enforce", [True, False], ids=["count", "kill without --enforce"])
 def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
     given = ("count", "--enforce") if enforce else ("kill",)
@@ -210,6 +213,7 @@ def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_an_agent_that_has_ended_leaves_nothing_armed(thrashing, tmp_path, by):
     stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")

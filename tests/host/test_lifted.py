@@ -35,6 +35,7 @@ from tests.host.conftest import remove_cgroup
 from tests.host.writer_cgroups import QUOTA, Cgroups, desired
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup
+from tests.support.other_hierarchies import removed
 
 UID = "9b1b0e0e-0000-4000-8000-00000000dead"
 HELD_MIB = 192
@@ -96,10 +97,13 @@ class LimitedPod:
     def close(self) -> None:
         remove_cgroup(self.memory, self.hierarchy)
         for base in (self.cpu, self.freezer):
-            if base is not None and base.exists():
-                for path in (base / "c", base, *base.parents):
-                    with contextlib.suppress(OSError):
-                        path.rmdir()
+            if base is None:
+                continue
+            removed(base / "c")
+            removed(base)
+            for path in base.parents:  # as far as they are this test's
+                with contextlib.suppress(OSError):
+                    path.rmdir()
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ def test_what_led_to_an_eviction_is_there_and_is_decided_again(node: NodeCgroup,
         assert re.search(r"; [1-9]\d* decided otherwise under these settings", quiet)
 
 
+@pytest.mark.slow
 def test_after_a_sigkill_all_but_the_round_on_its_way_is_there(node: NodeCgroup, tmp_path: Path) -> None:
     node.add_pod("calm")
     manifest = node.write_manifest(tmp_path / "pods.json", 70, 60)
@@ -102,6 +103,7 @@ def test_after_a_sigkill_all_but_the_round_on_its_way_is_there(node: NodeCgroup,
         assert len({shard.header.run for _, shard in recording.shards}) == number + 1
 
 
+@pytest.mark.slow
 def test_a_second_agent_of_the_node_waits_for_the_folder(node: NodeCgroup, tmp_path: Path) -> None:
     node.add_pod("calm")
     manifest = node.write_manifest(tmp_path / "pods.json", 70, 60)
@@ -128,6 +130,7 @@ def test_where_the_folder_cannot_be_written_memory_is_used(node: NodeCgroup, tmp
         assert agent.stop() == 0
 
 
+@pytest.mark.slow
 def test_record_needs_no_agent_and_writes_one_file(node: NodeCgroup, tmp_path: Path) -> None:
     node.add_pod("calm")
     manifest = node.write_manifest(tmp_path / "pods.json", 70, 60)
