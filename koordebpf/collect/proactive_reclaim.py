@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.lru_stat import LruStat, anon_bytes, file_bytes
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.collect.memory.lru_stat import anon_bytes, file_bytes
+from koordebpf.collect.memory.pod_files import PodFiles
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.zram import zram_use
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
@@ -50,7 +47,6 @@ class ReclaimCollector(Closing):
         *,
         soft_limits: bool = False,
     ) -> None:
-        self._index = index
         self._known = known
         self._hierarchy = hierarchy
         self.mount_point = hierarchy.mount_point
@@ -58,8 +54,7 @@ class ReclaimCollector(Closing):
         self._soft_limits = soft_limits
         self._due = Due(self.period_ns)
         self._meminfo = Meminfo()
-        self._stats: dict[int, LruStat] = {}
-        self._pressures: dict[int, PressureFile] = {}
+        self._files = PodFiles(index, known, hierarchy)
         self.takes_swappiness = _release() >= _TAKES_SWAPPINESS
 
     def measure(self, now_ns: int) -> ReclaimMeasured | None:
@@ -76,7 +71,7 @@ class ReclaimCollector(Closing):
         trimmed: list[TrimmedPod] = []
         sensitive: dict[str, int] = {}
         seen: set[int] = set()
-        for facts, cgroup_id, path in self._pods():
+        for facts, cgroup_id, path in self._files.running():
             qos = koord_qos_or_default(facts.pod.metadata.labels, facts.kube_qos)
             if self._may_be_trimmed(facts):
                 seen.add(cgroup_id)
@@ -86,9 +81,9 @@ class ReclaimCollector(Closing):
                     trimmed.append(pod)
             elif qos in _SENSITIVE and not self._is_v1:
                 seen.add(cgroup_id)
-                if (stalled_us := self._stalled_us(cgroup_id, path)) is not None:
+                if (stalled_us := self._files.stalled_us(cgroup_id, path)) is not None:
                     sensitive[facts.uid] = stalled_us
-        self._keep_only(seen)
+        self._files.keep_only(seen)
         return ReclaimMeasured(
             now_ns,
             tuple(trimmed),
@@ -100,24 +95,12 @@ class ReclaimCollector(Closing):
 
     def close(self) -> None:
         """Close every fd."""
-        self._keep_only(set())
+        self._files.close()
         self._meminfo.close()
 
     @property
     def _is_v1(self) -> bool:
         return self._hierarchy.version == 1
-
-    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
-    def _pods(self) -> Iterator[tuple[PodFacts, int, str]]:
-        index = self._index
-        cgroups = index.pod_cgroups()
-        for facts in self._known.facts:
-            cgroup_id = cgroups.get(facts.uid)
-            path = index.path(cgroup_id) if cgroup_id is not None else None
-            if cgroup_id is None or path is None or facts.phase != "Running":
-                continue
-            if bears(path.rpartition("/")[2], index.names_to_act_on(facts.uid)):
-                yield facts, cgroup_id, path
 
     # As eviction: by the label, which a pod of no class does not have.
     def _may_be_trimmed(self, facts: PodFacts) -> bool:
@@ -133,13 +116,11 @@ class ReclaimCollector(Closing):
         return ""
 
     def _trimmed(self, uid: str, cgroup_id: int, path: str) -> TrimmedPod | None:
-        stalled_us = 0 if self._is_v1 else self._stalled_us(cgroup_id, path)
+        stalled_us = 0 if self._is_v1 else self._files.stalled_us(cgroup_id, path)
         if stalled_us is None:
             return None
         try:
-            stat = self._stats.get(cgroup_id)
-            if stat is None:
-                stat = self._stats[cgroup_id] = LruStat(self._hierarchy.mount_point / path, self._hierarchy.version)
+            stat = self._files.stat(cgroup_id, path)
             usage_bytes, rows = stat.usage_bytes(), stat.rows()
         except (OSError, ValueError):  # it ended meanwhile
             return None
@@ -154,25 +135,9 @@ class ReclaimCollector(Closing):
             sum(count for name, count in rows.items() if name.startswith(b"workingset_refault")),
         )
 
-    def _stalled_us(self, cgroup_id: int, path: str) -> int | None:
-        try:
-            file = self._pressures.get(cgroup_id)
-            if file is None:
-                directory = self._hierarchy.mount_point / path
-                file = self._pressures[cgroup_id] = PressureFile(directory / "memory.pressure")
-            return file.read().some.total_us
-        except (CgroupGone, SupportError, KernelFileError):
-            return None
-
     def _swap(self) -> SwapState:
         values = self._meminfo.read()
         return SwapState(values.swap_total_bytes or 0, values.swap_free_bytes or 0, *zram_use())
-
-    def _keep_only(self, cgroups: set[int]) -> None:
-        for cgroup_id in self._stats.keys() - cgroups:
-            self._stats.pop(cgroup_id).close()
-        for cgroup_id in self._pressures.keys() - cgroups:
-            self._pressures.pop(cgroup_id).close()
 
 
 def _release() -> tuple[int, int]:

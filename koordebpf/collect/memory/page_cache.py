@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.lru_stat import LruStat, file_bytes, file_pages
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.collect.memory.lru_stat import file_bytes, file_pages
+from koordebpf.collect.memory.pod_files import PodFiles
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import VMSTAT, Vmstat
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
 from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
-from koordebpf.state.pods.facts import PodFacts
 from koordebpf.units import NS_PER_S
 
 _SENSITIVE = frozenset({"LSE", "LSR", "LS"})
@@ -50,15 +46,13 @@ class PageCacheCollector(Closing):
         self, index: CgroupIndex, known: Known, hierarchy: MemoryHierarchy, least_per_s: int, vmstat: Path = VMSTAT
     ) -> None:
         self.is_active = False  # something is limited, or a pod refaulted at the last look
-        self._index = index
         self._known = known
         self._hierarchy = hierarchy
         self._least_per_s = least_per_s
         self._due = Due(self.period_ns)
         self._vmstat = Vmstat(vmstat)
         self._before: tuple[int, int] | None = None  # when, and the machine's refaults
-        self._stats: dict[int, LruStat] = {}
-        self._pressures: dict[int, PressureFile] = {}
+        self._files = PodFiles(index, known, hierarchy)
 
     def measure(self, now_ns: int) -> PageCacheMeasured | None:
         """Return what is there now; None: it is not due, the machine is calm, or the cluster is not known yet.
@@ -74,13 +68,13 @@ class PageCacheCollector(Closing):
         sensitive: dict[str, SensitivePod] = {}
         files: tuple[str, ...] = ()
         seen: set[int] = set()
-        for facts, cgroup_id, path in self._pods():
+        for facts, cgroup_id, path in self._files.running():
             is_be = koord_qos(facts.pod.metadata.labels or {}) == "BE"
             if not is_be and koord_qos_or_default(facts.pod.metadata.labels, facts.kube_qos) not in _SENSITIVE:
                 continue
             seen.add(cgroup_id)
             try:
-                stat = self._stat(cgroup_id, path)
+                stat = self._files.stat(cgroup_id, path)
                 rows = stat.rows()
                 if not is_be:
                     sensitive[facts.uid] = SensitivePod(file_pages(rows, b"workingset_refault") or 0, file_bytes(rows))
@@ -96,15 +90,16 @@ class PageCacheCollector(Closing):
                     usage_bytes,
                     file_bytes(rows),
                     file_pages(rows, b"workingset_activate"),
-                    self._stalled_us(cgroup_id, path),
+                    # None where the kernel does not account it: the pod's refaults count alone then.
+                    self._files.stalled_us(cgroup_id, path) if self._hierarchy.version == 2 else None,
                 )
             )
-        self._keep_only(seen)
+        self._files.keep_only(seen)
         return PageCacheMeasured(now_ns, tuple(pods), sensitive, files)
 
     def close(self) -> None:
         """Close every fd."""
-        self._keep_only(set())
+        self._files.close()
         self._vmstat.close()
 
     def _is_calm(self, now_ns: int) -> bool:
@@ -112,44 +107,7 @@ class PageCacheCollector(Closing):
         self._before = now_ns, pages
         return before is None or (pages - before[1]) * NS_PER_S < self._least_per_s * (now_ns - before[0])
 
-    # A directory counts as a pod's only where it bears that pod's own UID, whatever its annotations say.
-    def _pods(self) -> Iterator[tuple[PodFacts, int, str]]:
-        index = self._index
-        cgroups = index.pod_cgroups()
-        for facts in self._known.facts:
-            cgroup_id = cgroups.get(facts.uid)
-            path = index.path(cgroup_id) if cgroup_id is not None else None
-            if cgroup_id is None or path is None or facts.phase != "Running":
-                continue
-            if bears(path.rpartition("/")[2], index.names_to_act_on(facts.uid)):
-                yield facts, cgroup_id, path
-
-    def _stat(self, cgroup_id: int, path: str) -> LruStat:
-        stat = self._stats.get(cgroup_id)
-        if stat is None:
-            stat = self._stats[cgroup_id] = LruStat(self._hierarchy.mount_point / path, self._hierarchy.version)
-        return stat
-
     def _support(self, path: str) -> tuple[str, ...]:
         directory = self._hierarchy.mount_point / path
         named = ((each, file_name(each, self._hierarchy.version)) for each in _FILES)
         return tuple(each.value for each, name in named if name and (directory / name).exists())
-
-    # None where the kernel does not account it: the pod's refaults count alone then.
-    def _stalled_us(self, cgroup_id: int, path: str) -> int | None:
-        if self._hierarchy.version == 1:
-            return None
-        try:
-            file = self._pressures.get(cgroup_id)
-            if file is None:
-                directory = self._hierarchy.mount_point / path
-                file = self._pressures[cgroup_id] = PressureFile(directory / "memory.pressure")
-            return file.read().some.total_us
-        except (CgroupGone, SupportError, KernelFileError):
-            return None
-
-    def _keep_only(self, cgroups: set[int]) -> None:
-        for cgroup_id in self._stats.keys() - cgroups:
-            self._stats.pop(cgroup_id).close()
-        for cgroup_id in self._pressures.keys() - cgroups:
-            self._pressures.pop(cgroup_id).close()
