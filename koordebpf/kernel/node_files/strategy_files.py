@@ -105,7 +105,7 @@ def file_of(part: StrategyPart, pod: Path, mounts: Mapping[str, ControllerMount]
     """
     if not part.controller:
         return _of_machine(part)
-    mount = mounts.get(part.controller) or mounts.get({"io": "blkio", "blkio": "io"}.get(part.controller, ""))
+    mount = _mount_of(part, mounts)
     if mount is None:
         return None
     name = part.v1 if mount.version == 1 else part.v2
@@ -142,8 +142,13 @@ def _is_of(part: StrategyPart, mounts: Mapping[str, ControllerMount]) -> bool:
 
 
 def _version(part: StrategyPart, mounts: Mapping[str, ControllerMount]) -> int:
-    mount = mounts.get(part.controller) or mounts.get({"io": "blkio"}.get(part.controller, "memory"))
+    mount = _mount_of(part, mounts) or mounts.get("memory")
     return mount.version if mount else 2
+
+
+# The controller of block devices is called blkio on v1, and io on v2.
+def _mount_of(part: StrategyPart, mounts: Mapping[str, ControllerMount]) -> ControllerMount | None:
+    return mounts.get(part.controller) or mounts.get({"io": "blkio", "blkio": "io"}.get(part.controller, ""))
 
 
 def _of_machine(part: StrategyPart) -> str | None:
