@@ -72,6 +72,23 @@ static inline void sleep_until(uint64_t deadline_ns)
 		;
 }
 
+static inline uint64_t cpu_ns(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return used.tv_sec * NS_PER_S + used.tv_nsec;
+}
+
+/* Use so much CPU time, however long that takes. */
+static inline void work(uint64_t ns)
+{
+	uint64_t end = cpu_ns() + ns;
+
+	while (cpu_ns() < end)
+		;
+}
+
 /* Join the cgroup whose cgroup.procs this is. */
 static inline void join(const char *procs_file)
 {

@@ -12,22 +12,6 @@
 static const char text[] = "usage: pulse EVERY_MS WORK_MS COUNT SECONDS [PROCS_FILE]\n"
 			   "  at most 10000, and 600 seconds; joins PROCS_FILE first\n";
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec used;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-	return used.tv_sec * NS_PER_S + used.tv_nsec;
-}
-
-static void work(uint64_t ns)
-{
-	uint64_t end = cpu_ns() + ns;
-
-	while (cpu_ns() < end)
-		;
-}
-
 int main(int argc, char **argv)
 {
 	unsigned long every_ms, work_ms, count, served = 0;

@@ -17,22 +17,6 @@ static const char text[] =
 	"usage: requests EVERY_MS BURST_MS FIRST_MS PERIOD_US WORK_US PROCESSES BURSTS [PROCS_FILE]...\n"
 	"  joins each PROCS_FILE first\n";
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec used;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-	return used.tv_sec * NS_PER_S + used.tv_nsec;
-}
-
-static void work(uint64_t ns)
-{
-	uint64_t end = cpu_ns() + ns;
-
-	while (cpu_ns() < end)
-		;
-}
-
 /* One line is one write: lines of several processes are not mixed. */
 static void report(uint64_t late_ns, uint64_t took_ns)
 {
