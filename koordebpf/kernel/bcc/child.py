@@ -25,7 +25,7 @@ _DISTRIBUTION = "/usr/lib/python3/dist-packages"
 _FEATURE = "BPF programs by bcc"
 _KHEADERS = Path("/sys/kernel/kheaders.tar.xz")  # CONFIG_IKHEADERS; bcc unpacks it
 _KPROBE_PMU = Path("/sys/bus/event_source/devices/kprobe/type")
-_CO_RE_ONLY = ("cpu_iter.bpf.c", "memcg_iter.bpf.c", "sched.bpf.c")  # each file says why
+CO_RE_ONLY = ("cpu_iter.bpf.c", "deadman.bpf.c", "memcg_iter.bpf.c", "sched.bpf.c")  # each file says why
 # How the names of programs begin, bpf/include/koord_bcc.h.
 _RAW_TRACEPOINT = "on_"
 _KPROBE = "kprobe_on_"
@@ -92,7 +92,7 @@ class Built:
         self._lib.bpf_table_leaf_size_id.restype = ctypes.c_size_t
         self._lib.bpf_table_name.argtypes = [ctypes.c_void_p, ctypes.c_ulonglong]
         self._lib.bpf_table_name.restype = ctypes.c_char_p
-        sources = sorted(path for path in folder.glob("*.bpf.c") if path.name not in _CO_RE_ONLY)
+        sources = sorted(path for path in folder.glob("*.bpf.c") if path.name not in CO_RE_ONLY)
         text = "".join(f'#include "{path}"\n' for path in sources) + "KOORD_LAYOUTS;\n"
         try:
             self._bpf = bcc.BPF(text=text, cflags=[*_FLAGS, f"-I{folder / 'include'}", *flags])
