@@ -24,6 +24,7 @@ def try_all() -> dict[str, str]:
     top = Path(f"koordebpf-probe-{os.getpid()}")
     pod = top / "pod"
     roots = {mount.mount_point for mount in mounts.values()}
+    handed_down = {root: set(_control(root).read_text().split()) for root in roots if _control(root).exists()}
     try:
         for root in roots:
             (root / top).mkdir()
@@ -35,6 +36,14 @@ def try_all() -> dict[str, str]:
         for path in (root / each for root in roots for each in (pod, top)):
             if path.exists():
                 path.rmdir()
+        # Or no test could mount one of them as cgroup v1, and a process that moves to a cgroup would lose its CPU.
+        for root, names in handed_down.items():
+            for name in set(_control(root).read_text().split()) - names:
+                _control(root).write_text(f"-{name}")
+
+
+def _control(directory: Path) -> Path:
+    return directory / "cgroup.subtree_control"
 
 
 # As a kubelet does on v2: a cgroup has the files of controllers that the one above hands down.
@@ -42,7 +51,7 @@ def _hand_down(mounts: Mapping[str, ControllerMount], top: Path) -> None:
     for name, mount in mounts.items():
         if mount.version == 2:
             for directory in (mount.mount_point, mount.mount_point / top):
-                (directory / "cgroup.subtree_control").write_text(f"+{name}")
+                _control(directory).write_text(f"+{name}")
 
 
 def rows(found: Mapping[str, Mapping[str, str]]) -> Iterable[list[str]]:
