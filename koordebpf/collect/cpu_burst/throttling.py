@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from koordebpf.collect.cpu.files import CgroupCpuFiles
 from koordebpf.errors import KernelFileError
@@ -11,16 +12,32 @@ from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.stoppable_thread import StoppableThread
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
-from koordebpf.units import NS_PER_MS, NS_PER_S
+from koordebpf.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+T = TypeVar("T")
 
 LOOK_NS = 50 * NS_PER_MS  # Why: half a period of kubelet's quotas, in which a container can be throttled once
 _REST_NS = 100 * NS_PER_MS  # after a throttling was seen. Why: a quota is raised once in a period
 _IDLE_NS = NS_PER_S // 4  # where there is none to look at
 _MOST = 64  # at one look, in turn. Why: 5 µs each; 128 are then looked at each 100 ms, for 0.6 % of a CPU
+# A container is throttled once it has used its quota within a period, less what other CPUs hold of it: a slice each
+# (sched_cfs_bandwidth_slice_us). Why half of the quota: a look comes twice in a period.
+_SLICE_NS = 5 * NS_PER_MS
+_LEAST_DUE_NS = NS_PER_MS
+
+
+class _Class(NamedTuple):
+    # A directory of pods, and how much CPU time must have been used in it before one of its containers is throttled.
+    path: str
+    due_ns: dict[str, int]  # by container
+    least_due_ns: int
 
 
 class ThrottleWatch(Closing):
     """A thread that reads nr_throttled of some containers through kept fds, and says when one has grown.
+
+    A container is read only once its class of pods together has used what it takes to throttle it: while pods are idle
+    one file is read for all of them.
 
     Args:
         mounts: by controller.
@@ -28,12 +45,15 @@ class ThrottleWatch(Closing):
     """
 
     def __init__(self, mounts: Mapping[str, ControllerMount], wake: Callable[[], None]) -> None:
-        self.watched: tuple[str, ...] = ()  # paths below the mount; set by any thread
-        self.looks = 0  # files that were read
+        self.watched: Mapping[str, int] = {}  # paths below the mount → quota in µs; replaced by any thread
+        self.looks = 0  # containers that were read
         self._files = CgroupCpuFiles(mounts)
         self._wake = wake
+        self._known: Mapping[str, int] = {}
+        self._classes: tuple[_Class, ...] = ()
+        self._used_ns: dict[str, int] = {}  # of the class, when a container was read or its class was last due
+        self._waiting: dict[str, int | None] = {}  # containers that are to be read, and what their class has used
         self._counts: dict[str, int] = {}
-        self._next = 0
         self._is_seen = False
         self._thread = StoppableThread("cpu-burst", self._run)
 
@@ -47,29 +67,60 @@ class ThrottleWatch(Closing):
         return is_seen
 
     def look(self) -> bool:
-        """Look at the next few; return whether one of them was throttled since it was looked at before.
+        """Look at the next few that may be throttled; return whether one was since it was looked at before.
 
-        Cost:    5 µs a container.
+        Cost:    5 µs a class of pods, and 5 µs a container.
         """
-        watched = self.watched
-        if len(self._counts.keys() - set(watched)):
-            self._files.keep_only(watched)
-            self._counts = {path: count for path, count in self._counts.items() if path in watched}
+        if self.watched is not self._known:
+            self._learn(self.watched)
+        for each in self._classes:
+            self._look_at_class(each)
         is_throttled = False
-        for at in range(min(_MOST, len(watched))):
-            path = watched[(self._next + at) % len(watched)]
-            try:
-                found = self._files.read(path, CgroupCpu.throttling)
-            except (KernelFileError, OSError):
-                continue  # a round reads it, too, and says so
-            if found is None:
-                continue
-            before = self._counts.get(path)
-            self._counts[path] = found[1]
-            is_throttled |= before is not None and found[1] > before
-            self.looks += 1
-        self._next = (self._next + _MOST) % max(len(watched), 1)
+        for path in [*self._waiting][:_MOST]:
+            is_throttled |= self._grew(path, self._waiting.pop(path))
         return is_throttled
+
+    def _learn(self, watched: Mapping[str, int]) -> None:
+        self._known = watched
+        classes: dict[str, dict[str, int]] = {}
+        for path, quota_us in watched.items():
+            due_ns = max(quota_us * NS_PER_US // 2 - _SLICE_NS, _LEAST_DUE_NS)
+            classes.setdefault(path.rsplit("/", 2)[0], {})[path] = due_ns
+        self._classes = tuple(_Class(path, due_ns, min(due_ns.values())) for path, due_ns in classes.items())
+        self._files.keep_only({*watched, *classes})
+        self._counts = {path: count for path, count in self._counts.items() if path in watched}
+        self._used_ns = {path: used for path, used in self._used_ns.items() if path in watched}
+        self._waiting = {path: used for path, used in self._waiting.items() if path in watched}
+
+    def _look_at_class(self, pods: _Class) -> None:
+        used_ns = self._read(pods.path, CgroupCpu.used_ns)
+        before = self._used_ns.get(pods.path)
+        if used_ns is not None and before is not None and 0 <= used_ns - before < pods.least_due_ns:
+            return
+        if used_ns is not None:
+            self._used_ns[pods.path] = used_ns
+        for path, due_ns in pods.due_ns.items():
+            last = self._used_ns.get(path)
+            if used_ns is None or last is None or not 0 <= used_ns - last < due_ns:
+                self._waiting.setdefault(path, used_ns)
+
+    def _grew(self, path: str, used_ns: int | None) -> bool:
+        found = self._read(path, CgroupCpu.throttling)
+        if found is None:
+            return False
+        before = self._counts.get(path)
+        self._counts[path] = found[1]
+        if used_ns is not None:
+            self._used_ns[path] = used_ns
+        self.looks += 1
+        return before is not None and found[1] > before
+
+    # None: it is gone or garbage; a round reads it, too, and says so.
+    def _read(self, path: str, what: Callable[[CgroupCpu], T]) -> T | None:
+        try:
+            return self._files.read(path, what)
+        except (KernelFileError, OSError):
+            return None
 
     def close(self) -> None:
         """End the thread and close the files."""

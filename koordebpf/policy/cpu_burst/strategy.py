@@ -28,14 +28,14 @@ class BurstDecision(Decision[BurstState], frozen=True, kw_only=True):
     """The decision with what it says of the node.
 
     `node`       of the share pool.
-    `watched`    paths of containers whose quota would be raised if they were throttled now.
+    `watched`    paths of containers whose quota would be raised if they were throttled now, and that quota in µs.
     `raised`     containers that have more than their own; `at_ceiling`: those of them that get no more.
     `left`       containers that are left to another process.
     `problems`   sentences on what of pods' annotations cannot be read.
     """
 
     node: NodeState = "unknown"
-    watched: tuple[str, ...] = ()
+    watched: dict[str, int] = {}
     raised: int = 0
     at_ceiling: int = 0
     left: int = 0
@@ -161,7 +161,7 @@ def _decision(parts: dict[str, _OfPod], now: Round, reason: str) -> BurstDecisio
         reason=reason,
         writes=tuple(write for part in parts.values() for write in part.writes),
         node=now.node,
-        watched=tuple(path for path, each in judged.items() if each.may_rise),
+        watched={path: each.burst.level.own_us for path, each in judged.items() if each.may_rise},
         raised=len(raised),
         at_ceiling=sum(each.burst.level.wanted_us >= each.ceiling_us for each in raised),
         left=sum(each.left_until_ns > now.now_ns for each in bursts.values()),

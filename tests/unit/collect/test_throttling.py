@@ -11,7 +11,12 @@ from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from tests.contract.apiserver import until
 
-PATHS = tuple(f"pod/c{number}" for number in range(100))
+PATHS = tuple(f"pods/pod/c{number}" for number in range(100))
+QUOTA_US = 50_000
+
+
+def quotas(*paths: str) -> dict[str, int]:
+    return dict.fromkeys(paths, QUOTA_US)
 
 
 class Tree:
@@ -27,6 +32,10 @@ class Tree:
     def throttle(self, path: str, count: int, text: str = "nr_periods 9\nnr_throttled {}\n") -> None:
         (self.root / path / "cpu.stat").write_text(text.format(count))
 
+    def use(self, milliseconds: int) -> None:
+        """Say how much CPU time all pods have used."""
+        (self.root / "pods/cpu.stat").write_text(f"usage_usec {milliseconds * 1000}\n")
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
@@ -35,7 +44,7 @@ def tree(tmp_path: Path) -> Tree:
 
 def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
     watch = ThrottleWatch(tree.mounts, lambda: None)
-    watch.watched = PATHS[:2]
+    watch.watched = quotas(*PATHS[:2])
     assert [watch.look(), watch.look()] == [False, False]
     tree.throttle(PATHS[1], 1)
     assert [watch.look(), watch.look()] == [True, False]
@@ -43,7 +52,7 @@ def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
 
 def test_of_many_each_is_looked_at_in_turn(tree: Tree):
     watch = ThrottleWatch(tree.mounts, lambda: None)
-    watch.watched = PATHS
+    watch.watched = quotas(*PATHS)
     for _ in range(2):
         watch.look()
     assert watch.looks == 128
@@ -51,9 +60,38 @@ def test_of_many_each_is_looked_at_in_turn(tree: Tree):
     assert any([watch.look(), watch.look()])
 
 
+def test_while_pods_use_less_than_throttles_one_none_is_read(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = {PATHS[0]: QUOTA_US, PATHS[1]: 4 * QUOTA_US}
+    tree.use(1000)
+    watch.look()
+    assert watch.looks == 2
+    for used_ms in (1000, 1010, 1019):  # half of the smaller quota, less a slice
+        tree.use(used_ms)
+        assert not watch.look()
+    assert watch.looks == 2
+    tree.use(1020)
+    tree.throttle(PATHS[0], 1)
+    assert watch.look()
+    assert watch.looks == 3
+    tree.use(1095)
+    tree.throttle(PATHS[1], 1)
+    assert watch.look()
+    assert watch.looks == 5
+
+
+def test_where_the_usage_of_all_pods_goes_back_each_is_read(tree: Tree):
+    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch.watched = quotas(*PATHS[:1])
+    for used_ms in (1000, 5):
+        tree.use(used_ms)
+        watch.look()
+    assert watch.looks == 2
+
+
 def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
     watch = ThrottleWatch(tree.mounts, lambda: None)
-    watch.watched = ("pod/gone", *PATHS[:3])
+    watch.watched = quotas("pods/pod/gone", *PATHS[:3])
     tree.throttle(PATHS[0], 0, "nr_periods x\nnr_throttled y\n")
     tree.throttle(PATHS[1], 0, "usage_usec 5\n")
     assert not watch.look()
@@ -63,19 +101,19 @@ def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
 
 def test_what_is_watched_no_more_is_forgotten(tree: Tree):
     watch = ThrottleWatch(tree.mounts, lambda: None)
-    watch.watched = PATHS[:1]
+    watch.watched = quotas(*PATHS[:1])
     watch.look()
-    watch.watched = PATHS[1:2]
+    watch.watched = quotas(*PATHS[1:2])
     watch.look()
     tree.throttle(PATHS[0], 5)
-    watch.watched = PATHS[:1]
+    watch.watched = quotas(*PATHS[:1])
     assert not watch.look()  # how often it was throttled in between says nothing of now
 
 
 def test_the_thread_wakes_the_loop(tree: Tree):
     woken: list[float] = []
     with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic())) as watch:
-        watch.watched = PATHS[:1]
+        watch.watched = quotas(*PATHS[:1])
         watch.start()
         until(lambda: watch.looks >= 2, "looks")
         assert not watch.take()

@@ -47,7 +47,7 @@ class TestRaising:
     def test_one_that_is_not_throttled_has_its_own(self):
         decided = BurstNode(strategy=replace(AUTO, policy="cfsQuotaBurstOnly")).round(pod(container(throttled=False)))
         assert decided.writes == ()
-        assert decided.watched == (ONE,)
+        assert decided.watched == {ONE: 100_000}
 
     def test_parents_are_raised_by_what_all_their_containers_get(self):
         node = BurstNode(web(containers={"a": CPU, "b": CPU}))
@@ -202,7 +202,7 @@ class TestOtherWriters:
         written = pod(container(quota_us=150_000), quota_us=150_000)
         decided = node.round(written)
         # As if it were wanted, for one round: so the writer takes it for what the file held before.
-        assert (values(decided)[ONE, QUOTA], decided.raised, decided.left, decided.watched) == (150_000, 0, 1, ())
+        assert (values(decided)[ONE, QUOTA], decided.raised, decided.left, decided.watched) == (150_000, 0, 1, {})
         assert [node.round(written).raised for _ in range(59)] == [0] * 59
         decided = node.round(written, after_s=2)
         assert values(decided)[ONE, QUOTA] == 180_000
@@ -352,7 +352,7 @@ class TestLimiter:
         held = pod(container(quota_us=120_000, used_millicpu=9000), quota_us=120_000)
         decided = node.round(held)
         assert values(decided)[ONE, QUOTA] == 100_000
-        assert decided.watched == ()
+        assert decided.watched == {}
 
 
 def test_a_container_whose_use_is_not_known_counts_as_at_its_limit():
