@@ -13,6 +13,7 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.cpu.files import CgroupCpuFiles
+from koordebpf.collect.cpu_burst.throttling import throttles_ns
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
@@ -69,6 +70,8 @@ class BurstCollector(Closing):
         self._apart: tuple[str, ...] = ()  # paths of LSE, LSR and BE pods
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._quotas: dict[str, _Quota | None] = {}
+        # By path: CPU time used then; periods, and those throttled.
+        self._counts: dict[str, tuple[int, tuple[int, int] | None]] = {}
         self._rates = _Rates()
         self._due = Due(_ALL_QUOTAS_NS)
 
@@ -76,7 +79,7 @@ class BurstCollector(Closing):
         """Return what is there now; None: pods are not known yet.
 
         Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
-        Cost:    6 µs a container with a quota; 60 µs for each cgroup of which quotas are read.
+        Cost:    3 µs a container with a quota, 6 where it used half of it; 60 µs for each whose quota is read.
         """
         if not self._known.is_whole:
             return None
@@ -129,6 +132,7 @@ class BurstCollector(Closing):
         self._files.keep_only({*known, self._node_path})
         self._rates.keep_only(known)
         self._quotas = {path: each for path, each in self._quotas.items() if path in known}
+        self._counts = {path: each for path, each in self._counts.items() if path in known}
 
     def _containers(self, cgroup_id: int) -> Mapping[str, str]:
         owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
@@ -152,8 +156,7 @@ class BurstCollector(Closing):
         if (own := self._quota(path)) is None or own.bandwidth.quota_us is None:
             return None
         used_ns = self._files.read(path, CgroupCpu.used_ns)
-        counts = self._files.read(path, CgroupCpu.throttling)
-        if used_ns is None or counts is None:
+        if used_ns is None or (counts := self._throttling(path, used_ns, own.bandwidth.quota_us)) is None:
             return None
         is_throttled, ratio = self._rates.throttled(path, now_ns, *counts)
         if is_throttled and path not in self.active:  # what it had some seconds ago is not what it is raised from
@@ -166,6 +169,15 @@ class BurstCollector(Closing):
         return BurstContainer(
             container_id, path, quota_us, own.bandwidth.period_us, own.burst_us, used, is_throttled, ratio
         )
+
+    # What it said before, while it cannot have been throttled since. None: it is gone, or counts none.
+    def _throttling(self, path: str, used_ns: int, quota_us: int) -> tuple[int, int] | None:
+        counted_ns, counts = self._counts.get(path, (0, None))
+        if counts is not None and 0 <= used_ns - counted_ns < throttles_ns(quota_us):
+            return counts
+        counts = self._files.read(path, CgroupCpu.throttling)
+        self._counts[path] = used_ns, counts
+        return counts
 
     # None: it is gone, or has no such files.
     def _quota(self, path: str) -> _Quota | None:

@@ -26,6 +26,11 @@ _SLICE_NS = 5 * NS_PER_MS
 _LEAST_DUE_NS = NS_PER_MS
 
 
+def throttles_ns(quota_us: int) -> int:
+    """Return how much CPU time a container must have used before it is throttled; less, to be sure."""
+    return max(quota_us * NS_PER_US // 2 - _SLICE_NS, _LEAST_DUE_NS)
+
+
 class _Class(NamedTuple):
     # A directory of pods, and how much CPU time must have been used in it before one of its containers is throttled.
     path: str
@@ -84,8 +89,7 @@ class ThrottleWatch(Closing):
         self._known = watched
         classes: dict[str, dict[str, int]] = {}
         for path, quota_us in watched.items():
-            due_ns = max(quota_us * NS_PER_US // 2 - _SLICE_NS, _LEAST_DUE_NS)
-            classes.setdefault(path.rsplit("/", 2)[0], {})[path] = due_ns
+            classes.setdefault(path.rsplit("/", 2)[0], {})[path] = throttles_ns(quota_us)
         self._classes = tuple(_Class(path, due_ns, min(due_ns.values())) for path, due_ns in classes.items())
         self._files.keep_only({*watched, *classes})
         self._counts = {path: count for path, count in self._counts.items() if path in watched}

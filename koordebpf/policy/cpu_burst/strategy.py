@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -35,7 +35,7 @@ class BurstDecision(Decision[BurstState], frozen=True, kw_only=True):
     """
 
     node: NodeState = "unknown"
-    watched: dict[str, int] = {}
+    watched: Mapping[str, int] = msgspec.field(default_factory=dict)
     raised: int = 0
     at_ceiling: int = 0
     left: int = 0
