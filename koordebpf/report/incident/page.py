@@ -59,7 +59,7 @@ def whole_page(title: str, heading: str, lead: list[Node], sections: list[Node],
         data: of plots; None: there is none, and no script.
     """
     styles = _asset("uPlot.min.css") + _asset("style.css")
-    code = _asset("uPlot.iife.min.js") + "\n" + _asset("page.js")
+    code = f"/*\n{_asset('uPlot.LICENSE')}\n*/\n{_asset('uPlot.iife.min.js')}\n{_asset('page.js')}"
     scripts = [json_script("data", data), script(code)] if data is not None else []
     allowed = f"script-src {content_hash(code)}" if data is not None else "script-src 'none'"
     policy = f"default-src 'none'; {allowed}; style-src {content_hash(styles)}; base-uri 'none'; form-action 'none'"
