@@ -24,6 +24,7 @@ _OWN = {
     "store/budget.py",
     "store/cgroup_root.py",
     "store/checkpoints/folder.py",
+    "store/page_file.py",
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
