@@ -18,9 +18,8 @@ def write_page(path: Path, text: str) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         made = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            made.chmod(0o600)  # names of pods are in it
+            os.close(handle)
+            made.write_text(text, encoding="utf-8")  # mode 0600: names of pods are in it
             made.replace(path)
         except BaseException:
             made.unlink(missing_ok=True)
