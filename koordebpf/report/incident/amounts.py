@@ -43,6 +43,8 @@ def amount(value: float | None, unit: Unit) -> str:
             return f"{value:.1f} %"
         case "CPUs":
             return f"{value:.2f}"
+        case "count":
+            return str(int(value))
 
 
 def size(value: int | None) -> str:

@@ -7,14 +7,14 @@ from typing import Any
 
 from koordebpf.report.incident.amounts import ABSENT, amount, clock
 from koordebpf.report.incident.markup import Child, Column, Node, element, table
-from koordebpf.report.incident.values import Chart, Incident, Mark, Series
+from koordebpf.report.incident.values import Chart, Mark, Series
 
 _ROWS = 60  # of a table. Why: one a minute for an hour
 _COLOURS = 10  # --c0 … --c9 of style.css
 _KINDS = {"decision": "decision", "oom": "OOM kill", "back": "memory back", "gap": "rounds lost"}
 
 
-def charts_json(incident: Incident) -> dict[str, Any]:
+def charts_json(charts: Sequence[Chart], marks: Sequence[Mark]) -> dict[str, Any]:
     """Return what the script reads. Of a stack it adds the areas up."""
     return {
         "charts": [
@@ -28,9 +28,9 @@ def charts_json(incident: Incident) -> dict[str, Any]:
                     for each, color in zip(chart.series, colours(chart), strict=True)
                 ],
             }
-            for chart in incident.charts
+            for chart in charts
         ],
-        "marks": [{"at": each.at_s, "kind": each.kind} for each in incident.marks],
+        "marks": [{"at": each.at_s, "kind": each.kind} for each in marks],
     }
 
 

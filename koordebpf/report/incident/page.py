@@ -43,7 +43,7 @@ def incident_page(incident: Incident) -> str:
     ]
     command = "koordebpf explain" if incident.kind == "audit" else "koordebpf replay"
     foot = f"Made by koordebpf {__version__} from the {incident.kind} {incident.source}. {command} says more of it."
-    data = charts_json(incident) if incident.charts else None
+    data = charts_json(incident.charts, incident.marks) if incident.charts else None
     return whole_page(title, f"Incident on {incident.node}", lead, shown, foot, data)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-Unit = Literal["bytes", "bytes/s", "%", "CPUs"]
+Unit = Literal["bytes", "bytes/s", "%", "CPUs", "count"]
 # area: of a stack, from below. line: a measurement. mark: a threshold, drawn dashed.
 Style = Literal["area", "line", "mark"]
 MarkKind = Literal["decision", "oom", "back", "gap"]

@@ -150,7 +150,7 @@ def test_a_stack_keeps_its_colours_and_others_have_theirs() -> None:
 
 
 def test_whole_numbers_take_no_point() -> None:
-    values = charts_json(incident())["charts"][0]["series"][-1]["values"]
+    values = charts_json(incident().charts, ())["charts"][0]["series"][-1]["values"]
     assert all(isinstance(each, int) for each in values)
 
 

@@ -6,10 +6,13 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
   const PAPER_PX = 690;
+  const DAY_S = 86400;
   const plots = [];
 
   const color = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const clock = (s) => new Date(s * 1000).toISOString().slice(11, 19);
+
+  const day = (s) => new Date(s * 1000).toISOString().slice(5, 10);
 
   function bytes(value) {
     let size = value, unit = 0;
@@ -21,6 +24,7 @@
     if (value === null || value === undefined) return "–";
     if (unit === "bytes") return bytes(value);
     if (unit === "bytes/s") return `${bytes(value)}/s`;
+    if (unit === "count") return Number.isInteger(value) ? String(value) : "";
     return unit === "%" ? `${value.toFixed(1)} %` : value.toFixed(2);
   }
 
@@ -82,7 +86,7 @@
       cursor: { sync: { key: "time", scales: ["x", null] }, y: false, points: { show: chart.id !== "memory" } },
       scales: { y: { range: (u, low, high) => [Math.min(0, low ?? 0) * 1.05, Math.max(high ?? 0, 1e-9) * 1.05] } },
       axes: [
-        { ...axis, values: (u, splits, _, __, step) => splits.map((s) => (step >= 60 ? clock(s).slice(0, 5) : clock(s))) },
+        { ...axis, values: (u, splits, _, __, step) => splits.map((s) => (step >= DAY_S ? day(s) : step >= 60 ? clock(s).slice(0, 5) : clock(s))) },
         { ...axis, size: 84, incrs: isBytes ? Array.from({ length: 50 }, (_, power) => 2 ** power) : undefined,
           values: (u, splits) => splits.map((value) => amount(value, chart.unit)) },
       ],
