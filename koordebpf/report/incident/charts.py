@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koordebpf.report.incident.amounts import ABSENT, amount, clock
+from koordebpf.report.incident.amounts import ABSENT, amount, clock, moment
 from koordebpf.report.incident.markup import Child, Column, Node, element, table
 from koordebpf.report.incident.values import Chart, Mark, Series
 
 _ROWS = 60  # of a table. Why: one a minute for an hour
+_DAY_S = 86_400
 _COLOURS = 10  # --c0 … --c9 of style.css
 _KINDS = {"decision": "decision", "oom": "OOM kill", "back": "memory back", "gap": "rounds lost"}
 
@@ -92,9 +93,15 @@ def _table(chart: Chart) -> Node:
     shown = f"{len(places)} of {len(chart.times_s)} moments" if len(places) < len(chart.times_s) else "every moment"
     columns = [Column("UTC"), *(Column(each.name, is_number=True) for each in chart.series)]
     rows: list[list[Child]] = [
-        [clock(chart.times_s[place]), *(_cell(each, place, chart) for each in chart.series)] for place in places
+        [_when(chart, place), *(_cell(each, place, chart) for each in chart.series)] for place in places
     ]
     return table(f"{chart.title}, {shown}", columns, rows)
+
+
+# Of days the date, else the time.
+def _when(chart: Chart, place: int) -> str:
+    is_long = chart.times_s[-1] - chart.times_s[0] >= _DAY_S
+    return moment(chart.times_s[place])[5:16] if is_long else clock(chart.times_s[place])
 
 
 def _cell(series: Series, place: int, chart: Chart) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from koordebpf.errors import ConfigError
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.report.incident.values import Fact
 from koordebpf.state.build import strategy_of_frame
+from koordebpf.state.view import Frame
 from koordebpf.store.recorder.events import SIGNALS_SEEN
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import RecordedEvent
@@ -30,8 +32,7 @@ def facts_of(recording: Recording, tick: TickFrame, moments: Sequence[Moment], r
         Fact("koordebpf", ", ".join(sorted({each.koordebpf for each in headers}))),
         Fact("Runs of the agent", ", ".join(dict.fromkeys(each.run for each in headers))),
     ]
-    strategy = strategy_of_frame(frame)
-    facts.append(Fact("NodeSLO", "none is known" if strategy is None else _set_fields(strategy)))
+    facts.append(Fact("NodeSLO", _strategy(frame)))
     gates = [name for name, is_on in sorted(frame.featureGates.items()) if is_on]
     facts.append(Fact("Feature gates on", ", ".join(gates) or "none is named; the defaults apply"))
     labels = (frame.node.metadata.labels or {}) if frame.node is not None else {}
@@ -39,6 +40,14 @@ def facts_of(recording: Recording, tick: TickFrame, moments: Sequence[Moment], r
     if any(each.redacted for each in headers):
         facts.append(Fact("Names", "are replaced by hashes: the recording is redacted"))
     return tuple(facts)
+
+
+def _strategy(frame: Frame) -> str:
+    try:
+        strategy = strategy_of_frame(frame)
+    except ConfigError as error:
+        return f"is unusable: {error}"
+    return "none is known" if strategy is None else _set_fields(strategy)
 
 
 def _set_fields(strategy: Any) -> str:

@@ -123,8 +123,14 @@ class _Again:
 
     def __call__(self, place: int) -> FullDecision | None:
         each = self._recording.round(place)
-        carried = self._decides.decide(each.tick).carried if each else None
-        return None if each is None or carried is None else FullDecision(carried, tick_view(each.tick).pods)
+        if each is None:
+            return None
+        try:
+            carried = self._decides.decide(each.tick).carried
+            return None if carried is None else FullDecision(carried, tick_view(each.tick).pods)
+        except ConfigError as error:
+            self._recording.problems.append(f"round {place + 1} cannot be decided again: {error}")
+            return None
 
 
 def _summary(

@@ -107,7 +107,9 @@
   function say(chart, at) {
     const said = chart.series.filter((each) => each.values[at] !== null)
       .map((each) => `${each.name} ${amount(each.values[at], chart.unit)}`);
-    return `${clock(chart.times[at])} UTC: ${said.join(", ") || "nothing was recorded"}`;
+    const isLong = chart.times[chart.times.length - 1] - chart.times[0] >= DAY_S;
+    const date = isLong ? `${day(chart.times[at])} ` : "";
+    return `${date}${clock(chart.times[at])} UTC: ${said.join(", ") || "nothing was recorded"}`;
   }
 
   /* Keys move the cursor, and a screen reader says the values there. */
