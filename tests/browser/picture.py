@@ -1,7 +1,7 @@
 """`python -m tests.browser.picture FOLDER`: record a real shortage on this kernel, show its page in Chromium (root).
 
 A cgroup of 1 GiB is the node. Best-effort pods grow in it beside latency-sensitive ones, an agent with its recorder
-evicts them, and what it recorded becomes incident.html, light.png, dark.png, paper.pdf and the picture of docs/incident.
+evicts them, and what it recorded becomes incident.html, light.png, dark.png, paper.pdf and the docs' picture.
 """
 
 from __future__ import annotations
