@@ -83,6 +83,28 @@ MEMORY = Row("Memory", (
           ((f"topk(20, sum by (victim, cause) (rate({_on('stall_charged_seconds_total')}{_RATE})))",
             "{{victim}} ← {{cause}}"),), "percentunit", "heatmap"),
 ))  # fmt: skip
+INDICATORS = Row("Service level indicators", (
+    Panel("Others stall on account of best-effort pods", "Milliseconds a minute of all tasks. The budget is 100.",
+          ((f"rate({_on('ls_stall_by_be_seconds_total')}[5m]) * 60000", "{{node}}"),), "ms",
+          thresholds=((None, "green"), (100, "red"))),
+    Panel("Best-effort work that evictions threw away", "Of the CPU time that best-effort pods used in a day. The "
+          "budget is 5 %.",
+          ((f"rate({_on('be_lost_cpu_seconds_total')}[1d]) / (rate({_on('be_cpu_seconds_total')}[1d]) > 0)",
+            "{{node}}"),), "percentunit"),
+    Panel("Overcommit that is used", "Of what the Node offers to batch pods, the part that best-effort pods use.",
+          ((f"{_on('be_memory_bytes')} / ({_on('batch_allocatable_bytes')} > 0)", "{{node}} memory"),
+           (f"rate({_on('be_cpu_seconds_total')}[5m]) / ({_on('batch_allocatable_cores')} > 0)", "{{node}} CPU")),
+          "percentunit"),
+    Panel("Needless evictions, and kills by the kernel", "Evictions without which the node would have been below its "
+          "threshold when their memory was back; the OOM killer's victims.",
+          ((f"increase({_on('needless_evictions_total')}[1h])", "{{node}} needless in an hour"),
+           (f"increase({_on('oom_kills_total')}[1h])", "{{node}} OOM kills, {{scope}}"))),
+    Panel("Lead over a full node", "How long before the node would have been full evictions were decided, as forecast; "
+          "nine of ten came earlier than p10.",
+          tuple((f"histogram_quantile({each}, sum by (le, node) "
+                 f"(rate({_on('lead_over_oom_seconds_bucket')}[1d])))", f"{{{{node}}}} p{each * 100:.0f}")
+                for each in (0.1, 0.5)), "s"),
+))  # fmt: skip
 EVICTIONS = Row("Evictions", (
     Panel("Evictions", "By the feature that chose the pod, and what came of it.",
           ((f"sum by (node, reason, result) (increase({_on('evictions_total')}{_RATE}))",
@@ -141,7 +163,7 @@ COST = Row("What agents cost", (
            (f"rate({_on('audit_dropped_total')}{_RATE})", "{{node}} audit lines"),
            (f"rate({_on('log_dropped_total')}{_RATE})", "{{node}} log lines"))),
 ))  # fmt: skip
-ROWS = (AT_A_GLANCE, MEMORY, EVICTIONS, CPU, STRATEGIES, KATALYST, COST)
+ROWS = (AT_A_GLANCE, MEMORY, INDICATORS, EVICTIONS, CPU, STRATEGIES, KATALYST, COST)
 
 
 def dashboard() -> dict[str, Any]:

@@ -37,7 +37,7 @@ def open_metrics(config: AgentConfig, prediction: LatestPrediction) -> AgentMetr
     koordlet = None
     if config.koordinator_metrics:
         koordlet = KoordletMetrics(node_name(config), time.time(), prediction)
-    metrics = AgentMetrics(koordlet, OwnUsage())
+    metrics = AgentMetrics(koordlet, OwnUsage(), config.pod_series)
     gates = (gate for gate, is_on in config.feature_gates.items() if is_on)
     metrics.decision.expect(gates, config.executor, is_dry_run=not config.enforce)
     metrics.sinks.log_sink = log_sink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -62,10 +61,12 @@ def watch_cost(
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of the process so far."""
-    # Fields 14 and 15, counted after the command's name, which may hold anything.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of the process so far, to the nanosecond.
+
+    The fields of /proc/PID/stat are of ticks of 10 ms, which is 0.05 % of 20 s. Source: clock_getcpuclockid(3), and
+    CPUCLOCK_SCHED of include/linux/posix-timers.h.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _voluntary_switches(pid: int) -> int:

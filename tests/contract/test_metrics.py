@@ -27,10 +27,11 @@ from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
-from koordebpf.report.prom.sources import MAX_POD_SERIES
+from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuView
 from koordebpf.state.measured import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.resctrl.measured import MonitoredDomain
@@ -63,6 +64,17 @@ CONTRACT = {
     "koordebpf_decision_to_freed_seconds_sum": set(),
     "koordebpf_pod_stall_seconds_total": {"namespace", "pod", "scope"},
     "koordebpf_stall_charged_seconds_total": {"victim", "cause"},
+    "koordebpf_ls_stall_by_be_seconds_total": set(),
+    "koordebpf_be_cpu_seconds_total": set(),
+    "koordebpf_be_lost_cpu_seconds_total": set(),
+    "koordebpf_be_memory_bytes": set(),
+    "koordebpf_batch_allocatable_bytes": set(),
+    "koordebpf_batch_allocatable_cores": set(),
+    "koordebpf_needless_evictions_total": set(),
+    "koordebpf_lead_over_oom_seconds_bucket": {"le"},
+    "koordebpf_lead_over_oom_seconds_count": set(),
+    "koordebpf_lead_over_oom_seconds_sum": set(),
+    "koordebpf_oom_kills_total": {"scope"},
     "koordebpf_node_forecast_seconds": {"mark", "bound"},
     "koordebpf_pod_forecast_seconds": {"namespace", "pod", "bound"},
     "koordebpf_pods": {"state"},
@@ -188,6 +200,9 @@ def metrics() -> AgentMetrics:
     metrics.pods.add_stall("be", "p", "global", 250_000_000)
     web, hog = (Party(uid, "pod", f"ns/{uid}", uid=uid) for uid in ("web", "hog"))
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
+    cpu = CpuView(CpuMeasured(CpuTopology(())), 4000, allocatable={"kubernetes.io/batch-cpu": 2500})
+    seen = view_of_frame(frame([pod("hog")]))
+    metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable={"kubernetes.io/batch-memory": 4096}))
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
     metrics.suppression.writes = {("cpu.quota", "written"): 2}
     metrics.suppression.wake.wakes = {("scheduler", "round"): 3}
@@ -387,9 +402,10 @@ def test_pod_series_are_bounded_and_nothing_is_lost(server: ReportServer, metric
     for n in range(5_000):
         metrics.pods.add_stall("be", f"p{n}", "global", 1_000_000_000)
     rows = scrape(server)["koordebpf_pod_stall_seconds_total"]
-    assert len(rows) == MAX_POD_SERIES + 1
+    most = PodSeries.of(POD_SERIES).stalls
+    assert len(rows) == most + 1
     assert sum(value for _, value in rows) == pytest.approx(5_000.25)
-    assert [value for labels, value in rows if labels["pod"] == "_other"] == [5_000 - (MAX_POD_SERIES - 1)]
+    assert [value for labels, value in rows if labels["pod"] == "_other"] == [5_000 - (most - 1)]
     metrics.pods.keep_only([("be", "p1")])
     assert {labels["pod"] for labels, _ in scrape(server)["koordebpf_pod_stall_seconds_total"]} == {"p1", "_other"}
 

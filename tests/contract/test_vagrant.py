@@ -34,6 +34,7 @@ def test_every_story_is_there() -> None:
         "block-io",
         "cpu-burst",
         "fork-storm",
+        "idle-page-cache",
         "jvm-start-burst",
         "limit-thrash",
         "memory-hog",

@@ -42,29 +42,39 @@ def _series(name: str, target: str, labels: Mapping[str, str]) -> str:
 
 # One sample a minute, as promtool writes them: begin+step×times.
 HEALTHY = {
-    agent("up"): "1x120",
-    controller("up"): "1x120",
-    agent("koordebpf_dry_run"): "0x120",
-    agent("koordlet_start_time"): "1000x120",
-    agent("koordebpf_failed_ticks_total"): "1x120",
-    agent("koordebpf_lost_signals"): "0x120",
-    agent("koordebpf_records_total"): "0+1000x120",
-    agent("koordebpf_lost_records_total"): "0x120",
-    agent("koordebpf_audit_dropped_total"): "0x120",
-    agent("koordebpf_log_dropped_total"): "0x120",
-    controller("koordebpf_log_dropped_total"): "0x120",
-    agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x120",
-    agent("koordebpf_released_bytes_total"): "0x120",
-    agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x120",
-    agent("koordebpf_file_writes_total", file="cpu.cfs_quota_us", result="written"): "0+9x120",
-    agent("koordebpf_pod_stall_seconds_total", namespace="default", pod="web", scope="limit"): "0+60x120",
-    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.005"): "0+1x120",
-    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.25"): "0+1x120",
-    agent("koordebpf_crossing_to_decision_seconds_bucket", le="+Inf"): "0+1x120",
-    controller("koordebpf_controller_leader"): "1x120",
-    controller("koordebpf_controller_nodeslos", state="settled"): "3x120",
-    controller("koordebpf_controller_nodeslos", state="pending"): "0x120",
-    controller("koordebpf_controller_overwritten_total"): "0x120",
+    agent("up"): "1x500",
+    controller("up"): "1x500",
+    agent("koordebpf_dry_run"): "0x500",
+    agent("koordlet_start_time"): "1000x500",
+    agent("koordebpf_failed_ticks_total"): "1x500",
+    agent("koordebpf_lost_signals"): "0x500",
+    agent("koordebpf_records_total"): "0+1000x500",
+    agent("koordebpf_lost_records_total"): "0x500",
+    agent("koordebpf_audit_dropped_total"): "0x500",
+    agent("koordebpf_log_dropped_total"): "0x500",
+    controller("koordebpf_log_dropped_total"): "0x500",
+    agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x500",
+    agent("koordebpf_released_bytes_total"): "0x500",
+    agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x500",
+    agent("koordebpf_file_writes_total", file="cpu.cfs_quota_us", result="written"): "0+9x500",
+    agent("koordebpf_pod_stall_seconds_total", namespace="default", pod="web", scope="limit"): "0+60x500",
+    agent("koordebpf_ls_stall_by_be_seconds_total"): "0+0.05x500",
+    agent("koordebpf_be_cpu_seconds_total"): "0+60x500",
+    agent("koordebpf_be_lost_cpu_seconds_total"): "0+1x500",
+    agent("koordebpf_be_memory_bytes"): "3000000000x500",
+    agent("koordebpf_batch_allocatable_bytes"): "4000000000x500",
+    agent("koordebpf_batch_allocatable_cores"): "4x500",
+    agent("koordebpf_needless_evictions_total"): "0x500",
+    agent("koordebpf_lead_over_oom_seconds_bucket", le="1.0"): "0x500",
+    agent("koordebpf_lead_over_oom_seconds_bucket", le="2.5"): "0+1x500",
+    agent("koordebpf_lead_over_oom_seconds_bucket", le="+Inf"): "0+1x500",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.005"): "0+1x500",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="0.25"): "0+1x500",
+    agent("koordebpf_crossing_to_decision_seconds_bucket", le="+Inf"): "0+1x500",
+    controller("koordebpf_controller_leader"): "1x500",
+    controller("koordebpf_controller_nodeslos", state="settled"): "3x500",
+    controller("koordebpf_controller_nodeslos", state="pending"): "0x500",
+    controller("koordebpf_controller_overwritten_total"): "0x500",
 }
 _EVICTED = {"reason": "BEMemoryEvict", "executor": "api"}
 
@@ -75,11 +85,71 @@ class Case(msgspec.Struct, frozen=True):
     series: dict[str, str]
     minutes: int
     fires: dict[str, dict[str, str]] = {}  # alert → some of its labels
+    records: dict[str, float] = {}  # recorded series of the node → its value, to a thousandth
     without: str = "nothing"  # series whose name begins so are not there
 
 
 CASES = {
-    "all is well": Case({}, 60),
+    "all is well": Case(
+        {},
+        60,
+        records={
+            "node:koordebpf_ls_stall_by_be_ratio:rate5m": 0.001,
+            "node:koordebpf_ls_stall_by_be_ratio:rate30m": 0.001,
+            "node:koordebpf_ls_stall_by_be_ratio:rate1h": 0.001,
+            "node:koordebpf_be_lost_cpu:ratio_rate2h": 0.017,
+            "node:koordebpf_be_lost_cpu:ratio_rate1d": 0.017,
+            "node:koordebpf_lead_over_oom_seconds:p10_1d": 1.15,
+            "node:koordebpf_overcommit_yield_memory:ratio": 0.75,
+            "node:koordebpf_overcommit_yield_cpu:ratio_rate5m": 0.25,
+        },
+    ),
+    "evictions are counted against the needless ones": Case(
+        {
+            agent("koordebpf_evictions_total", result="done", **_EVICTED): "0+10x120",
+            agent("koordebpf_needless_evictions_total"): "0+1x120",
+            agent("koordebpf_released_bytes_total"): "0+900000000x120",
+        },
+        60,
+        records={"node:koordebpf_needless_evictions:ratio_rate1d": 0.1},
+    ),
+    "half of the evictions were needless": Case(
+        {
+            agent("koordebpf_evictions_total", result="done", **_EVICTED): "0+2x120",
+            agent("koordebpf_needless_evictions_total"): "0+1x120",
+            agent("koordebpf_released_bytes_total"): "0+900000000x120",
+        },
+        60,
+        {"KoordebpfNeedlessEvictions": {"node": "n1"}},
+    ),
+    "one eviction was needless": Case(
+        {
+            agent("koordebpf_evictions_total", result="done", **_EVICTED): "0x9 1x120",
+            agent("koordebpf_needless_evictions_total"): "0x9 1x120",
+            agent("koordebpf_released_bytes_total"): "0+900000000x120",
+        },
+        60,
+    ),
+    "best-effort pods stall others now": Case(
+        {agent("koordebpf_ls_stall_by_be_seconds_total"): "0x300 1.5+1.5x100"},
+        361,
+        {"KoordebpfStallBudgetBurnsFast": {"node": "n1"}},
+    ),
+    "best-effort pods stall others for hours": Case(
+        {agent("koordebpf_ls_stall_by_be_seconds_total"): "0+1.2x500"},
+        361,
+        {"KoordebpfStallBudgetBurns": {"node": "n1"}},
+        {"node:koordebpf_ls_stall_by_be_ratio:rate6h": 0.02},
+    ),
+    "best-effort pods have stalled others": Case(
+        {agent("koordebpf_ls_stall_by_be_seconds_total"): "0+6x40 240x100"}, 75
+    ),
+    "evictions throw work away": Case(
+        {agent("koordebpf_be_lost_cpu_seconds_total"): "0+12x500"}, 60, {"KoordebpfBestEffortWorkLost": {"node": "n1"}}
+    ),
+    "an eviction throws the work of half an hour away": Case(
+        {agent("koordebpf_be_lost_cpu_seconds_total"): "0x100 600x100"}, 110
+    ),
     "an agent is down": Case({agent("up"): "0x120"}, 6, {"KoordebpfDown": {"node": "n1"}}),
     "an agent was down": Case({agent("up"): "0x3 1x100"}, 6),
     "no agent is there": Case({}, 11, {"KoordebpfAbsent": {}}, without="koordebpf_dry_run"),
@@ -272,8 +342,13 @@ CASES = {
 }
 
 
-def rules() -> list[dict[str, Any]]:
+def every_rule() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alerts."""
+    return [rule for rule in every_rule() if "alert" in rule]
 
 
 def promtool_says(*arguments: object) -> str:
@@ -292,6 +367,12 @@ def group_of(name: str, case: Case) -> dict[str, Any]:
     for alert, labels in case.fires.items():
         of = {**labels, "severity": severities[alert]}
         wanted.append((",".join(of), [_series("", "", of)]))
+    alerts = [(f"count by ({by}) ({firing})", [(each, 1) for each in samples]) for by, samples in wanted]
+    of_node = _series("", "", {"instance": "10.0.0.7:9320", "node": "n1"})
+    recorded = [
+        (f"sum by (instance, node) (round({name} * 1000))", [(of_node, round(value * 1000))])
+        for name, value in case.records.items()
+    ]
     return {
         "name": name,
         "interval": "1m",
@@ -301,11 +382,11 @@ def group_of(name: str, case: Case) -> dict[str, Any]:
         "promql_expr_test": [
             {
                 # promtool says of a failure which expression it was.
-                "expr": f"count by ({by}) ({firing}) # {name}.",
+                "expr": f"{expr} # {name}.",
                 "eval_time": f"{case.minutes}m",
-                "exp_samples": [{"labels": labels, "value": 1} for labels in samples],
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
             }
-            for by, samples in wanted
+            for expr, samples in [*alerts, *recorded]
         ],
     }
 
@@ -334,10 +415,15 @@ def test_nothing_else_is_wrong(judged: str) -> None:
 
 class TestRules:
     def test_promtool_takes_them(self) -> None:
-        assert f"SUCCESS: {len(rules())} rules found" in promtool_says("check", "rules", RULES)
+        assert f"SUCCESS: {len(every_rule())} rules found" in promtool_says("check", "rules", RULES)
 
     def test_each_has_a_case_in_which_it_fires(self) -> None:
         assert {alert for case in CASES.values() for alert in case.fires} == {rule["alert"] for rule in rules()}
+
+    def test_what_is_recorded_has_a_case_with_its_value(self) -> None:
+        recorded = {rule["record"] for rule in every_rule() if "record" in rule}
+        assert recorded
+        assert {name for case in CASES.values() for name in case.records} == recorded
 
     def test_each_says_what_it_is_and_what_to_do(self) -> None:
         for rule in rules():
@@ -349,13 +435,16 @@ class TestRules:
 
     def test_they_are_about_metrics_and_labels_that_there_are(self) -> None:
         known = dict(metrics())
-        used = {name for rule in rules() for name, _ in selectors(rule["expr"])} - {"up"}
+        exprs = [re.sub(r"node:koordebpf_\w+:\w+", "", rule["expr"]) for rule in every_rule()]
+        used = {name for expr in exprs for name, _ in selectors(expr)} - {"up"}
         assert used
         assert used <= known.keys()
-        for rule in rules():
-            for name, labels in selectors(rule["expr"]):
+        for expr in exprs:
+            for name, labels in selectors(expr):
                 of_target = {"job", "instance", "node", "namespace", "pod", "component"}
-                assert labels <= known.get(name, set()) | of_target, (rule["alert"], name)
+                assert labels <= known.get(name, set()) | of_target, (expr, name)
+        recorded = {rule["record"] for rule in every_rule() if "record" in rule}
+        assert {name for rule in rules() for name in re.findall(r"node:koordebpf_\w+:\w+", rule["expr"])} <= recorded
 
     def test_words_that_they_look_for_are_those_of_the_code(self) -> None:
         said = {

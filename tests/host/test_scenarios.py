@@ -57,7 +57,7 @@ def left_of(pid: int) -> list[str]:
     [
         pytest.param(name, marks=[] if name == "memory-hog" else pytest.mark.slow)
         for name in names()
-        if not load(name).needs_swap
+        if not load(name).needs_swap and not load(name).needs_v2
     ],
 )
 def test_it_is_reported_as_expected(name: str) -> None:
@@ -72,6 +72,16 @@ def test_swap_death(root_copy: RootCopy, own_swap: str) -> None:
     root_copy.run(ROOT / "vagrant/provision/swap.sh", "768", own_swap)
     code, out = played("swap-death", 180)
     assert code == 0, out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(570)
+def test_idle_page_cache() -> None:
+    code, out = played("idle-page-cache", 300)
+    if find_memory_hierarchy().version == 1:
+        assert (code, out.count("systemd.unified_cgroup_hierarchy=1")) == (2, 1)
+    else:
+        assert code == 0, out
 
 
 def test_without_swap_it_says_what_gives_it() -> None:

@@ -54,6 +54,8 @@ def play(name: str, scenario: Scenario, say: Say) -> bool:
     if not (_LOADS / "hog").exists():
         raise SupportError(name, f"{_LOADS} holds no programs", "Run make workloads")
     hierarchy = find_memory_hierarchy()
+    if scenario.needs_v2 and hierarchy.version == 1:
+        raise SupportError(name, "this machine has cgroup v1", "Boot with systemd.unified_cgroup_hierarchy=1")
     with (
         demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as made,
         contextlib.ExitStack() as stack,

@@ -56,6 +56,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         expects: sentences, in the order in which they are said.
         never: what the agent's log may not say, as regular expressions.
         needs_swap: it cannot run on a machine without swap.
+        needs_v2: it cannot run on a machine with cgroup v1.
         fills: looking begins when the node is full, page cache included.
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
@@ -71,6 +72,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expects: tuple[Expected, ...]
     never: tuple[str, ...] = ()
     needs_swap: bool = False
+    needs_v2: bool = False
     fills: bool = False
     on_node: str | None = None
     options: tuple[str, ...] = ()

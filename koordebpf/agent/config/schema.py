@@ -49,6 +49,7 @@ _PLACES: Mapping[str, str] = {
     "audit": "report.audit",
     "frames": "report.frames",
     "koordinator_metrics": "report.koordinatorMetrics",
+    "pod_series": "report.podSeries",
     "log_format": "report.logFormat",
 }
 # The same of strategies that do not have a section of that name.

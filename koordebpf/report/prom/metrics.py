@@ -11,10 +11,13 @@ from prometheus_client.registry import Collector
 from koordebpf import __version__
 from koordebpf.report.prom.colocation.resctrl import koordlet_resctrl_families
 from koordebpf.report.prom.decision import DecisionMetrics
+from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
-from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
 from koordebpf.report.prom.node import NodeMetrics
-from koordebpf.report.prom.sources import PodMetrics, SignalMetrics, SinkMetrics
+from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
+from koordebpf.report.prom.pods.ledger import LedgerMetrics, forecast_families
+from koordebpf.report.prom.pods.stalls import PodMetrics
+from koordebpf.report.prom.sources import SignalMetrics, SinkMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
@@ -25,18 +28,22 @@ class AgentMetrics(Collector):
 
     Values that belong together are replaced as one object; the dictionaries are copied before they are walked, which
     is atomic under the interpreter's lock. Nothing is computed between scrapes. `koordlet`: Koordinator's names too;
-    `own`: what this process uses.
+    `own`: what this process uses. `pod_series`: the most series that have a pod's name in a label.
     """
 
-    def __init__(self, koordlet: KoordletMetrics | None = None, own: Collector | None = None) -> None:
+    def __init__(
+        self, koordlet: KoordletMetrics | None = None, own: Collector | None = None, pod_series: int = POD_SERIES
+    ) -> None:
+        self._series = PodSeries.of(pod_series)
         self._own_usage = own
         self._koordlet = koordlet
         self.decision = DecisionMetrics()
-        self.pods = PodMetrics()
+        self.pods = PodMetrics(self._series.stalls)
         self.signals = SignalMetrics()
         self.sinks = SinkMetrics()
         self.node = NodeMetrics()
-        self.ledger = LedgerMetrics()
+        self.ledger = LedgerMetrics(self._series.pairs)
+        self.indicators = IndicatorMetrics()
         self.suppression = SuppressionMetrics()
         self.ticks = 0
         self.failed_ticks = 0
@@ -46,6 +53,7 @@ class AgentMetrics(Collector):
         self.node.take(view)
         self.decision.take_pending(view.pending)
         self.pods.take(view)
+        self.indicators.take(view)
         self.ledger.keep_pods(pod.key for pod in view.pods)
 
     def count_outcome(self, outcome: Outcome, feature: str) -> None:
@@ -61,7 +69,8 @@ class AgentMetrics(Collector):
             yield from part.families()
         yield from self.ledger.families()
         yield from self.suppression.families()
-        yield from forecast_families(self.node.forecast, self.node.forecast_pods)
+        yield from self.indicators.families()
+        yield from forecast_families(self.node.forecast, self.node.forecast_pods, self._series.forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
             held = None if self.decision.is_dry_run else self.suppression

@@ -11,12 +11,14 @@ from koordebpf.report.ended_shortages import JudgedFeatures
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.amount import MEMORY, Amount
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.state.view import PendingRelease
 from koordebpf.store.open_plans import OpenPlans, is_acting
 from koordebpf.store.sink import (
     Event,
     ExemptCounted,
     LadderLooked,
     MemoryReleased,
+    OomKilled,
     PlanDecided,
     RoundEnded,
     StallsCharged,
@@ -36,6 +38,7 @@ class MetricsSink:
         PlanDecided,
         OutcomeArrived,
         MemoryReleased,
+        OomKilled,
         StallsCharged,
         SuppressionHeld,
         LadderLooked,
@@ -60,7 +63,9 @@ class MetricsSink:
             case OutcomeArrived(outcome):
                 self._count(outcome)
             case MemoryReleased(entry) if self._plans.is_awaited(event):
-                self._metrics.decision.released_bytes += entry.credit_bytes
+                self._released(entry)
+            case OomKilled(record):
+                self._metrics.indicators.oom_killed(is_global=record.is_global)
             case StallsCharged():
                 self._charge(event)
             case SuppressionHeld():
@@ -87,10 +92,19 @@ class MetricsSink:
 
     def _count(self, outcome: Outcome) -> None:
         self._metrics.count_outcome(outcome, self._plans.feature(outcome.uid))
+        if outcome.result is Result.DONE:
+            self._metrics.indicators.evicted(outcome.uid)
+
+    def _released(self, entry: PendingRelease) -> None:
+        metrics = self._metrics
+        metrics.decision.released_bytes += entry.credit_bytes
+        marks = metrics.node.marks.get(self._plans.feature(entry.uid), {})
+        metrics.indicators.released(entry.credit_bytes, marks.get("threshold"))
 
     def _charge(self, event: StallsCharged) -> None:
         news, pods = event.news, self._metrics.pods
         self._metrics.ledger.add(news.charges)
+        self._metrics.indicators.charge(news.charges, event.pods)
         for pod in event.pods if news.by_pod else ():
             if row := news.by_pod.get(pod.uid):
                 pods.add_stall(pod.namespace, pod.name, "global", row.global_ns)
@@ -105,6 +119,8 @@ class MetricsSink:
     def _ended(self, event: RoundEnded) -> None:
         metrics, view, decision, signals = self._metrics, event.view, event.decision, event.signals
         metrics.take(view)
+        if decision.carried is not None and decision.plan.victims and not metrics.decision.is_dry_run:
+            metrics.indicators.decided(view)
         metrics.decision.closed_guards = tuple(guard.code for guard in decision.guards)
         for feature in self._judged.after(decision.plan.features, has_cpu=view.cpu is not None):
             self._judge(feature)

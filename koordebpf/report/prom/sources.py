@@ -1,8 +1,8 @@
-"""Metrics of the inputs of decisions (pods and signals) and of the outputs (audit, log and Events)."""
+"""Metrics of the signals that decisions rest on, and of the outputs (audit, log and Events)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -11,62 +11,11 @@ from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.events import EventPoster
 from koordebpf.report.prom.bounded import by_label
-from koordebpf.state.view import NodeView
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
-from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.store.recorder.recorder import RecorderCounts
-
-MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
-OVERFLOW_POD = "_other"
-
-
-class PodMetrics:
-    """The pods that are known, and how long each stalled."""
-
-    def __init__(self) -> None:
-        self.by_attribution: dict[str, int] = {}  # state → pods: attributed, without_cgroup, without_pod
-        self.synced_age_s: float | None = None
-        self._stalls_ns: dict[tuple[str, str, str], int] = {}
-
-    def take(self, view: NodeView) -> None:
-        """Take over which pods there are."""
-        attributed = sum(pod.cgroup_id is not None for pod in view.pods)
-        self.by_attribution = {
-            "attributed": attributed,
-            "without_cgroup": len(view.pods) - attributed,
-            "without_pod": len(view.strays),
-        }
-        self.keep_only((pod.namespace, pod.name) for pod in view.pods)
-
-    def add_stall(self, namespace: str, pod: str, scope: str, stall_ns: int) -> None:
-        """Add to a pod's stalls; `scope` is global (the node's shortage) or limit (the pod's own)."""
-        key = (namespace, pod, scope)
-        if key not in self._stalls_ns and len(self._stalls_ns) >= MAX_POD_SERIES:
-            key = ("", OVERFLOW_POD, scope)
-        self._stalls_ns[key] = self._stalls_ns.get(key, 0) + stall_ns
-
-    def keep_only(self, pods: Iterable[tuple[str, str]]) -> None:
-        """Drop the series of every pod but these (namespace, name); the overflow stays."""
-        known = {*pods, ("", OVERFLOW_POD)}
-        self._stalls_ns = {key: ns for key, ns in self._stalls_ns.items() if key[:2] in known}
-
-    def families(self) -> Iterator[Metric]:
-        """Yield its metrics."""
-        stalls = CounterMetricFamily(
-            "koordebpf_pod_stall_seconds",
-            "Time tasks of the pod stalled in reclaim, by whose shortage it was.",
-            labels=["namespace", "pod", "scope"],
-        )
-        for labels, stall_ns in self._stalls_ns.copy().items():
-            stalls.add_metric(labels, stall_ns / NS_PER_S)
-        yield stalls
-        text = "Pods by state of their attribution."
-        yield by_label(GaugeMetricFamily, "koordebpf_pods", text, "state", self.by_attribution)
-        if self.synced_age_s is not None:
-            yield GaugeMetricFamily("koordebpf_pods_age_seconds", "Age of the pod list.", self.synced_age_s)
 
 
 class SignalMetrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.report.prom.ledger import LedgerMetrics, forecast_families
+from koordebpf.report.prom.pods.ledger import LedgerMetrics, forecast_families
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Party, PodMeasure, TimeTo
 from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
@@ -62,7 +62,7 @@ def test_the_soonest_pods_have_a_forecast() -> None:
     pods = view_of_frame(
         frame([*(forecast(f"p{at}", 20 - at, None) for at in range(15)), forecast("x", 1, 2), pod("n")])
     )
-    _, family = forecast_families(None, pods.pods)
+    _, family = forecast_families(None, pods.pods, most_pods=10)
     shown = {each.labels["pod"] for each in family.samples}
     assert shown == {"x", *(f"p{at}" for at in range(6, 15))}
     assert [each.value for each in family.samples[:3]] == [0.0, 1.0, 2.0]

@@ -1,4 +1,4 @@
-"""The ledger and the forecasts as metrics, in a bounded number of series."""
+"""The ledger and the forecasts as metrics."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.printable import printable
+from koordebpf.report.prom.bounded import OTHER
+from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
 from koordebpf.state.measured import NodeForecast, Party, TimeTo
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import PodView
 from koordebpf.units import NS_PER_S
 
-MAX_PAIRS = 200  # Why: as for pods; a stall has a few causes, and few pods stall at a time
-OVERFLOW = "_other"
 # A client that knows a pod's UID can name it to the API server; the path of a cgroup may have one.
 _UID = re.compile(r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}", re.ASCII)
 UNKNOWN_POD = "_unknown"  # pods that no source knows share a series: their uids would never end
-_SOONEST_PODS = 10
 
 
 class LedgerMetrics:
     """What was charged since the agent began, by victim and cause."""
 
-    def __init__(self, max_pairs: int = MAX_PAIRS) -> None:
+    def __init__(self, max_pairs: int = PodSeries.of(POD_SERIES).pairs) -> None:
         self._max_pairs = max_pairs
         self._ns: dict[tuple[str, str], int] = {}
         self._pods: dict[tuple[str, str], frozenset[str]] = {}  # which known pods a pair is about
@@ -35,7 +34,7 @@ class LedgerMetrics:
             pair = (_label(charge.victim), _label(charge.cause))
             if pair not in self._ns:
                 if len(self._pods) >= self._max_pairs:
-                    pair = (OVERFLOW, OVERFLOW)
+                    pair = (OTHER, OTHER)
                 else:
                     parties = (charge.victim, charge.cause)
                     self._pods[pair] = frozenset(each.name for each in parties if _is_known_pod(each))
@@ -51,7 +50,7 @@ class LedgerMetrics:
         """Yield the counter."""
         charged = CounterMetricFamily(
             "koordebpf_stall_charged_seconds",
-            "Time tasks of the victim stalled for memory, by what it is charged to; _other holds the pairs beyond 200.",
+            "Time tasks of the victim stalled for memory, by what it is charged to; _other holds more than podSeries.",
             labels=["victim", "cause"],
         )
         for labels, ns in self._ns.copy().items():
@@ -59,7 +58,9 @@ class LedgerMetrics:
         yield charged
 
 
-def forecast_families(node: NodeForecast | None, pods: Sequence[PodView]) -> Iterator[Metric]:
+def forecast_families(
+    node: NodeForecast | None, pods: Sequence[PodView], most_pods: int = PodSeries.of(POD_SERIES).forecast_pods
+) -> Iterator[Metric]:
     """Yield the node's forecasts and those of the pods that are first. A forecast without an end has no `high`."""
     until = GaugeMetricFamily(
         "koordebpf_node_forecast_seconds", "Until the node's use reaches the mark.", labels=["mark", "bound"]
@@ -74,7 +75,7 @@ def forecast_families(node: NodeForecast | None, pods: Sequence[PodView]) -> Ite
         labels=["namespace", "pod", "bound"],
     )
     soonest = sorted(((pod.forecast.point_ns, pod.key, pod) for pod in pods if pod.forecast), key=lambda each: each[:2])
-    for _, _, pod in soonest[:_SOONEST_PODS]:
+    for _, _, pod in soonest[:most_pods]:
         _add(full, (pod.namespace, pod.name), pod.forecast)
     yield full
 

@@ -1,0 +1,1 @@
+"""Metrics with a pod's name in a label, in a bounded number of series."""
