@@ -47,6 +47,15 @@ def amount(value: float | None, unit: Unit) -> str:
             return str(int(value))
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number of things.
+
+    >>> counted(1, "pod"), counted(2, "pod"), counted(0, "process", "processes")
+    ('1 pod', '2 pods', '0 processes')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def size(value: int | None) -> str:
     """Return bytes for people."""
     return amount(value, "bytes")

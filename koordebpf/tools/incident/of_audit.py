@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.report.incident.amounts import counted
 from koordebpf.report.incident.values import Chart, DecisionShown, Fact, Incident, Returned, Series
 from koordebpf.report.pages.explain import decode_audit, steps_text
 from koordebpf.report.pages.explain_writes import decode_writes
@@ -76,7 +77,10 @@ def _incident(
         kind="audit",
         first_s=window.first_ns / NS_PER_S,
         last_s=window.last_ns / NS_PER_S,
-        summary=f"{len(records)} decisions chose {len(victims)} pods; {len(writes)} changes of files were audited.",
+        summary=(
+            f"{counted(len(records), 'decision')} chose {counted(len(victims), 'pod')};"
+            f" {counted(len(writes), 'change')} of files in the audit."
+        ),
         charts=_charts(records),
         marks=marks_of(lines),
         decisions=decisions,

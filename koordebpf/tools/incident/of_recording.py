@@ -10,6 +10,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.decide_tick import tick_view
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.report.incident.amounts import counted
 from koordebpf.report.incident.values import Chart, DecisionShown, Incident, Returned
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import RecordedEvent
@@ -141,7 +142,7 @@ def _summary(
 ) -> str:
     kills = sum(1 for each in events if each.kind == "OomKilled")
     ooms = (
-        f"The kernel's OOM killer killed {_count(kills, 'process', 'processes')}."
+        f"The kernel's OOM killer killed {counted(kills, 'process', 'processes')}."
         if kills
         else "There was no OOM kill."
     )
@@ -151,12 +152,8 @@ def _summary(
     dry = " in dry run, so that none was evicted" if all(each.is_dry_run for each in decisions) else ""
     came = sum(1 for each in back if each.back_s is not None)
     memory = f" The memory of {came} came back." if back else ""
-    chosen = f"{_count(len(found), 'decision', 'decisions')} chose {_count(len(victims), 'pod', 'pods')}{dry}."
+    chosen = f"{counted(len(found), 'decision')} chose {counted(len(victims), 'pod')}{dry}."
     return f"{chosen}{memory} {ooms}"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _missing(

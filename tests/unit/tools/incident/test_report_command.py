@@ -185,7 +185,7 @@ WRITE = json.dumps(
 def test_an_audit_as_an_incident() -> None:
     raw = b"\n".join([audit_line(1), WRITE, b"{half", audit_line(30, Fate.DRY_RUN)])
     found = incident_of_audit(raw, "audit.jsonl")
-    assert found.summary == "2 decisions chose 1 pods; 1 changes of files were audited."
+    assert found.summary == "2 decisions chose 1 pod; 1 change of files in the audit."
     assert [each.is_dry_run for each in found.decisions] == [False, True]
     assert {row.pod for row in found.decisions[0].rankings[0].rows} == {"spark/hog-0", "spark/calm"}
     (back,) = found.returned
