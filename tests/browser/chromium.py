@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.resources
 import json
 import shutil
 from collections.abc import Iterator
@@ -56,6 +57,12 @@ class Browser:
             {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else "no-preference"},
         ]
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def axe(self) -> dict[str, Any]:
+        """Return what axe-core finds on the page, by rule: violations, passes."""
+        self.run(importlib.resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+        found: dict[str, Any] = self.driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
+        return found
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write what is shown as a PNG; `whole`: all of the page."""

@@ -52,7 +52,7 @@ def heat_section(heat: HeatMap | None) -> Node | None:
         body.append(row)
     caption = f"Time that each pod waited for memory, and the pod it is charged to; summed over {heat.covers}"
     made = element("table", element("caption", caption), element("thead", head), body, class_="heat")
-    scroll = element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Who made whom stall")
+    scroll = element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Map of stalls")
     return section("heat", "Who made whom stall", scroll)
 
 
