@@ -14,7 +14,11 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from tests.contract.apiserver import until
+
 WIDTH, HEIGHT = 1280, 1000
+_PAINTED = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+_LOADED = "return performance.getEntriesByType('navigation')[0]?.loadEventEnd"
 
 
 class NoBrowser(Exception):
@@ -57,6 +61,11 @@ class Browser:
             {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else "no-preference"},
         ]
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def opened_ms(self) -> tuple[float, float]:
+        """Return when the page was first painted and when it was loaded, since it was asked for. Milliseconds."""
+        painted = until(lambda: self.run(_PAINTED), "the page is painted", 10)
+        return painted, until(lambda: self.run(_LOADED), "the page is loaded", 10)
 
     def axe(self) -> dict[str, Any]:
         """Return what axe-core finds on the page, by rule: violations, passes."""
