@@ -46,6 +46,7 @@ FOLDERS = {
     "contract": "loopback sockets",
     "deploy": "Debian's packages and Go's modules: helm, kustomize and promtool",
     "host": "root and a memory hierarchy: real BPF on this kernel",
+    "browser": "Debian's apt: Chromium",
     "cluster": "root, Debian's packages and Go's modules: a real API server, and a real node",
     "node": "root, Debian's packages, Go's modules and QEMU: a node in a virtual machine, with cgroup v2 and systemd",
     "vm": "Debian's apt and QEMU: the host tests in virtual machines, on other kernels",
@@ -130,6 +131,17 @@ def what_vm_lacks() -> str | None:
         return "needs QEMU; install it once with: sudo .ci/setup vm"
     if " " in str(TESTS.parent):
         return "needs a checkout without a space in its path, which virtme-ng splits; move it"
+    return None
+
+
+def what_browser_lacks() -> str | None:
+    """Return why no browser can be started here and what to do, or None."""
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return None
+    if not shutil.which("apt-get"):
+        return "needs a Debian, whose archive Chromium comes from"
+    if os.geteuid() != 0:
+        return "needs Chromium and its driver; install them once with: sudo .ci/setup browser"
     return None
 
 
@@ -313,7 +325,7 @@ def main(arguments: list[str]) -> int:
     left_to_name = _ONLY_BY_NAME if asked.kernels == "first" else set()
     wanted = asked.folders or [folder for folder in FOLDERS if folder not in left_to_name]
     chosen = [folder for folder in wanted if lacking.get(folder) is None]
-    for extra in ("vm", "cluster", "node"):
+    for extra in ("vm", "cluster", "node", "browser"):
         if extra in chosen:  # before anything runs: what it misses goes into the same .venv
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
     total = _run_all(asked, chosen, started_s)
@@ -351,6 +363,7 @@ def _lacking(*, quick: bool) -> dict[str, str | None]:
     return {
         "deploy": what_quick_deploy_lacks() if quick else what_deploy_lacks(),
         "host": what_host_lacks(),
+        "browser": "a browser is part of make test-all" if quick else what_browser_lacks(),
         "cluster": what_cluster_lacks(),
         "node": what_node_lacks(),
         "vm": "other kernels are part of make test-all" if quick else what_vm_lacks(),

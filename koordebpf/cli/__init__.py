@@ -24,6 +24,7 @@ _COMMANDS = {
     "recording": "Show what a recording holds; redact it.",
     "plan": "Print the decision for one recorded frame.",
     "backtest": "Say how often recorded usage exceeded its predicted peak.",
+    "report": "Write one page about an incident: HTML without network.",
     "explain": "Say why the last decisions were what they were.",
     "pod": "Say which cgroup values a pod has, who set them, and why.",
     "config": "Check and show the agent's configuration file.",

@@ -23,6 +23,7 @@ _BENCHES = {
     "plan": "a decision for 1,000 pods, three features",
     "prediction": "a minute of prediction for 110 pods, beside numpy",
     "series": "30 minutes of usage of 110 pods and 330 containers: rounds, memory, queries, snapshots",
+    "incident": "the page of an incident: size, time to make it and to open it",
     "recorder": "the flight recorder: disk of a busy hour, cost, and how fast it is decided again",
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",

@@ -41,7 +41,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"koordebpf"}
     licences = {name.rsplit("/", 1)[1] for name in names if "/licenses/" in name and not name.endswith("/")}
-    assert licences == {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt"}
+    assert licences == {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt", "uPlot.LICENSE"}
 
 
 @pytest.mark.slow

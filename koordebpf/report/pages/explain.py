@@ -67,7 +67,7 @@ def explained(record: AuditRecord) -> str:
         lines += _feature(feature, outcomes, "was to be evicted" if record.interrupted else "evicted")
     if record.interrupted:
         lines += filled("The agent ended before it knew what became of this; its successor says so.", "  ")
-    if steps := _steps(record.latencies):
+    if steps := steps_text(record.latencies):
         lines += filled(steps, "  ")
     if record.signals:
         lines += filled(f"It rests on: {record.signals.sentence}", "  ")
@@ -131,7 +131,8 @@ def _ranked(candidate: Candidate, feature: AuditedFeature, outcome: Outcome | No
     return f"{who} {_WORDS[outcome.result]} by {outcome.executor}{tasks}: {outcome.detail}"
 
 
-def _steps(latencies: Latencies) -> str:
+def steps_text(latencies: Latencies) -> str:
+    """Return how long each step of a decision took; nothing of those that were not reached."""
     steps = [
         ("seen to decided", latencies.seen_to_decided_ns),
         ("decided to sent", latencies.decided_to_sent_ns),

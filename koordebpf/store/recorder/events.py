@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.sink import Event, PlanDecided
 
-ROUNDS_LOST = "RoundsLost"  # the one kind that is no class of the sinks
+# The kinds that are no class of the sinks.
+ROUNDS_LOST = "RoundsLost"
+SIGNALS_SEEN = "SignalsSeen"
 
 
 def recorded(event: Event, wall_s: float) -> RecordedEvent:
@@ -31,3 +34,9 @@ def recorded(event: Event, wall_s: float) -> RecordedEvent:
 def rounds_lost(count: int, wall_s: float) -> RecordedEvent:
     """Return the event that says how many rounds before it were not recorded."""
     return RecordedEvent(ROUNDS_LOST, wall_s, {"rounds": count})
+
+
+def signals_seen(quality: SignalQuality, kernel: str, wall_s: float) -> RecordedEvent:
+    """Return the event that says what the decisions after it rest on; `kernel` is its release."""
+    data = {"quality": msgspec.to_builtins(quality), "kernel": kernel}
+    return RecordedEvent(SIGNALS_SEEN, wall_s, data)

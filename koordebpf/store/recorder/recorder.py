@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -12,10 +13,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.store.recorder.events import recorded, rounds_lost
+from koordebpf.store.recorder.events import recorded, rounds_lost, signals_seen
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
 from koordebpf.store.recorder.values import SAMPLE_BYTES, RecordedEvent, pack_sample, unpack_samples
 from koordebpf.store.sink import (
@@ -39,6 +41,7 @@ _MAX_ROUNDS = 32  # that wait. Why: a third of a second at 10 ms, 3 MiB at 110 p
 _MAX_EVENTS = 2_000  # Why: as many files as suppression writes in four rounds
 _MAX_SAMPLES = 1_000  # Why: a round comes each second, a sample each 4 ms
 _CLOSE_S = 0.5
+_SIGNALS_EVERY_NS = 600 * NS_PER_S  # Why: 300 bytes each 10 minutes, and the hour before an incident has it
 
 
 class Store(Protocol):
@@ -83,6 +86,7 @@ class _Round(NamedTuple):
     decision: TickDecision
     wall_ns: int
     samples: bytes
+    quality: SignalQuality | None
 
 
 class _Happened(NamedTuple):
@@ -133,9 +137,10 @@ class Recorder:
             case NodeSampled(now_ns, node):
                 if len(self._samples) < _MAX_SAMPLES * SAMPLE_BYTES:
                     self._samples += pack_sample(now_ns, node)
-            case RoundEnded(tick, _, decision):
+            case RoundEnded(tick, _, decision, signals):
                 samples, self._samples = bytes(self._samples), bytearray()
-                self._put_round(_Round(tick, decision, int(self._clock.wall_s() * NS_PER_S), samples))
+                quality = signals.quality if signals is not None else None
+                self._put_round(_Round(tick, decision, int(self._clock.wall_s() * NS_PER_S), samples, quality))
             case AgentStopped():
                 self.close()
             case (
@@ -203,6 +208,7 @@ class _Writing:
         self._events: list[RecordedEvent] = []
         self._reported_lost = 0
         self._said: str | None = None
+        self._quality: tuple[SignalQuality, int] | None = None  # as recorded, and when
 
     def finish(self, wall_ns: int) -> None:
         try:
@@ -220,6 +226,7 @@ class _Writing:
         if lost := self._counts.lost_rounds - self._reported_lost:
             self._reported_lost += lost
             self._events.append(rounds_lost(lost, each.wall_ns / NS_PER_S))
+        self._note_signals(each)
         made = self._encoder.encode(each.tick, each.decision, each.wall_ns, each.samples)
         events, self._events = self._events, []
         samples = msgspec.json.encode(unpack_samples(each.samples)) if each.samples else b""
@@ -231,6 +238,17 @@ class _Writing:
             self._counts.lost_rounds += 1
             self._say(error.strerror or str(error))
         self._counts.bytes = self._store.bytes_on_disk
+
+    # With each change, and again after a while: the shard that has it is removed some time.
+    def _note_signals(self, each: _Round) -> None:
+        if each.quality is None:
+            return
+        if self._quality is not None:
+            quality, at_ns = self._quality
+            if quality == each.quality and each.wall_ns - at_ns < _SIGNALS_EVERY_NS:
+                return
+        self._quality = each.quality, each.wall_ns
+        self._events.append(signals_seen(each.quality, os.uname().release, each.wall_ns / NS_PER_S))
 
     # Once for each change: a disk stays full for hours.
     def _say(self, problem: str | None) -> None:

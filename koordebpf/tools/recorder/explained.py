@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from koordebpf.act.writer.change import FileChange
@@ -22,18 +24,16 @@ def audited(recording: Recording) -> tuple[AuditRecord, ...]:
     again, plans = DecidesAgain(), []
     node = recording.shards[0][1].header.node
     events = recording.events()
-    outcomes = [each for event in events for each in _outcomes(event)]
-    decided = {event.data["decided_ns"]: event.wall_s for event in events if event.kind == "PlanDecided"}
+    outcomes = [each for event in events for each in outcomes_in(event)]
+    decided = decided_times(events)
     dry = {each.decided_ns for each in outcomes if each.result is Result.DRY_RUN}
     for place in recording.decisions:
         each = recording.round(place)
         carried = again.decide(each.tick).carried if each else None
         if each is None or carried is None or not carried.plan.victims:
             continue
-        # The plan was carried out some moments after the measurement. CLOCK_MONOTONIC begins again with each boot.
-        now_ns, wall_s = carried.plan.now_ns, each.wall_ns / NS_PER_S
-        near = (at for at, at_s in decided.items() if at >= now_ns and abs(at_s - wall_s) < _NEAR_S)
-        decided_ns = min(near, default=now_ns)
+        wall_s = each.wall_ns / NS_PER_S
+        decided_ns = decided_at(carried.plan.now_ns, wall_s, decided)
         plans.append(
             OpenPlan(
                 carried.plan,
@@ -66,7 +66,22 @@ def audited_writes(recording: Recording) -> tuple[AuditedWrite, ...]:
     )
 
 
-def _outcomes(event: RecordedEvent) -> list[Outcome]:
+def decided_times(events: Iterable[RecordedEvent]) -> dict[int, float]:
+    """Return when plans were carried out: CLOCK_MONOTONIC nanoseconds → wall clock, seconds."""
+    return {event.data["decided_ns"]: event.wall_s for event in events if event.kind == "PlanDecided"}
+
+
+def decided_at(now_ns: int, wall_s: float, decided: Mapping[int, float]) -> int:
+    """Return when a plan was carried out that was measured at `now_ns`, some moments before.
+
+    `decided` as of `decided_times`; the wall clock tells boots apart, with each of which CLOCK_MONOTONIC starts again.
+    """
+    near = (at for at, at_s in decided.items() if at >= now_ns and abs(at_s - wall_s) < _NEAR_S)
+    return min(near, default=now_ns)
+
+
+def outcomes_in(event: RecordedEvent) -> list[Outcome]:
+    """Return the outcomes of victims that an event brings."""
     if event.kind == "PlanDecided":
         return msgspec.convert(event.data["outcomes"], list[Outcome])
     if event.kind == "OutcomeArrived":

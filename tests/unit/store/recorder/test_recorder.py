@@ -282,3 +282,22 @@ def test_events_that_cannot_be_written_at_the_end_are_counted(clock: SetClock, t
         recorder.publish(TickFailed(random.Random(number).randbytes(100).hex()))
     recorder.close()
     assert recorder.counts.lost_events == 50
+
+
+def test_what_the_signals_are_worth_is_recorded_with_each_change_and_again_after_a_while(
+    tmp_path: Path, clock: SetClock
+) -> None:
+    path = tmp_path / "x.rounds"
+    recorder = Recorder(FileStore(path, RUN, 8 * MIB), clock)
+    other = msgspec.structs.replace(round_ended(0).signals.quality, stalls="none")
+    for second in (0, 1, 2, 3, 300, 700):
+        clock.second = second
+        ended = round_ended(second)
+        if second == 2:
+            ended = msgspec.structs.replace(ended, signals=msgspec.structs.replace(ended.signals, quality=other))
+        recorder.publish(ended)
+    recorder.close()
+    seen = [each for each in Recording(path).events() if each.kind == "SignalsSeen"]
+    assert [round(each.wall_s - WALL_NS / NS_PER_S) for each in seen] == [0, 2, 3, 700]
+    assert [each.data["quality"]["stalls"] for each in seen] == ["timed", "none", "timed", "timed"]
+    assert all(each.data["kernel"] for each in seen)

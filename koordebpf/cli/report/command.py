@@ -1,0 +1,67 @@
+"""`koordebpf report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from koordebpf.cli.echo import echo
+from koordebpf.cli.inputs import read_input
+
+
+@click.command()
+@click.argument("source", metavar="RECORDING|AUDIT")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.html",
+    type=click.Path(path_type=Path),
+    help="The page; it replaces one.",
+)
+@click.option("--since", metavar="TIME", help="From this time on.")
+@click.option("--until", metavar="TIME", help="Up to this time.")
+@click.option("--decision", type=int, metavar="N", help="The incident of decision N; -1 is the last.")
+def report(source: str, output: Path, since: str | None, until: str | None, decision: int | None) -> None:
+    """Write one page that shows an incident: an HTML file that loads nothing.
+
+    RECORDING is of `koordebpf record`, or the folder of an agent's recorder. It shows memory by pod below the threshold
+    and the lower mark, stalls, growth, suppression, decisions, who made whom stall, every pod's rank and the reason for
+    it, and when memory came back. AUDIT, or - for standard input, is an audit file of an agent: the page has what its
+    lines have, and says what is missing.
+
+    Of a recording of more than an hour the page shows the last incident: decisions with less than 10 minutes between
+    two, 5 minutes before and 10 after. TIME is RFC 3339, as 2026-03-01T12:00:00Z, or seconds since the epoch.
+
+    Names of pods are in the page as they are; `koordebpf recording redact` replaces them.
+
+    \b
+    Examples:
+      koordebpf report /var/lib/koordebpf/recorder/machine -o incident.html
+      koordebpf report node.rounds -o incident.html --decision 3
+      koordebpf report audit.jsonl -o incident.html --since 2026-03-01T12:00:00Z
+    """
+    from koordebpf.errors import ConfigError
+    from koordebpf.report.incident.page import incident_page
+    from koordebpf.report.incident.page_file import write_page
+    from koordebpf.store.recorder.magic import is_recording_path
+    from koordebpf.tools.recorder.rounds import open_recording, parse_time
+
+    since_ns = None if since is None else parse_time("--since", since)
+    until_ns = None if until is None else parse_time("--until", until)
+    if decision is not None and (since_ns is not None or until_ns is not None):
+        raise ConfigError("--decision", decision, "excludes --since and --until")
+    if source != "-" and is_recording_path(source):
+        from koordebpf.tools.incident.of_recording import incident_of_recording
+
+        incident = incident_of_recording(open_recording(source), source, since_ns, until_ns, decision)
+    else:
+        from koordebpf.tools.incident.of_audit import incident_of_audit
+
+        incident = incident_of_audit(read_input(source), source, since_ns, until_ns, decision)
+    page = incident_page(incident)
+    write_page(output, page)
+    echo(f"{output}: {len(page.encode()) / 1024:.0f} KiB. {incident.summary}", err=True)
+    for said in incident.missing:
+        echo(f"koordebpf: {said}", err=True)

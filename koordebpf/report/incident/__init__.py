@@ -1,0 +1,1 @@
+"""One page for one incident: its value, and the page as HTML."""

@@ -1,0 +1,1 @@
+"""Recordings and audits as an incident: one module for each part of the page."""

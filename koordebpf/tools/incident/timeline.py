@@ -1,0 +1,97 @@
+"""What happened, line by line: decisions, OOM kills, changed files, memory that came back. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from koordebpf.report.incident.parts import repeated
+from koordebpf.report.incident.values import DecisionShown, Happened, Mark
+from koordebpf.store.recorder.events import ROUNDS_LOST
+from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.tools.incident.charts import name_of
+from koordebpf.units import format_bytes
+
+_MOST = 300  # lines
+_MOST_MARKS = 200
+
+
+def timeline(
+    decisions: Sequence[DecisionShown], events: Sequence[RecordedEvent], names: Mapping[str, str]
+) -> tuple[tuple[Happened, ...], int]:
+    """Return the lines by time, and how many more there were than are shown."""
+    lines = [Happened(each.at_s, "decision", _decided(each)) for each in decisions]
+    for event in events:
+        if (line := _line(event, names)) is not None:
+            lines.append(line)
+    lines += changed_files((event.wall_s, event.data["change"]) for event in events if event.kind == "FileChanged")
+    lines.sort(key=lambda line: line.at_s)
+    return tuple(lines[-_MOST:]), max(0, len(lines) - _MOST)
+
+
+def _decided(each: DecisionShown) -> str:
+    again = f"; {repeated(each.times)}" if each.times > 1 else ""
+    return f"{each.sentence}{' (dry run)' if each.is_dry_run else ''}{again}"
+
+
+def _line(event: RecordedEvent, names: Mapping[str, str]) -> Happened | None:
+    data, at_s = event.data, event.wall_s
+    match event.kind:
+        case "OomKilled":
+            return Happened(at_s, "OOM kill", oom_sentence(data))
+        case "MemoryReleased":
+            entry = data["entry"]
+            credit = format_bytes(entry["credit_bytes"])
+            return Happened(
+                at_s, "memory back", f"the memory of {name_of(entry['uid'], names)} is back, {credit} expected"
+            )
+        case "ReleaseOverdue":
+            entry = data["entry"]
+            why = entry.get("why") or "it still holds its memory"
+            return Happened(at_s, "overdue", f"{name_of(entry['uid'], names)} is not counted on any more: {why}")
+        case "NoticeEnded":
+            problem = data.get("problem")
+            text = "was notified of a soft eviction" if problem is None else f"could not be notified: {problem}"
+            return Happened(at_s, "notice", f"{'/'.join(data['notice'][:2])} {text}")
+        case "TickFailed":
+            return Happened(at_s, "error", f"a round of the agent failed: {data['reason']}")
+        case kind if kind == ROUNDS_LOST:
+            return Happened(at_s, "lost", f"{data['rounds']} rounds were not recorded")
+    return None
+
+
+def oom_sentence(data: Mapping[str, Any]) -> str:
+    """Return what the kernel's OOM killer did, from the fields of `OomKilled`."""
+    record, owner = data["record"], data.get("owner") or {}
+    name, where = owner.get("pod_name"), owner.get("path")
+    of = f" of {owner.get('namespace')}/{name}" if name else f" in {where}" if where else ""
+    limit = "the machine ran out of memory" if record["is_global"] else "the limit of its cgroup was hit"
+    return f"the kernel killed {record['comm']} ({record['tgid']}){of}: {limit}"
+
+
+def changed_files(changes: Iterable[tuple[float, Mapping[str, Any]]]) -> list[Happened]:
+    """Return a line for each reason and file name: suppression alone writes hundreds of files."""
+    first: dict[tuple[str, str, str], float] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for wall_s, change in changes:
+        key = (change.get("owner") or "", str(change["path"]).rpartition("/")[2], str(change["result"]))
+        first.setdefault(key, wall_s)
+        counts[key] += 1
+    lines = []
+    for (owner, file, result), count in counts.items():
+        who = f"{owner}: " if owner else ""
+        times = "once" if count == 1 else f"{count} times"
+        lines.append(
+            Happened(
+                first[owner, file, result], "files", f"{who}{file}, {result.replace('_', ' ')} {times} from then on"
+            )
+        )
+    return lines
+
+
+def marks_of(lines: Iterable[Happened]) -> tuple[Mark, ...]:
+    """Return the lines that every plot shows."""
+    kinds = {"decision": "decision", "OOM kill": "oom", "memory back": "back", "lost": "gap"}
+    found = [Mark(line.at_s, kinds[line.kind], line.text) for line in lines if line.kind in kinds]  # type: ignore[arg-type]
+    return tuple(found[-_MOST_MARKS:])
