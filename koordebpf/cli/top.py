@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import names_of, names_options
 
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.report.pages.top import Choice, Level, Sort
+    from koordebpf.report.top.page import Choice, Level, Sort
 
 
 _HELP = """Show pods, containers or cgroups by memory, growth and stall.
@@ -29,9 +30,10 @@ BY        whose shortage made most of it wait: the node's, or a limit
           below the node, its own or its pod's
 OOM IN    until its own limit kills: point, and low–high of the estimate
 
-A name that begins with ? is a pod cgroup that no source knows a pod for. The ledger (--ledger, or key l) charges
-each stall of the last minute to its cause: a limit, or those that grew while the node was short, page cache
-included, beyond their requests.
+Names, QoS and the threshold come from the agent on this node, where one runs (root alone may ask it), else from
+--pods or --source. A name that begins with ? is a pod cgroup that none of them knows a pod for. The ledger (--ledger,
+or key l) charges each stall of the last minute to its cause: a limit, or those that grew while the node was short,
+page cache included, beyond their requests.
 
 Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
 have at most, and what the whole node uses.
@@ -65,8 +67,9 @@ Examples:
     "files",
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
-    help="Pods as YAML or JSON, for their names, QoS and the threshold.",
+    help="Pods as YAML or JSON, for their names, QoS and the threshold, in place of the agent's.",
 )
+@names_options
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="The node is this cgroup.")
 @click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root; default: learned from --pods.")
 @click.option("--level", type=click.Choice(["pod", "container", "cgroup"]), default="pod", show_default=True)
@@ -87,6 +90,10 @@ Examples:
 )
 def top(
     files: tuple[Path, ...],
+    source: str | None,
+    run_dir: Path,
+    node_name: str | None,
+    kubeconfig: Path | None,
     node_cgroup: Path | None,
     cgroup_root: str | None,
     level: Level,
@@ -102,7 +109,7 @@ def top(
 ) -> None:
     """Show pages on a terminal, or print pages, objects or a frame."""
     if schema:
-        from koordebpf.report.pages.top import top_schema
+        from koordebpf.report.top.page import top_schema
 
         echo_json(top_schema(), indent=2)
         return
@@ -110,14 +117,13 @@ def top(
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-    from koordebpf.kube.sources.file import FileSource
-    from koordebpf.report.pages.screen import can_redraw
-    from koordebpf.report.pages.top import Choice
+    from koordebpf.report.top.page import Choice
+    from koordebpf.report.top.screen import can_redraw
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
-    source = FileSource(files) if files else None
+    names = names_of(files, source, run_dir, node_name, kubeconfig)
     choice = Choice(sort, level, ledger)
-    with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
+    with NodeWatch(scope, names, 1 << 62, backend=backend) as watch:
         if as_frame:
             _print_frame(watch, interval, choice)
         elif not (once or as_json) and sys.stdout.isatty() and can_redraw():
@@ -127,9 +133,9 @@ def top(
 
 
 def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None) -> None:
-    from koordebpf.report.pages.screen import Screen
-    from koordebpf.tools.keyboard import Keyboard
-    from koordebpf.tools.top import looks
+    from koordebpf.report.top.screen import Screen
+    from koordebpf.tools.top.keyboard import Keyboard
+    from koordebpf.tools.top.looks import looks
 
     with Keyboard() as keyboard, Screen() as screen:
         for look in looks(watch, interval, choice, keyboard):
@@ -138,8 +144,8 @@ def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None) -
 
 def _print(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
     from koordebpf.printable import page
-    from koordebpf.report.pages.top import cut, page_lines
-    from koordebpf.tools.top import looks
+    from koordebpf.report.top.page import cut, page_lines
+    from koordebpf.tools.top.looks import looks
 
     for look in looks(watch, interval, choice, once=once):
         if as_json:
@@ -154,7 +160,7 @@ def _print_frame(watch: NodeWatch, interval: float, choice: Choice) -> None:
     from koordebpf.collect.frame import frame_of
     from koordebpf.policy.strategies import FEATURE_GATES
     from koordebpf.state.frame import encode_frame
-    from koordebpf.tools.top import looks
+    from koordebpf.tools.top.looks import looks
 
     for look in looks(watch, interval, choice, once=True):
         frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.report.pages.screen import Screen
-from koordebpf.report.pages.top import (
+from koordebpf.report.top.page import (
     KEY_LINE,
     SORTS,
     Choice,
@@ -30,6 +29,7 @@ from koordebpf.report.pages.top import (
     top_cpu,
     top_schema,
 )
+from koordebpf.report.top.screen import Screen
 from koordebpf.state.cpu.measured import BeQuota, CpuMeasured, CpuUsage
 from koordebpf.state.measured import (
     LedgerRow,

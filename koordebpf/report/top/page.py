@@ -232,15 +232,24 @@ def _row(row: TopRow) -> str:
     full = "-" if shares and shares.full is None else "·"
     if shares and shares.full and shares.full.avg10 >= 0.05:
         full = f"{mark}{shares.full.avg10:.1f}"
-    used = ("K" if is_mostly_kernel(row.kernel_bytes, row.used_bytes) else "") + _bytes(row.used_bytes)
-    growth = _bytes(None if row.growth_bytes_per_s is None else round(row.growth_bytes_per_s))
     return (
-        f"{shortened(row.name, _NAME):<{_NAME}} {row.qos:<5} {used:>8} {growth:>8} "
-        f"{some:>6} {full:>6} {_by(row):<5} {time_text(row.full_in):>11}"
+        f"{shortened(row.name, _NAME):<{_NAME}} {row.qos:<5} {used_text(row):>8} {growth_text(row):>8} "
+        f"{some:>6} {full:>6} {blamed(row):<5} {time_text(row.full_in):>11}"
     )
 
 
-def _by(row: TopRow) -> str:
+def used_text(row: TopRow) -> str:
+    """Return what a row uses, in 8 columns; with K most of it is the kernel's."""
+    return ("K" if is_mostly_kernel(row.kernel_bytes, row.used_bytes) else "") + _bytes(row.used_bytes)
+
+
+def growth_text(row: TopRow) -> str:
+    """Return what it grows by in a second, in 8 columns."""
+    return _bytes(None if row.growth_bytes_per_s is None else round(row.growth_bytes_per_s))
+
+
+def blamed(row: TopRow) -> str:
+    """Return whose shortage made most of it wait: `node`, `limit`, or nothing where it did not wait."""
     if not row.global_stall_ns and not row.limit_stall_ns:
         return ""
     return "node" if row.global_stall_ns >= row.limit_stall_ns else "limit"

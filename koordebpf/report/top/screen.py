@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from koordebpf.report.pages.top import KEY_LINE, Choice, TopPage, cut, page_lines
+from koordebpf.report.top.page import KEY_LINE, Choice, TopPage, cut, page_lines
 
 _STYLES = {"": "", "bold": "bold", "red": "bold red", "dim": "dim"}
 

@@ -17,14 +17,14 @@ from koordebpf.events.layout import decode_stall
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.report.pages.top import Choice, TopPage, pod_rows, pressed, sorted_rows, top_cpu
+from koordebpf.report.top.page import Choice, TopPage, pod_rows, pressed, sorted_rows, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.measured import LedgerView, Measured
 from koordebpf.state.series.node import node_series
-from koordebpf.tools.cgroup_table import CgroupTable
-from koordebpf.tools.keyboard import Keyboard
+from koordebpf.tools.top.cgroup_table import CgroupTable
+from koordebpf.tools.top.keyboard import Keyboard
 from koordebpf.tools.trace import wall_clock_offset_ns, wall_time
 from koordebpf.units import NS_PER_S
 

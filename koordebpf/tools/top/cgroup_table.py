@@ -11,7 +11,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.records import CgroupStall, MemcgSample
 from koordebpf.kernel.proc.psi import PressureFile, PressureLine
-from koordebpf.report.pages.top import Level, TopRow, short_qos, stalls_of
+from koordebpf.report.top.page import Level, TopRow, short_qos, stalls_of
 from koordebpf.report.trace.record_line import owner_text
 from koordebpf.state.forecast import GrowthHistory, time_to
 from koordebpf.state.measured import PsiLine, StallShares
