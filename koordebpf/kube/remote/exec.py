@@ -17,7 +17,6 @@ from koordebpf.kube.remote.cluster import Cluster
 if TYPE_CHECKING:
     from websocket import WebSocket
 
-RESOURCE: Final = "pods/exec"
 # k8s.io/apimachinery pkg/util/remotecommand: the first byte of each message.
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _STDERR_BYTES: Final = 64 << 10
@@ -50,7 +49,7 @@ def run_in_pod(
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}/exec"
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", each) for each in command)]
     until_s = time.monotonic() + within_s
-    socket = cluster.websocket(path, query, resource=RESOURCE)
+    socket = cluster.websocket(path, query, resource="pods/exec")
     try:
         return _ended(socket, take, until_s, f"{command[0]} in {name}")
     finally:

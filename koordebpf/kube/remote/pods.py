@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -137,7 +136,7 @@ def agents_of(transport: Transport, namespace: str = SYSTEM_NAMESPACE) -> dict[s
 
     Raises:  KubeError: they cannot be listed.
     """
-    found = _listed(transport, _PodList, "pods", namespace, {"labelSelector": AGENTS}).items
+    found = pods_of(transport, namespace, AGENTS)
     best: dict[str, RemotePod] = {}
     for pod in sorted(found, key=lambda each: (each.is_ready, each.metadata.creationTimestamp or "")):
         if pod.spec.nodeName:
@@ -150,7 +149,8 @@ def node_names(transport: Transport) -> list[str]:
 
     Raises:  KubeError: they cannot be listed.
     """
-    return sorted(each.metadata.name for each in _listed(transport, _NodeList, "nodes", "", {}).items)
+    raw = transport.get("/api/v1/nodes", verb="list", resource="nodes", timeout_s=_TIMEOUT_S)
+    return sorted(each.metadata.name for each in _decoded(raw, _NodeList, "nodes").items)
 
 
 def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[RemotePod]:
@@ -159,7 +159,10 @@ def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[Re
     Raises:  KubeError: they cannot be listed.
     """
     query = {"labelSelector": selector} if selector else {}
-    return _listed(transport, _PodList, "pods", namespace, query).items
+    path = _path("pods", namespace)
+    return _decoded(
+        transport.get(path, query, verb="list", resource="pods", timeout_s=_TIMEOUT_S), _PodList, path
+    ).items
 
 
 def pod_now(transport: Transport, namespace: str, name: str) -> RemotePod | None:
@@ -181,7 +184,9 @@ def events_on(transport: Transport, namespace: str, name: str) -> list[RemoteEve
     Raises:  KubeError: they cannot be listed.
     """
     query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}"}
-    return sorted(_listed(transport, _EventList, "events", namespace, query).items, key=lambda each: each.time)
+    path = _path("events", namespace)
+    raw = transport.get(path, query, verb="list", resource="events", timeout_s=_TIMEOUT_S)
+    return sorted(_decoded(raw, _EventList, path).items, key=lambda each: each.time)
 
 
 def page_of(transport: Transport, pod: RemotePod, port: int, page: str, *, timeout_s: float) -> bytes:
@@ -207,11 +212,6 @@ def log_of(transport: Transport, pod: RemotePod, *, timeout_s: float, previous: 
 
 def _path(resource: str, namespace: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"/api/v1/{resource}"
-
-
-def _listed(transport: Transport, kind: type[T], resource: str, namespace: str, query: Mapping[str, str]) -> T:
-    path = _path(resource, namespace)
-    return _decoded(transport.get(path, query, verb="list", resource=resource, timeout_s=_TIMEOUT_S), kind, path)
 
 
 def _decoded(raw: bytes, kind: type[T], path: str) -> T:
