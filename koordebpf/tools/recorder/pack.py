@@ -44,7 +44,8 @@ def packed(folder: Path) -> Iterator[bytes]:
 
     Raises:  ConfigError: there is no recording.
     """
-    paths = sorted(path for suffix in (SUFFIX, INDEX_SUFFIX) for path in folder.rglob(f"*{suffix}"))
+    found = (path for suffix in (SUFFIX, INDEX_SUFFIX) for path in folder.rglob(f"*{suffix}"))
+    paths = sorted(path for path in found if not path.is_symlink())
     if not any(path.suffix == SUFFIX for path in paths):
         raise ConfigError(str(folder), None, "has no recording of an agent")
     sent = _Sent()
