@@ -20,11 +20,6 @@ from koordebpf.units import NS_PER_S
 
 _EVERY_NS: Final = 2 * NS_PER_S  # Why: a person sees a new pod's name within two seconds, for 0.1 ms of the agent
 _FAILED_NS: Final = 10 * NS_PER_S  # until the next try where no agent answers
-NO_NAMES: Final = (
-    "pods have no names here: no agent answers below {run_dir}; name them by --pods FILE, or by --source api with"
-    " --node-name and --kubeconfig"
-)
-
 _ERRORS = (ConfigError, OSError, http.client.HTTPException, msgspec.DecodeError)
 
 

@@ -1,4 +1,4 @@
-"""`kubectl koordebpf` against a server that answers as the API server does, also late, with errors and with nonsense."""
+"""`kubectl koordebpf` against a server that answers as the API server does; also late, with errors, and nonsense."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from koordebpf.report.cluster.table import kubectl_table
-from koordebpf.report.top.page import TopRow, blamed, growth_text, time_text, used_text
+from koordebpf.report.top.cells import blamed, growth_text, time_text, used_text
+from koordebpf.report.top.values import TopRow
 
 
 class PodOnNode(msgspec.Struct, frozen=True):

@@ -1,179 +1,115 @@
-"""The page of `koordebpf top` as one value, and its lines for people. 80 columns."""
+"""The page of `koordebpf top` as lines, as wide as the terminal: the table, the ledger, one pod, or the help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import printable
 from koordebpf.report.pages.ledger import ledger_lines
-from koordebpf.report.trace.record_line import WIDTH, shortened
-from koordebpf.state.cpu.best_effort import be_limit_millicpu
-from koordebpf.state.cpu.measured import CpuMeasured
-from koordebpf.state.measured import (
-    LedgerView,
-    Measured,
-    MemoryParts,
-    NodeForecast,
-    NodeMeasure,
-    StallParts,
-    StallShares,
-    StrayMeasure,
-    TimeTo,
-    is_mostly_kernel,
-)
-from koordebpf.state.view import PodView
+from koordebpf.report.top.cells import bytes_text, time_text
+from koordebpf.report.top.choice import Choice, matches
+from koordebpf.report.top.detail import detail_lines
+from koordebpf.report.top.help import help_lines
+from koordebpf.report.top.table import Placed, as_tree, layout
+from koordebpf.report.top.trail import Sample
+from koordebpf.report.top.values import TopPage, TopRow
+from koordebpf.state.measured import TimeTo, is_mostly_kernel
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
-Level = Literal["pod", "container", "cgroup"]
-Sort = Literal["stall", "usage", "growth", "ttt", "name"]
-LEVELS: tuple[Level, ...] = ("pod", "container", "cgroup")
-Style = Literal["", "bold", "red", "dim"]
+Style = Literal["", "bold", "red", "yellow", "dim", "reverse"]
+WIDTH = 80
 
-KEYS: Mapping[str, Sort] = {"s": "stall", "u": "usage", "g": "growth", "t": "ttt", "n": "name"}
-KEY_LINE = "sort: (s)tall (u)sage (g)rowth (t)ime left (n)ame   le(v)el   (l)edger   (q)uit"
-
-_NAME = 24
 _SLOW_PERCENT = 1.0  # a hundredth of the time: 10 ms of each second
-_SHORT_QOS = {"BestEffort": "be", "Burstable": "burst", "Guaranteed": "guar"}
+_FELT_PERCENT = 0.1
+_SOON_NS = 60 * NS_PER_S
+_NEAR = 0.95  # of the threshold
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """What a reader wants to see."""
+class Around(msgspec.Struct, frozen=True):
+    """What is shown besides the page.
 
-    sort: Sort = "usage"
-    level: Level = "pod"
-    ledger: bool = False
-    stop: bool = False
-
-
-class TopRow(msgspec.Struct, frozen=True):
-    """One pod, container or cgroup. None: not measured, or there is none.
-
-    `used_bytes` is what an eviction releases: anon and unevictable memory, and `kernel_bytes`, what the kernel holds
-    for it; `usage_bytes` all that is charged, page cache included; `global_stall_ns` and `limit_stall_ns` are of the
-    last 10 s, all tasks added up; `shares` as memory.pressure shows them; `full_in` until it is killed for its own
-    limit.
+    `inner`   containers, where they are asked for; `trails`: what rows were before, by name.
+    `note`    a line at the top; `hint`: what to do where no pod has a name.
+    `replays` the keys of time travel are there.
     """
 
-    name: str
-    qos: str
-    priority: int | None
-    cgroup_id: int | None
-    used_bytes: int | None
-    usage_bytes: int | None
-    file_bytes: int | None
-    limit_bytes: int | None
-    growth_bytes_per_s: float | None
-    global_stall_ns: int
-    limit_stall_ns: int
-    shares: StallShares | None
-    full_in: TimeTo | None
-    kernel_bytes: int | None = None
+    inner: tuple[TopRow, ...] = ()
+    trails: Mapping[str, Sequence[Sample]] = {}
+    note: str = ""
+    hint: str = ""
+    replays: bool = False
 
 
-class TopCpu(msgspec.Struct, frozen=True):
-    """Who uses the node's CPUs. `be_limit_millicpu`: the CPUs or the quota that best-effort pods have at most."""
-
-    online: int
-    used_millicpu: int
-    be_used_millicpu: int
-    be_limit_millicpu: int
+ALONE = Around()
 
 
-class TopPage(msgspec.Struct, frozen=True):
-    """A page, and a line of `top --json`."""
-
-    schema: Literal["koordebpf.top/v1"]
-    time: str  # of the measurement
-    level: Level
-    sort: Sort
-    capacity_bytes: int
-    threshold_bytes: int | None  # above it BE pods are evicted; None: no source tells
-    node: NodeMeasure
-    forecast: NodeForecast | None
-    quality: SignalQuality
-    rows: tuple[TopRow, ...]
-    ledger: LedgerView | None
-    cpu: TopCpu | None = None  # None: the node has no CPU cgroup, or no best-effort directory
-
-
-SORTS: Mapping[Sort, Callable[[TopRow], float]] = {
-    "stall": lambda row: row.shares.some.avg10 if row.shares else (row.global_stall_ns + row.limit_stall_ns) / NS_PER_S,
-    "usage": lambda row: row.used_bytes or 0,
-    "growth": lambda row: row.growth_bytes_per_s or 0,
-    "ttt": lambda row: -row.full_in.point_ns if row.full_in else -float("inf"),
-    "name": lambda row: 0,
-}
-
-
-def pressed(choice: Choice, key: str) -> Choice:
-    """Return what is to be seen after a key; one that means nothing changes nothing."""
-    match key:
-        case "q" | "\x03" | "\x04":
-            return msgspec.structs.replace(choice, stop=True)
-        case "l":
-            return msgspec.structs.replace(choice, ledger=not choice.ledger)
-        case "v":
-            level = LEVELS[(LEVELS.index(choice.level) + 1) % len(LEVELS)]
-            return msgspec.structs.replace(choice, level=level, ledger=False)
-    return msgspec.structs.replace(choice, sort=KEYS[key], ledger=False) if key in KEYS else choice
-
-
-def sorted_rows(rows: Sequence[TopRow], sort: Sort) -> list[TopRow]:
-    """Return the rows, the largest first, or the soonest; equal ones by name."""
-    return sorted(rows, key=lambda row: (-SORTS[sort](row), row.name))
-
-
-def pod_rows(pods: Sequence[PodView], measured: Measured) -> list[TopRow]:
-    """Return a row for each pod, and for each pod cgroup that no source knows a pod for."""
-    return [_pod_row(pod) for pod in pods] + [_stray_row(stray) for stray in measured.strays]
-
-
-def top_cpu(measured: CpuMeasured | None) -> TopCpu | None:
-    """Return who uses the CPUs, None where best-effort pods have none of their own to be held to."""
-    usage = measured.usage if measured else None
-    if measured is None or usage is None or usage.be_used_millicpu is None:
-        return None
-    limit = be_limit_millicpu(measured)
-    if limit is None:
-        return None
-    return TopCpu(len(measured.topology.online), usage.node_used_millicpu, usage.be_used_millicpu, limit)
-
-
-def short_qos(koord_qos: str, kube_qos: str | None) -> str:
-    """Return Koordinator's class, else Kubernetes' in small letters, in five columns."""
-    return koord_qos or _SHORT_QOS.get(kube_qos or "", "")
-
-
-def page_lines(page: TopPage, choice: Choice, height: int | None = None) -> list[tuple[str, Style]]:
-    """Return the page as lines of at most 80 columns with their style; `height`: no more lines than that."""
-    lines: list[tuple[str, Style]] = [(line, "") for line in _head(page)]
+def page_lines(
+    page: TopPage, choice: Choice, height: int | None = None, *, width: int = WIDTH, around: Around = ALONE
+) -> list[tuple[str, Style]]:
+    """Return the page as lines of at most `width` columns with their style; `height`: no more lines than that."""
+    lines: list[tuple[str, Style]] = [(line, "bold") for line in _wrapped(around.note, width)] if around.note else []
+    if choice.help:
+        lines += [(line, "bold" if not line.startswith(" ") else "") for line in help_lines(replays=around.replays)]
+        return _cut(lines, width, height)
+    lines += [
+        (each, _node_style(page) if at == 0 else "")
+        for at, line in enumerate(_head(page))
+        for each in _wrapped(line, width)
+    ]
     if choice.ledger:
-        body: list[tuple[str, Style]] = [
+        lines += [
             (line, "" if at else "bold")
             for at, line in enumerate(ledger_lines(page.ledger) if page.ledger else ["no ledger is kept here"])
         ]
-        lines += body
+    elif choice.detail is not None:
+        rows = [row for row in (*page.rows, *around.inner) if row.name == choice.detail]
+        inner = [row for row in around.inner if row.name.startswith(f"{choice.detail}[")]
+        trail = around.trails.get(choice.detail, ())
+        lines += detail_lines(choice.detail, rows[0] if rows else None, page.ledger, trail, inner, width)
     else:
-        lines.append((_columns(page.level), "bold"))
-        lines += [(_row(row), _style(row)) for row in page.rows]
-        if not page.rows:
-            lines.append((f"no {page.level} is known", "dim"))
-    return [(printable(line)[:WIDTH], style) for line, style in lines[:height]]
+        lines += _table(page, choice, None if height is None else height - len(lines), width, around)
+    return _cut(lines, width, height)
 
 
-def time_text(left: TimeTo | None) -> str:
-    """Return the point and the interval in 11 columns: `48s 40s–60s`; ∞: it may never be."""
-    if left is None:
-        return "-"
-    if left.point_ns <= 0:
-        return "now"
-    high = "∞" if left.high_ns is None else _span(left.high_ns)
-    return f"{_span(left.point_ns)} {_span(left.low_ns)}–{high}"
+def shown_rows(page: TopPage, choice: Choice, around: Around = ALONE) -> list[Placed]:
+    """Return the rows that pass the filter, in their order, with their names as they stand there."""
+    if choice.tree:
+        rows = [*page.rows, *around.inner]
+        return as_tree([row for row in rows if matches(choice, row.name)])
+    return [Placed(row, row.name) for row in page.rows if matches(choice, row.name)]
+
+
+def _table(page: TopPage, choice: Choice, height: int | None, width: int, around: Around) -> list[tuple[str, Style]]:
+    rows = shown_rows(page, choice, around)
+    columns = layout(width, max((len(row.name) for row in rows), default=0))
+    lines: list[tuple[str, Style]] = [(columns.heading(page.level), "bold")]
+    selected = min(choice.selected, len(rows) - 1)
+    room = len(rows) if height is None else max(height - 1, 0)
+    first = max(selected - room + 1, 0)
+    for at, placed in enumerate(rows[first : first + room], start=first):
+        lines.append((columns.line(placed.row, placed.name), "reverse" if at == selected else _style(placed.row)))
+    if not rows:
+        lines.append(
+            (
+                f"no {page.level} has {choice.filter!r} in its name" if choice.filter else f"no {page.level} is known",
+                "dim",
+            )
+        )
+    if around.hint and page.level == "pod" and all(row.row.name.startswith("? ") for row in rows):
+        lines += [(line, "dim") for line in _wrapped(around.hint, width)]
+    return lines
+
+
+def _cut(lines: Sequence[tuple[str, Style]], width: int, height: int | None) -> list[tuple[str, Style]]:
+    return [(printable(line)[:width], style) for line, style in lines[:height]]
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(printable(line), width, subsequent_indent="  ", break_on_hyphens=False) or [""]
 
 
 def _head(page: TopPage) -> list[str]:
@@ -182,7 +118,7 @@ def _head(page: TopPage) -> list[str]:
     first = f"node {format_bytes(node.known_used_bytes)} of {format_bytes(page.capacity_bytes)} ({percent} %)"
     if node.growth_bytes_per_s is not None:
         growth = round(node.growth_bytes_per_s)
-        first += f", {'grows' if growth >= 0 else 'shrinks'} {_bytes(abs(growth))}/s"
+        first += f", {'grows' if growth >= 0 else 'shrinks'} {bytes_text(abs(growth))}/s"
     if page.threshold_bytes is not None:
         first += f", evicts above {format_bytes(page.threshold_bytes)}"
     times = []
@@ -198,12 +134,11 @@ def _head(page: TopPage) -> list[str]:
         stalls.append(f"PSI some {node.psi_some.avg10:.1f}{full} %")
     elif node.shares:
         stalls.append(f"PSI some ~{node.shares.some.avg10:.1f} %")
-    footer = page.quality.short + (", ~ worked out from them" if any(_is_derived(row) for row in page.rows) else "")
-    footer += (
-        ", K: mostly kernel memory"
-        if any(is_mostly_kernel(row.kernel_bytes, row.used_bytes) for row in page.rows)
-        else ""
-    )
+    footer = page.quality.short if page.quality else "signals: as recorded"
+    if any(_is_derived(row) for row in page.rows):
+        footer += ", ~ worked out from them"
+    if any(is_mostly_kernel(row.kernel_bytes, row.used_bytes) for row in page.rows):
+        footer += ", K: mostly kernel memory"
     lines = [first, " · ".join(times) or "does not fill up", " · ".join(stalls) or "no stall"]
     if cpu := page.cpu:
         be, limit, used = (
@@ -217,119 +152,20 @@ def _in(left: TimeTo) -> str:
     return f"in {time_text(left)}" if left.point_ns > 0 else "now"
 
 
-def _columns(level: Level) -> str:
-    return (
-        f"{level.upper():<{_NAME}} {'QOS':<5} {'USED':>8} {'GROWTH/s':>8} {'SOME%':>6} {'FULL%':>6} {'BY':<5} "
-        f"{'OOM IN':>11}"
-    )
-
-
-def _row(row: TopRow) -> str:
-    shares = row.shares
-    mark = "~" if shares and shares.derived else ""
-    at_least = "≥" if shares and shares.some_at_most else mark
-    some = f"{at_least}{shares.some.avg10:.1f}" if shares and shares.some.avg10 >= 0.05 else "·"
-    full = "-" if shares and shares.full is None else "·"
-    if shares and shares.full and shares.full.avg10 >= 0.05:
-        full = f"{mark}{shares.full.avg10:.1f}"
-    return (
-        f"{shortened(row.name, _NAME):<{_NAME}} {row.qos:<5} {used_text(row):>8} {growth_text(row):>8} "
-        f"{some:>6} {full:>6} {blamed(row):<5} {time_text(row.full_in):>11}"
-    )
-
-
-def used_text(row: TopRow) -> str:
-    """Return what a row uses, in 8 columns; with K most of it is the kernel's."""
-    return ("K" if is_mostly_kernel(row.kernel_bytes, row.used_bytes) else "") + _bytes(row.used_bytes)
-
-
-def growth_text(row: TopRow) -> str:
-    """Return what it grows by in a second, in 8 columns."""
-    return _bytes(None if row.growth_bytes_per_s is None else round(row.growth_bytes_per_s))
-
-
-def blamed(row: TopRow) -> str:
-    """Return whose shortage made most of it wait: `node`, `limit`, or nothing where it did not wait."""
-    if not row.global_stall_ns and not row.limit_stall_ns:
+def _node_style(page: TopPage) -> Style:
+    mark = page.threshold_bytes or page.capacity_bytes
+    if not mark or page.node.known_used_bytes < mark * _NEAR:
         return ""
-    return "node" if row.global_stall_ns >= row.limit_stall_ns else "limit"
+    return "red" if page.node.known_used_bytes >= mark else "yellow"
 
 
 def _style(row: TopRow) -> Style:
-    return "red" if row.shares and row.shares.some.avg10 >= _SLOW_PERCENT else ""
+    some = row.shares.some.avg10 if row.shares else 0.0
+    if some >= _SLOW_PERCENT:
+        return "red"
+    is_full_soon = row.full_in is not None and row.full_in.point_ns < _SOON_NS
+    return "yellow" if some >= _FELT_PERCENT or is_full_soon else ""
 
 
 def _is_derived(row: TopRow) -> bool:
     return row.shares is not None and row.shares.derived
-
-
-def _pod_row(pod: PodView) -> TopRow:
-    memory = pod.memory
-    return TopRow(
-        pod.key,
-        short_qos(pod.koord_qos, pod.kube_qos),
-        pod.priority,
-        pod.cgroup_id,
-        memory.held_bytes if memory else None,
-        memory.usage_bytes if memory else None,
-        _file_bytes(memory),
-        None,
-        pod.growth_bytes_per_s,
-        *stalls_of(pod.stall),
-        pod.shares,
-        pod.forecast,
-        memory.kernel_bytes if memory else None,
-    )
-
-
-def _stray_row(stray: StrayMeasure) -> TopRow:
-    memory = stray.memory
-    return TopRow(
-        f"? {stray.path.rpartition('/')[2]}",
-        "",
-        None,
-        stray.cgroup_id,
-        memory.held_bytes if memory else None,
-        memory.usage_bytes if memory else None,
-        _file_bytes(memory),
-        None,
-        None,
-        0,
-        0,
-        None,
-        None,
-        memory.kernel_bytes if memory else None,
-    )
-
-
-def stalls_of(stall: StallParts | None) -> tuple[int, int]:
-    """Return what was stalled for the node's shortage, and at limits below it. Nanoseconds."""
-    if stall is None:
-        return 0, 0
-    return stall.global_ns + stall.other_global_ns + stall.compaction_ns, stall.limit_ns + stall.other_limit_ns
-
-
-def _file_bytes(memory: MemoryParts | None) -> int | None:
-    return memory.inactive_file_bytes + memory.active_file_bytes if memory else None
-
-
-def _bytes(n: int | None) -> str:
-    return "-" if n is None else f"{'-' * (n < 0)}{format_bytes(abs(n))}".replace(" ", "")
-
-
-def _span(ns: int) -> str:
-    # Two digits and a unit: an estimate has no more.
-    for unit, unit_ns in (("s", NS_PER_S), ("m", 60 * NS_PER_S), ("h", 3600 * NS_PER_S)):
-        if round(ns / unit_ns) < 100:
-            return f"{round(ns / unit_ns)}{unit}"
-    return f"{round(ns / (86_400 * NS_PER_S))}d"
-
-
-def cut(page: TopPage, most_rows: int | None) -> TopPage:
-    """Return the page with its first rows alone; None: all."""
-    return page if most_rows is None else msgspec.structs.replace(page, rows=page.rows[:most_rows])
-
-
-def top_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a page of `top --json`."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(TopPage)}

@@ -9,9 +9,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from koordebpf.report.top.page import KEY_LINE, Choice, TopPage, cut, page_lines
+from koordebpf.report.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice
+from koordebpf.report.top.page import ALONE, Around, page_lines
+from koordebpf.report.top.table import MOST_WIDTH
+from koordebpf.report.top.values import TopPage, cut
 
-_STYLES = {"": "", "bold": "bold", "red": "bold red", "dim": "dim"}
+_STYLES = {"": "", "bold": "bold", "red": "bold red", "yellow": "yellow", "dim": "dim", "reverse": "reverse"}
 
 
 def can_redraw() -> bool:
@@ -26,13 +29,19 @@ class Screen:
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, screen=True)
 
-    def show(self, page: TopPage, choice: Choice, most_rows: int | None = None) -> None:
-        """Draw the page over the last one; the keys stand on the last line."""
-        height = self._console.size.height
-        lines = page_lines(cut(page, most_rows), choice, height - 1)
+    def show(self, page: TopPage, choice: Choice, most_rows: int | None = None, around: Around = ALONE) -> None:
+        """Draw the page over the last one; the keys, or the text that is typed, stand on the last line."""
+        width, height = self._console.size
+        wide = min(width, MOST_WIDTH)
+        lines = page_lines(cut(page, most_rows), choice, height - 1, width=wide, around=around)
         drawn = [Text(line, style=_STYLES[style], no_wrap=True, overflow="crop") for line, style in lines]
         drawn += [Text("")] * (height - 1 - len(drawn))
-        drawn.append(Text(KEY_LINE, style="reverse", no_wrap=True, overflow="crop"))
+        last = REPLAY_KEY_LINE if around.replays else KEY_LINE
+        if choice.typing:
+            last = f"/{choice.filter}▏ Enter keeps it, Esc drops it"
+        elif choice.filter:
+            last = f"only {choice.filter!r}: Esc drops it   {last}"
+        drawn.append(Text(last[:wide], style="reverse", no_wrap=True, overflow="crop"))
         self._live.update(Group(*drawn), refresh=True)
 
     def __enter__(self) -> Self:

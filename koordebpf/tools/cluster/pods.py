@@ -8,7 +8,8 @@ from koordebpf.errors import KubeError
 from koordebpf.kube.malformed import MALFORMED, reason
 from koordebpf.kube.remote.pods import RemotePod, pods_of
 from koordebpf.report.cluster.pods import PodOnNode, TopPods
-from koordebpf.report.top.page import SORTS, Sort, TopPage
+from koordebpf.report.top.choice import Sort
+from koordebpf.report.top.values import SORTS, TopPage
 from koordebpf.tools.cluster.asking import Agents, ask_all
 
 

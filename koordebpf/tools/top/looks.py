@@ -17,7 +17,10 @@ from koordebpf.events.layout import decode_stall
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.report.top.page import Choice, TopPage, pod_rows, pressed, sorted_rows, top_cpu
+from koordebpf.report.top.choice import Choice, pressed
+from koordebpf.report.top.page import Around, shown_rows
+from koordebpf.report.top.trail import Trails
+from koordebpf.report.top.values import TopPage, pod_rows, sorted_rows, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
@@ -30,12 +33,13 @@ from koordebpf.units import NS_PER_S
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One measurement of the node, and the page that was asked for."""
+    """One measurement of the node, and the page that was asked for, with what is shown around it."""
 
     cluster: ClusterState | None
     measured: Measured
     page: TopPage
     choice: Choice
+    around: Around = Around()
 
 
 def looks(
@@ -45,12 +49,14 @@ def looks(
     keyboard: Keyboard | None = None,
     *,
     once: bool = False,
+    hint: str = "",
 ) -> Iterator[Look]:
     """Yield the node as it is, each `interval_s`, until SIGTERM, SIGINT or q; with `once`, after one interval.
 
     The first look is not shown: growth and stalls need two. A key is answered at once, out of the same measurement.
+    `hint` is what to do where no pod has a name.
     """
-    node = _Node(watch)
+    node = _Node(watch, hint)
     keys: list[str] = []
     with Loop() as loop:
         loop.stop_on_signals()
@@ -68,7 +74,7 @@ def looks(
                 if loop.stopping:
                     return
                 while keys:
-                    choice = pressed(choice, keys.pop(0))
+                    choice = pressed(choice, keys.pop(0), node.names(choice))
                     if choice.stop:
                         return
                 if time.monotonic_ns() >= due_ns or once:
@@ -84,8 +90,10 @@ def looks(
 
 class _Node:
     # What one measurement leaves for the next.
-    def __init__(self, watch: NodeWatch) -> None:
+    def __init__(self, watch: NodeWatch, hint: str) -> None:
         self._watch = watch
+        self._hint = hint
+        self._trails = Trails()
         self._begin_ns = time.monotonic_ns()
         self._known = Known()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
@@ -95,6 +103,8 @@ class _Node:
         self._series = node_series()
         self._cluster: ClusterState | None = None
         self._measured: Measured | None = None
+        self._look: Look | None = None
+        self._is_new = False
 
     def measure(self) -> None:
         watch, now_ns = self._watch, time.monotonic_ns()
@@ -107,6 +117,7 @@ class _Node:
         if self._cpu:
             self._measured = msgspec.structs.replace(self._measured, cpu=self._sample_cpu(self._cpu, now_ns))
         self._table.sample(now_ns, [decode_stall(key, value) for key, value in watch.signals.stalls()])
+        self._is_new = True
 
     def _sample_cpu(self, cpu: CpuCollector, now_ns: int) -> CpuMeasured | None:
         index = self._watch.index
@@ -115,6 +126,11 @@ class _Node:
             return cpu.collect(now_ns, self._series)
         except CgroupGone:  # a node of memory alone
             return None
+
+    def names(self, choice: Choice) -> list[str]:
+        if not self._look or self._look.choice.level != choice.level:
+            return []
+        return [placed.row.name for placed in shown_rows(self._look.page, choice, self._look.around)]
 
     def look(self, choice: Choice) -> Look:
         assert self._measured is not None  # `measure` came before
@@ -137,7 +153,14 @@ class _Node:
             ledger=self._ledger(view.ledger, measured.now_ns),
             cpu=top_cpu(measured.cpu),
         )
-        return Look(self._cluster, measured, page, choice)
+        wants_inner = choice.level == "pod" and (choice.tree or choice.detail is not None)
+        inner = sorted_rows(self._table.rows("container", known.facts), choice.sort) if wants_inner else []
+        if self._is_new:
+            self._is_new = False
+            self._trails.push([*rows, *inner])
+        hint = self._hint if self._watch.source is None else ""
+        self._look = Look(self._cluster, measured, page, choice, Around(tuple(inner), self._trails.by_name, hint=hint))
+        return self._look
 
     # What is shown a second is over the time that was looked at, which at first is shorter than the ledger's window.
     def _ledger(self, ledger: LedgerView | None, now_ns: int) -> LedgerView | None:
