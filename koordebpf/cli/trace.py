@@ -184,9 +184,7 @@ def trace(
     wanted = _filter(pod, cgroup, kind, min_ms)
     names = names_of(files, source, run_dir, node_name, kubeconfig)
     if names is None and (unknown := next((each for each in pod if not _UID.fullmatch(each)), None)):
-        raise click.UsageError(
-            f"--pod {unknown}: names need an agent that runs here, --pods or --source; a uid does not"
-        )
+        raise click.UsageError(f"--pod {unknown}: a name needs an agent that runs here, --pods or --source; a uid none")
     if replay:
         _replay(replay, names, wanted, count, as_json)
         return

@@ -62,7 +62,7 @@ class TestWidth:
             return [each.heading for each in layout(width, 99).columns]
 
         assert headings(60) == ["QOS", "USED", "SOME%", "OOM IN"]
-        assert headings(73) == ["QOS", "USED", "GROWTH/s", "SOME%", "OOM IN"]
+        assert headings(73) == ["QOS", "USED", "GROWTH/s", "SOME%", "BY", "OOM IN"]
         assert headings(80) == ["QOS", "USED", "GROWTH/s", "SOME%", "FULL%", "BY", "OOM IN"]
         assert headings(200)[-3:] == ["CACHE", "LIMIT", "PRIORITY"]
 
@@ -166,7 +166,7 @@ class TestDetail:
         trail = [Sample(number * MIB, None if number < 2 else 1.0, 0.0) for number in range(5)]
         around = Around((row("batch/hog[main]", 19), row("shop/web[x]")), {"batch/hog": trail})
         lines = text(SHOP, Choice(detail="batch/hog"), around=around)
-        assert lines[3:] == [
+        assert lines[4:] == [
             "",
             "batch/hog",
             "BE, priority 5000, full never, as it grows now",

@@ -86,7 +86,7 @@ def test_a_decision_says_what_was_decided(path: Path) -> None:
     (moment,) = moments(Recording(path), 5, Choice(), None)
     assert "2027-01-15T08:00:50.000Z, round 6 of 12, decision 1 of 2: evicting spark/job-0" in moment.around.note
     assert moment.page.node.used_bytes == 900 * MIB
-    assert [row.name for row in moment.page.rows][:2] == ["spark/job-0", "shop/web"]
+    assert [row.name for row in moment.page.rows][:2] == ["spark/job-0", "web/web"]
 
 
 def test_one_pod_with_the_rounds_before(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_one_pod_with_the_rounds_before(path: Path) -> None:
 
 def test_as_a_command(path: Path) -> None:
     done = CliRunner().invoke(_group, ["top", "--replay", str(path), "--once"], catch_exceptions=False)
-    assert done.output.startswith("2027-01-15T08:01:50.000Z, round 12 of 12\nnode 500 MiB of 1000 MiB (50 %)")
+    assert done.output.startswith("2027-01-15T08:01:50.000Z, round 12 of 12\nnode 500 MiB of 1.0 GiB (50 %)")
     at = ["top", "--replay", str(path), "--at", "2027-01-15T08:00:51Z", "--json"]
     value = json.loads(CliRunner().invoke(_group, at, catch_exceptions=False).output)
     assert (value["node"]["used_bytes"], value["quality"]) == (900 * MIB, None)
