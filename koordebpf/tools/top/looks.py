@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -20,7 +20,7 @@ from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.report.top.choice import Choice, pressed
 from koordebpf.report.top.page import Around, shown_rows
 from koordebpf.report.top.trail import Trails
-from koordebpf.report.top.values import TopPage, pod_rows, sorted_rows, top_cpu
+from koordebpf.report.top.values import TopPage, TopRow, pod_rows, sorted_rows, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
@@ -88,12 +88,31 @@ def looks(
             node.close()
 
 
+class _Shown:
+    # What was shown last, and what came before it.
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._trails = Trails()
+        self._now_ns = 0  # of the measurement that is in the trails
+        self.look: Look | None = None
+
+    def names(self, choice: Choice) -> list[str]:
+        if self.look is None or self.look.choice.level != choice.level:
+            return []
+        return [placed.row.name for placed in shown_rows(self.look.page, choice, self.look.around)]
+
+    def around(self, rows: Sequence[TopRow], inner: Sequence[TopRow], now_ns: int) -> Around:
+        if now_ns != self._now_ns:
+            self._now_ns = now_ns
+            self._trails.push([*rows, *inner])
+        return Around(tuple(inner), self._trails.by_name, hint=self._hint)
+
+
 class _Node:
     # What one measurement leaves for the next.
     def __init__(self, watch: NodeWatch, hint: str) -> None:
         self._watch = watch
-        self._hint = hint
-        self._trails = Trails()
+        self._shown = _Shown("" if watch.source else hint)
         self._begin_ns = time.monotonic_ns()
         self._known = Known()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
@@ -103,8 +122,6 @@ class _Node:
         self._series = node_series()
         self._cluster: ClusterState | None = None
         self._measured: Measured | None = None
-        self._look: Look | None = None
-        self._is_new = False
 
     def measure(self) -> None:
         watch, now_ns = self._watch, time.monotonic_ns()
@@ -117,7 +134,6 @@ class _Node:
         if self._cpu:
             self._measured = msgspec.structs.replace(self._measured, cpu=self._sample_cpu(self._cpu, now_ns))
         self._table.sample(now_ns, [decode_stall(key, value) for key, value in watch.signals.stalls()])
-        self._is_new = True
 
     def _sample_cpu(self, cpu: CpuCollector, now_ns: int) -> CpuMeasured | None:
         index = self._watch.index
@@ -128,9 +144,7 @@ class _Node:
             return None
 
     def names(self, choice: Choice) -> list[str]:
-        if not self._look or self._look.choice.level != choice.level:
-            return []
-        return [placed.row.name for placed in shown_rows(self._look.page, choice, self._look.around)]
+        return self._shown.names(choice)
 
     def look(self, choice: Choice) -> Look:
         assert self._measured is not None  # `measure` came before
@@ -155,12 +169,9 @@ class _Node:
         )
         wants_inner = choice.level == "pod" and (choice.tree or choice.detail is not None)
         inner = sorted_rows(self._table.rows("container", known.facts), choice.sort) if wants_inner else []
-        if self._is_new:
-            self._is_new = False
-            self._trails.push([*rows, *inner])
-        hint = self._hint if self._watch.source is None else ""
-        self._look = Look(self._cluster, measured, page, choice, Around(tuple(inner), self._trails.by_name, hint=hint))
-        return self._look
+        around = self._shown.around(rows, inner, measured.now_ns)
+        self._shown.look = Look(self._cluster, measured, page, choice, around)
+        return self._shown.look
 
     # What is shown a second is over the time that was looked at, which at first is shorter than the ledger's window.
     def _ledger(self, ledger: LedgerView | None, now_ns: int) -> LedgerView | None:
