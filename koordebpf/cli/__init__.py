@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -44,8 +44,8 @@ class LazyGroup(click.Group):
     `lines`: command → its one line in `--help`; `package` has a module and a function of each one's name.
     """
 
-    lines: Mapping[str, str] = {}
-    package = ""
+    lines: ClassVar[Mapping[str, str]] = {}
+    package: ClassVar[str] = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return their names, in the order of the help."""

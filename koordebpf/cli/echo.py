@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -29,8 +30,8 @@ def echo_bytes(chunk: bytes) -> None:
 
     Raises:  click.UsageError: it is a terminal, which would obey them.
     """
-    out = click.get_binary_stream("stdout")
-    if out.isatty():
+    out = sys.stdout.buffer
+    if sys.stdout.isatty():
         raise click.UsageError("this writes bytes: redirect standard output into a file")
     out.write(chunk)
     out.flush()

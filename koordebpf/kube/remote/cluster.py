@@ -62,12 +62,14 @@ class Cluster:
         scheme, _, place = self.transport.url.partition("://")
         url = f"{'wss' if scheme == 'https' else 'ws'}://{place}{path}?{urlencode(query)}"
         try:
-            return ws_client.create_websocket(self._configuration, url, headers)
+            opener: Any = ws_client.create_websocket  # without types
+            opened: WebSocket = opener(self._configuration, url, headers)
         except websocket.WebSocketBadStatusException as error:
             body = error.resp_body or b""
             raise refusal(error.status_code, error.resp_headers or {}, body, "create", resource) from error
         except (websocket.WebSocketException, OSError) as error:
             raise KubeError(f"create {resource}: no connection to {self.transport.url}: {error}") from error
+        return opened
 
     def close(self) -> None:
         """Cut every connection."""
@@ -93,8 +95,10 @@ def open_kubeconfig(kubeconfig: str | None = None, context: str | None = None) -
         raise ConfigError("--kubeconfig", files, "no such file; name one, or set KUBECONFIG")
     configuration = Configuration()
     try:
-        merged = kube_config.KubeConfigMerger(files).config
-        loader = kube_config.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
+        # Both are without types.
+        kinds: Any = kube_config
+        merged = kinds.KubeConfigMerger(files).config
+        loader = kinds.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
         loader.load_and_set(configuration)
         return Cluster(configuration, str(loader.current_context["context"].get("namespace") or _DEFAULT))
     # It looks at hardly any type of what it reads.

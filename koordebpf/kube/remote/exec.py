@@ -53,7 +53,7 @@ def run_in_pod(
     try:
         return _ended(socket, take, until_s, f"{command[0]} in {name}")
     finally:
-        socket.shutdown()
+        socket.shutdown()  # type: ignore[no-untyped-call]
 
 
 def output_of(cluster: Cluster, pod: tuple[str, str], container: str, command: Sequence[str], within_s: float) -> bytes:

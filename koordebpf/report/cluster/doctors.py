@@ -50,8 +50,8 @@ def doctors_page(found: Diagnoses) -> str:
     for (code, missing), nodes in sorted(groups.items(), key=lambda group: (-group[0][0], group[1])):
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += filled(f"{count}: {_VERDICTS.get(code, f'exit code {code}')}: {', '.join(nodes)}")
-        for each in missing:
-            lines += filled(f"-- {each.signal}: {each.reason}", "  ")
+        for finding in missing:
+            lines += filled(f"-- {finding.signal}: {finding.reason}", "  ")
     for problem in found.problems:
         lines += filled(f"not known: {problem}")
     return page(lines or ["no node has an agent"])
