@@ -1,4 +1,7 @@
-"""The live page of `koordebpf top` on a terminal: redrawn in place, on a screen of its own: nothing flickers."""
+"""The live page of `koordebpf top` on a terminal: redrawn in place, on a screen of its own: nothing flickers.
+
+Why rich, and not textual: to import it takes 50 ms of CPU and 6 MiB, textual 240 ms and 23 MiB (CPython 3.11).
+"""
 
 from __future__ import annotations
 
