@@ -1,7 +1,7 @@
 # Everything a person types. Each target sets up what it needs first (.ci/setup: quick when nothing is missing).
 
 PYTHON := .venv/bin/python
-SHELL_FILES := .ci/run .ci/setup tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
+SHELL_FILES := .ci/run .ci/setup deploy/krew/kubectl-koordebpf tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
 	$(wildcard tests/node/files/usr/local/sbin/*) \
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/*/allow vagrant/scenarios/*/serve vagrant/scenarios/neighbours/*)
 

@@ -11,7 +11,9 @@ The objects of one file of base/ or components/, in the release's namespace. Tem
     {{- if or $object.metadata.namespace (eq $object.kind "DaemonSet") -}}
       {{- $_ := set $object.metadata "namespace" $.root.Release.Namespace -}}
     {{- end -}}
-    {{- range $object.subjects -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
+    {{- range $object.subjects -}}
+      {{- if eq .kind "ServiceAccount" -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
+    {{- end -}}
   {{- end -}}
   {{- $objects = append $objects $object -}}
 {{- end -}}

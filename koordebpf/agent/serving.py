@@ -15,6 +15,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
+from koordebpf.report.known import KnownPage
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
@@ -73,6 +74,8 @@ def serve_reports(
         log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, error.strerror or error)
         return
     beside.pages["/pods"] = lambda _: list(recent.pods())
+    beside.pages["/known"] = KnownPage(recent.last_round).answer
+    beside.pages["/top"] = functools.partial(_top_page, recent)
     beside.pages["/series"] = functools.partial(_series_page, measuring.series)
     stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, beside.pages).close)
 
@@ -92,3 +95,10 @@ def _series_page(series: SeriesStore, query: str) -> object:
     from koordebpf.report.series.answers import series_answer
 
     return series_answer(series, query)
+
+
+def _top_page(recent: Recent, query: str) -> object:
+    from koordebpf.report.top.of_round import top_of_round
+
+    del query
+    return top_of_round(recent.last_round())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import click
 
@@ -26,6 +27,7 @@ _COMMANDS = {
     "backtest": "Say how often recorded usage exceeded its predicted peak.",
     "report": "Write one page about an incident: HTML without network.",
     "explain": "Say why the last decisions were what they were.",
+    "ask": "Print what the agent on this node answers.",
     "pod": "Say which cgroup values a pod has, who set them, and why.",
     "config": "Check and show the agent's configuration file.",
     "plugin": "Offer this node's detectors to a Katalyst agent.",
@@ -37,31 +39,47 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    # Loads the command's module when it is needed: `--help` must not import what `run` needs.
+class LazyGroup(click.Group):
+    """A group that loads a command's module when it is needed: `--help` must not import what `run` needs.
+
+    `lines`: command → its one line in `--help`; `package` has a module and a function of each one's name.
+    """
+
+    lines: ClassVar[Mapping[str, str]] = {}
+    package: ClassVar[str] = ""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        """Return their names, in the order of the help."""
+        return list(self.lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        """Return the command, None where there is none of that name."""
+        if cmd_name not in self.lines:
             return None
-        command: click.Command = getattr(importlib.import_module(f"koordebpf.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"{self.package}.{cmd_name}"), cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; one that is misspelt is named with what is like it."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            near = difflib.get_close_matches(args[0], self.lines, n=1)
             if not near:
                 raise
             raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line for each."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(self.lines.items()))
+
+
+class _Commands(LazyGroup):
+    lines = _COMMANDS
+    package = "koordebpf.cli"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "KOORDEBPF"})
@@ -79,11 +97,16 @@ def _group() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors that we raise on purpose become one sentence and their exit code."""
+    return run_group(_group, arguments, "koordebpf")
+
+
+def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any:
+    """Run a group's command line under its name, as `main`."""
     try:
-        return _group.main(arguments, prog_name="koordebpf")
+        return group.main(arguments, prog_name=name)
     except KoordebpfError as error:
         from koordebpf.report.log.json_log import say_last
 
-        if not say_last(f"koordebpf: {error}"):
-            echo(f"koordebpf: {error}", err=True)
+        if not say_last(f"{name}: {error}"):
+            echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)

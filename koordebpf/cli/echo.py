@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -22,3 +23,15 @@ def echo_json(value: Any, *, indent: int | None = None) -> None:
 
     raw = plain_json(value) if isinstance(value, bytes) else json_bytes(value)
     click.echo(msgspec.json.format(raw, indent=indent) if indent else raw)
+
+
+def echo_bytes(chunk: bytes) -> None:
+    """Write bytes to standard output, which must be a file or a pipe.
+
+    Raises:  click.UsageError: it is a terminal, which would obey them.
+    """
+    out = sys.stdout.buffer
+    if sys.stdout.isatty():
+        raise click.UsageError("this writes bytes: redirect standard output into a file")
+    out.write(chunk)
+    out.flush()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from koordebpf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from koordebpf.kube.sources.base import Source
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,6 +28,49 @@ def run_dir_option(text: str = "The folder that the agent was given.") -> Callab
         show_default=True,
         help=text,
     )
+
+
+def names_options(command: F) -> F:
+    """Add the options that say where names of pods come from, as `source`, `run_dir`, `node_name`, `kubeconfig`."""
+    for option in (
+        click.option(
+            "--source",
+            type=click.Choice(["agent", "file", "api"]),
+            help="Where pods' names come from; default: --pods, else the agent on this node.",
+        ),
+        run_dir_option("Below it agents have their sockets."),
+        click.option("--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="Source api: this node."),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(exists=True, path_type=Path),
+            help="Source api: credentials; default: the pod's ServiceAccount.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def names_of(
+    files: tuple[Path, ...], source: str | None, run_dir: Path, node_name: str | None, kubeconfig: Path | None
+) -> Source | None:
+    """Return where names come from, as these options say; None: neither a file nor an agent has them.
+
+    Raises:  ConfigError: what is asked for lacks something.
+    """
+    # What asks an agent takes 20 ms to import.
+    if not files and source is None and not has_socket(run_dir):
+        return None
+    from koordebpf.tools.names import named_source
+
+    return named_source(files, source, run_dir, {"node_name": node_name, "kubeconfig": kubeconfig})
+
+
+def has_socket(run_dir: Path) -> bool:
+    """Tell whether there may be an agent that this user may ask."""
+    try:
+        return any(run_dir.glob("*/*.sock"))
+    except OSError:
+        return False
 
 
 def read_input(path: str) -> bytes:

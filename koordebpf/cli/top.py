@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import names_of, names_options
 
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.report.pages.top import Choice, Level, Sort
+    from koordebpf.report.top.choice import Choice, Level, Sort
+    from koordebpf.report.top.page import Around
+    from koordebpf.report.top.values import TopPage
 
+
+_NO_NAMES = (
+    "Pods have no names: no agent answers below {run_dir}. Name them by --pods FILE, or by --source api with"
+    " --node-name and --kubeconfig; --level cgroup needs no names."
+)
 
 _HELP = """Show pods, containers or cgroups by memory, growth and stall.
 
@@ -29,15 +37,20 @@ BY        whose shortage made most of it wait: the node's, or a limit
           below the node, its own or its pod's
 OOM IN    until its own limit kills: point, and low–high of the estimate
 
-A name that begins with ? is a pod cgroup that no source knows a pod for. The ledger (--ledger, or key l) charges
-each stall of the last minute to its cause: a limit, or those that grew while the node was short, page cache
-included, beyond their requests.
+Names, QoS and the threshold come from the agent on this node, where one runs (root alone may ask it), else from
+--pods or --source. A name that begins with ? is a pod cgroup that none of them knows a pod for. The ledger (--ledger,
+or key l) charges each stall of the last minute to its cause: a limit, or those that grew while the node was short,
+page cache included, beyond their requests.
 
 Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
 have at most, and what the whole node uses.
 
-On a terminal keys choose: s u g t n sort by stall, usage, growth, time left and name, v switches from pods to
-containers to cgroups, l to the ledger and back, q ends. Elsewhere each page is printed below the last.
+On a terminal, 60 columns wide or more, keys choose: s u g t n sort by stall, usage, growth, time left and name, v
+switches from pods to containers to cgroups, r to a tree and back, l to the ledger, / filters by name, arrows and Enter
+open one row with what it was before, ? shows all keys, q ends. Elsewhere each page is printed below the last.
+
+--replay shows a recording (koordebpf record, or an agent's folder): t and T go a round on and back, j and J a minute,
+d and D to the next decision and the one before.
 
 \b
 Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), some
@@ -55,6 +68,7 @@ Examples:
   koordebpf top --pods pods.yaml --sort growth
   koordebpf top --once --json | jq '.rows[] | select(.full_in)'
   koordebpf top --ledger --once
+  koordebpf top --replay /var/lib/koordebpf/recorder
   koordebpf top --pods pods.yaml --frame | koordebpf plan -
 """
 
@@ -65,8 +79,9 @@ Examples:
     "files",
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
-    help="Pods as YAML or JSON, for their names, QoS and the threshold.",
+    help="Pods as YAML or JSON, for their names, QoS and the threshold, in place of the agent's.",
 )
+@names_options
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="The node is this cgroup.")
 @click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root; default: learned from --pods.")
 @click.option("--level", type=click.Choice(["pod", "container", "cgroup"]), default="pod", show_default=True)
@@ -80,6 +95,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a page; with --once, one.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of that object, and end.")
 @click.option("--frame", "as_frame", is_flag=True, help="Print this moment as a frame for `koordebpf plan`, and end.")
+@click.option("--replay", metavar="FILE|FOLDER", help="Show a recording, not this moment.")
+@click.option("--at", metavar="TIME", help="With --replay: the last round at or before this time; default: the last.")
 @click.option(
     "--backend",
     type=click.Choice(["auto", "co-re", "bcc", "files"]),
@@ -87,6 +104,10 @@ Examples:
 )
 def top(
     files: tuple[Path, ...],
+    source: str | None,
+    run_dir: Path,
+    node_name: str | None,
+    kubeconfig: Path | None,
     node_cgroup: Path | None,
     cgroup_root: str | None,
     level: Level,
@@ -98,63 +119,109 @@ def top(
     as_json: bool,
     schema: bool,
     as_frame: bool,
+    replay: str | None,
+    at: str | None,
     backend: WantedBackend | None,
 ) -> None:
     """Show pages on a terminal, or print pages, objects or a frame."""
     if schema:
-        from koordebpf.report.pages.top import top_schema
+        from koordebpf.report.top.values import top_schema
 
         echo_json(top_schema(), indent=2)
         return
 
+    from koordebpf.report.top.choice import Choice
+
+    choice = Choice(sort, level, ledger)
+    if replay is not None:
+        if level != "pod" or as_frame or files:
+            raise click.UsageError("--replay shows pods: it excludes --level, --frame and --pods")
+        _show_recording(replay, at, choice, rows, once=once, as_json=as_json)
+        return
+    if at is not None:
+        raise click.UsageError("--at needs --replay")
+
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-    from koordebpf.kube.sources.file import FileSource
-    from koordebpf.report.pages.screen import can_redraw
-    from koordebpf.report.pages.top import Choice
+    from koordebpf.report.top.screen import can_redraw
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
-    source = FileSource(files) if files else None
-    choice = Choice(sort, level, ledger)
-    with NodeWatch(scope, source, 1 << 62, backend=backend) as watch:
+    names = names_of(files, source, run_dir, node_name, kubeconfig)
+    hint = _NO_NAMES.format(run_dir=run_dir)
+    with NodeWatch(scope, names, 1 << 62, backend=backend) as watch:
         if as_frame:
             _print_frame(watch, interval, choice)
         elif not (once or as_json) and sys.stdout.isatty() and can_redraw():
-            _show(watch, interval, choice, rows)
+            _show(watch, interval, choice, rows, hint)
         else:
-            _print(watch, interval, choice, rows, once=once, as_json=as_json)
+            _print(watch, interval, choice, rows, hint, once=once, as_json=as_json)
 
 
-def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None) -> None:
-    from koordebpf.report.pages.screen import Screen
-    from koordebpf.tools.keyboard import Keyboard
-    from koordebpf.tools.top import looks
+def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, hint: str) -> None:
+    from koordebpf.report.top.screen import Screen
+    from koordebpf.tools.top.keyboard import Keyboard
+    from koordebpf.tools.top.looks import looks
 
     with Keyboard() as keyboard, Screen() as screen:
-        for look in looks(watch, interval, choice, keyboard):
-            screen.show(look.page, look.choice, rows)
+        for look in looks(watch, interval, choice, keyboard, hint=hint):
+            screen.show(look.page, look.choice, rows, look.around)
 
 
-def _print(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
-    from koordebpf.printable import page
-    from koordebpf.report.pages.top import cut, page_lines
-    from koordebpf.tools.top import looks
+def _print(
+    watch: NodeWatch, interval: float, choice: Choice, rows: int | None, hint: str, *, once: bool, as_json: bool
+) -> None:
+    from koordebpf.report.top.values import cut
+    from koordebpf.tools.top.looks import looks
 
-    for look in looks(watch, interval, choice, once=once):
+    for look in looks(watch, interval, choice, once=once, hint=hint):
         if as_json:
             echo_json(cut(look.page, rows))
             continue
-        echo(page(line for line, _ in page_lines(cut(look.page, rows or 20), look.choice)))
+        _echo_page(look.page, look.choice, rows, look.around)
         if not once:
             echo()
+
+
+def _echo_page(page: TopPage, choice: Choice, rows: int | None, around: Around) -> None:
+    import shutil
+
+    from koordebpf.printable import page as text_of
+    from koordebpf.report.top.page import page_lines
+    from koordebpf.report.top.table import LEAST_WIDTH, MOST_WIDTH
+    from koordebpf.report.top.values import cut
+
+    width = max(LEAST_WIDTH, min(shutil.get_terminal_size().columns, MOST_WIDTH))
+    lines = page_lines(cut(page, rows or 20), choice, width=width, around=around)
+    echo(text_of(line for line, _ in lines))
+
+
+def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
+    from koordebpf.report.top.screen import Screen, can_redraw
+    from koordebpf.report.top.values import cut
+    from koordebpf.tools.recorder.rounds import open_recording, parse_time, place_at
+    from koordebpf.tools.top.keyboard import Keyboard
+    from koordebpf.tools.top.replayed import moments
+
+    opened = open_recording(path)
+    place = len(opened) - 1 if at is None else place_at(opened, parse_time("--at", at))
+    if not (once or as_json) and sys.stdout.isatty() and can_redraw():
+        with Keyboard() as keyboard, Screen() as screen:
+            for moment in moments(opened, place, choice, keyboard):
+                screen.show(moment.page, moment.choice, rows, moment.around)
+    else:
+        for moment in moments(opened, place, choice, None):
+            if as_json:
+                echo_json(cut(moment.page, rows))
+            else:
+                _echo_page(moment.page, moment.choice, rows, moment.around)
 
 
 def _print_frame(watch: NodeWatch, interval: float, choice: Choice) -> None:
     from koordebpf.collect.frame import frame_of
     from koordebpf.policy.strategies import FEATURE_GATES
     from koordebpf.state.frame import encode_frame
-    from koordebpf.tools.top import looks
+    from koordebpf.tools.top.looks import looks
 
     for look in looks(watch, interval, choice, once=True):
         frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import names_of, names_options
 
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
+    from koordebpf.kube.sources.base import Source
     from koordebpf.report.trace.record_line import TraceFilter
     from koordebpf.report.trace.trace_output import TraceOutput
     from koordebpf.tools.trace import Asked
@@ -33,6 +36,10 @@ _KINDS = (
     "memcg_event",
 )
 
+
+_UID = re.compile(
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}", re.ASCII
+)  # the second: a static pod
 
 _HELP = """Print memory pressure events as the kernel reports them.
 
@@ -91,8 +98,9 @@ Examples:
     "files",
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
-    help="Pods as YAML or JSON, for their names; without it a pod shows as its uid.",
+    help="Pods as YAML or JSON, for their names, in place of the agent's; without any a pod shows as its uid.",
 )
+@names_options
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="Only this cgroup and what lies below it.")
 @click.option("--cgroup-root", metavar="PATH", help="The kubelet's own --cgroup-root; default: learned from --pods.")
 @click.option("--pod", "pod", multiple=True, help="Only this pod: name, namespace/name or uid.")
@@ -135,6 +143,10 @@ Examples:
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of those lines, and end.")
 def trace(
     files: tuple[Path, ...],
+    source: str | None,
+    run_dir: Path,
+    node_name: str | None,
+    kubeconfig: Path | None,
     node_cgroup: Path | None,
     cgroup_root: str | None,
     pod: tuple[str, ...],
@@ -170,12 +182,17 @@ def trace(
     from koordebpf.tools.trace import Asked, open_watch
 
     wanted = _filter(pod, cgroup, kind, min_ms)
+    names = names_of(files, source, run_dir, node_name, kubeconfig)
+    if names is None and (unknown := next((each for each in pod if not _UID.fullmatch(each)), None)):
+        raise click.UsageError(f"--pod {unknown}: a name needs an agent that runs here, --pods or --source; a uid none")
     if replay:
-        _replay(replay, files, wanted, count, as_json)
+        _replay(replay, names, wanted, count, as_json)
         return
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
-    with open_watch(scope, files, asked, backend, _ring_bytes() if record_to else None) as watch:
+    with open_watch(scope, names, asked, backend, _ring_bytes() if record_to else None) as watch:
+        if watch.quality.stalls != "timed":
+            echo(f"no stall is timed here; {watch.quality.short}; koordebpf doctor --fix says why", err=True)
         if record_to:
             _record(watch, record_to, asked)
         else:
@@ -201,10 +218,10 @@ def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, 
     )
 
 
-def _replay(file: Path, pods: tuple[Path, ...], wanted: TraceFilter, count: int | None, as_json: bool) -> None:
+def _replay(file: Path, names: Source | None, wanted: TraceFilter, count: int | None, as_json: bool) -> None:
     from koordebpf.tools.replay import replayed
 
-    _print(replayed(file, pods, wanted, count), as_json, has_records=True)
+    _print(replayed(file, names, wanted, count), as_json, has_records=True)
 
 
 def _follow(watch: NodeWatch, asked: Asked, as_json: bool) -> None:

@@ -20,7 +20,6 @@ from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.memory_qos.measured import MemoryQosView
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
-from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, RoundEnded, TickEnded
@@ -57,7 +56,7 @@ class Recent:
         self._has_written = False
         self._writes: tuple[AuditedWrite, ...] = ()
         self._requests: tuple[AuditedRequest, ...] = ()
-        self._pods: tuple[PodView, ...] = ()
+        self._round: RoundEnded | None = None
         self._hooks: tuple[HookView | None, HookRules] = (None, HookRules())
         self._memory: tuple[MemoryQosView | None, MemoryQosRules] = (None, MemoryQosRules())
         self._taken = _Taken()
@@ -72,7 +71,7 @@ class Recent:
                 made = (audited_request(each, self._plans.node, wall_s) for each in news)
                 self._requests = (*self._requests, *made)[-_REQUESTS:]
             case RoundEnded(_, view, decision):
-                self._pods = view.pods
+                self._round = event
                 hooked = (each for each in decision.strategies.values() if isinstance(each, HookDecision))
                 if rules := next((each.rules for each in hooked if each.skipped is None), None):
                     self._hooks = view.hooks, rules
@@ -107,9 +106,14 @@ class Recent:
         """Return the last requests of eviction plugins that were not carried out; from any thread."""
         return self._requests
 
+    def last_round(self) -> RoundEnded | None:
+        """Return the last round, None before the first; from any thread."""
+        return self._round
+
     def pods(self) -> list[PodSettings]:
         """Return all pods with what strategies want of them: of files, and of their memory; from any thread."""
-        of_memory = with_memory_settings(pod_settings(self._pods, *self._hooks), *self._memory)
+        pods = self._round.view.pods if self._round else ()
+        of_memory = with_memory_settings(pod_settings(pods, *self._hooks), *self._memory)
         of_cache = with_page_cache(with_reclaim(of_memory, *self._taken.reclaim), self._taken.page_cache)
         return with_block_io(of_cache, *self._taken.block_io)
 

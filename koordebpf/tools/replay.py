@@ -10,7 +10,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Record
-from koordebpf.kube.sources.file import FileSource
+from koordebpf.kube.sources.base import Source
 from koordebpf.report.trace.record_line import Seen, TraceFilter
 from koordebpf.store.recording import read_recording
 from koordebpf.tools.record import record
@@ -20,7 +20,7 @@ from koordebpf.units import format_bytes
 _BATCH = 256
 
 
-def replayed(path: Path, files: tuple[Path, ...], wanted: TraceFilter, count: int | None) -> Iterator[list[Seen]]:
+def replayed(path: Path, names: Source | None, wanted: TraceFilter, count: int | None) -> Iterator[list[Seen]]:
     """Yield the wanted records of a recording in batches, with the owners that they had then.
 
     Raises:  ConfigError: it is no recording. SupportError: its records are laid out otherwise. DecodeError: one is not.
@@ -28,10 +28,9 @@ def replayed(path: Path, files: tuple[Path, ...], wanted: TraceFilter, count: in
     recording = read_recording(path)
     index = CgroupIndex()
     index.replace_all(_rows(recording.header.cgroups))
-    if files:
-        source = FileSource(files)
-        source.start(lambda: None)
-        index.set_pods(source.state().pods)
+    if names:
+        names.start(lambda: None)
+        index.set_pods(names.state().pods)
     batch: list[Seen] = []
     seen = 0
     for raw in recording:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,24 +59,17 @@ def wall_time(ts_ns: int, offset_ns: int) -> datetime:
 
 def open_watch(
     scope: NodeScope,
-    files: tuple[Path, ...],
+    names: Source | None,
     asked: Asked,
     backend: WantedBackend | None,
     ring_bytes: int | None = None,
 ) -> NodeWatch:
-    """Return the watch that is needed for it, to be closed; `ring_bytes` as NodeWatch.
+    """Return the watch that is needed for it, to be closed; `names`: where they come from; `ring_bytes` as NodeWatch.
 
     Raises:  ConfigError, SupportError: as NodeWatch.
     """
     scans = asked.summary or "memcg_event" in asked.wanted.kinds
-    source = _file_source(files) if files else None
-    return NodeWatch(scope, source, asked.wanted.min_ns, measures=scans, backend=backend, ring_bytes=ring_bytes)
-
-
-def _file_source(files: tuple[Path, ...]) -> Source:
-    from koordebpf.kube.sources.file import FileSource
-
-    return FileSource(files)
+    return NodeWatch(scope, names, asked.wanted.min_ns, measures=scans, backend=backend, ring_bytes=ring_bytes)
 
 
 def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:

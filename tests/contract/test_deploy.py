@@ -55,7 +55,10 @@ NOT_GRANTED = {
     KATALYST: {("nodes/status", "patch")},
     BATCH_RESOURCES: {("leases", "create"), ("leases", "update")},
 }
-ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT)
+# People's own rights, by group.
+READERS = DEPLOY / "components/readers/rbac.yaml"
+ASKED_FROM_OUTSIDE = ("remote/pods.py", "remote/exec.py")
+ALL_RIGHTS = (RBAC, *ASKING_WITH_A_COMPONENT, READERS)
 _METHODS = {
     "post": "create",
     "put": "update",
@@ -63,6 +66,7 @@ _METHODS = {
     "apply": "patch",
     "json_patch": "patch",
     "delete": "delete",
+    "websocket": "create",
 }
 
 
@@ -113,8 +117,16 @@ class TestRights:
         assert asked
         assert Rules(ACCOUNTS.get(path, "koordebpf-agent"), path=path).granted() == asked - NOT_GRANTED.get(path, set())
 
+    def test_people_may_what_their_commands_ask_for(self) -> None:
+        asked = {pair for name in ASKED_FROM_OUTSIDE for pair in requests_of(KUBE / name)}
+        commands = {(resource, verb) for resource, verb in asked if resource == "pods/exec"}
+        assert commands
+        assert Rules("koordebpf:readers", path=READERS).granted() == asked - commands
+        # A websocket begins with a GET, which is another verb before Kubernetes 1.35.
+        assert Rules("koordebpf:operators", path=READERS).granted() == asked | {("pods/exec", "get")}
+
     def test_no_other_module_asks(self) -> None:
-        with_rights = (*ASKING.values(), *ASKING_WITH_A_COMPONENT.values())
+        with_rights = (*ASKING.values(), *ASKING_WITH_A_COMPONENT.values(), ASKED_FROM_OUTSIDE)
         known = {name for names in with_rights for name in names} | ASKING_OTHERS
         asking = {str(path.relative_to(KUBE)) for path in KUBE.rglob("*.py") if set(requests_of(path))}
         assert asking == known
@@ -134,7 +146,9 @@ class TestRights:
         accounts = {each["metadata"]["name"] for each in objects(DEPLOY / "base/serviceaccount.yaml")}
         for binding in (each for each in both if "roleRef" in each):
             assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
-            assert {subject["name"] for subject in binding["subjects"]} <= accounts
+            ours = [subject["name"] for subject in binding["subjects"] if subject["kind"] == "ServiceAccount"]
+            assert set(ours) <= accounts
+            assert ours or all(subject["kind"] == "Group" for subject in binding["subjects"])
 
 
 class TestReasons:

@@ -93,6 +93,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         {"enforce": {"enabled": True}, "agent": {"hostProcesses": True}},
     ),
     "privileged": ("observe", ["privileged"], {"agent": {"privileged": True}}),
+    "people who look": ("observe", ["readers"], {"readers": True}),
     "with the Prometheus operator": ("observe", ["prometheus-operator"], {"prometheusOperator": {"enabled": True}}),
     "everything": (
         "enforce",
@@ -114,6 +115,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
             "host-processes",
             "privileged",
             "prometheus-operator",
+            "readers",
         ],
         {
             "enforce": {"enabled": True},
@@ -136,6 +138,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
                 "privileged": True,
             },
             "prometheusOperator": {"enabled": True},
+            "readers": True,
         },
     ),
 }

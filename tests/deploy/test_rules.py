@@ -150,6 +150,21 @@ CASES = {
     "an eviction throws the work of half an hour away": Case(
         {agent("koordebpf_be_lost_cpu_seconds_total"): "0x100 600x100"}, 110
     ),
+    "the threshold will be crossed": Case(
+        {agent("koordebpf_node_forecast_seconds", mark="threshold", bound="point"): "_x9 20x9"},
+        12,
+        {"KoordebpfEvictsSoon": {"node": "n1"}},
+    ),
+    "it will be, but not soon": Case(
+        {agent("koordebpf_node_forecast_seconds", mark="threshold", bound="point"): "90x20"}, 12
+    ),
+    "it will be, and the agent only watches": Case(
+        {
+            agent("koordebpf_node_forecast_seconds", mark="threshold", bound="point"): "20x20",
+            agent("koordebpf_dry_run"): "1x20",
+        },
+        12,
+    ),
     "an agent is down": Case({agent("up"): "0x120"}, 6, {"KoordebpfDown": {"node": "n1"}}),
     "an agent was down": Case({agent("up"): "0x3 1x100"}, 6),
     "no agent is there": Case({}, 11, {"KoordebpfAbsent": {}}, without="koordebpf_dry_run"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_bytes, echo_json
 
 
 @click.group()
@@ -52,6 +52,27 @@ def redact(path: str, output: Path) -> None:
     echo(redact_recording(opened, output), err=True)
     for problem in opened.problems:
         echo(f"koordebpf: {problem}", err=True)
+
+
+@recording.command()
+@click.argument("folder", required=False, metavar="[FOLDER]", type=click.Path(path_type=Path))
+def pack(folder: Path | None) -> None:
+    """Write an agent's recording to standard output, as a tar archive; the agent goes on recording.
+
+    FOLDER is by default that of the agents on this machine, /var/lib/koordebpf/recorder, or, where that could not be
+    written, /run/koordebpf/recorder. kubectl koordebpf record fetches recordings this way.
+
+    \b
+    Examples:
+      koordebpf recording pack > node.tar
+      ssh worker-1 koordebpf recording pack | tar -x -C worker-1
+    """
+    from koordebpf.tools.recorder.pack import packed
+
+    places = (Path("/var/lib/koordebpf/recorder"), Path("/run/koordebpf/recorder"))
+    place = folder or next((each for each in places if each.is_dir()), places[0])
+    for chunk in packed(place):
+        echo_bytes(chunk)
 
 
 @recording.command()

@@ -154,6 +154,14 @@ class Transport:
                 # One that was read to its end has gone back to the pool by itself; any other is of no use to anyone.
                 response.close()
 
+    def credentials(self) -> dict[str, str]:
+        """Return the headers that show who asks, for what is no plain request.
+
+        Raises:  KubeError: they cannot be had.
+        """
+        with self._authorizing:
+            return dict(self._authorize())
+
     def forget_connections(self) -> None:
         """Let the next request make a connection of its own; those that are in use stay."""
         self._pool.clear()
@@ -218,8 +226,7 @@ class Transport:
         headers = {"Accept": accept, "User-Agent": "koordebpf"}
         if body is not None:
             headers["Content-Type"] = content_type or _CONTENT_TYPES.get(method, _JSON)
-        with self._authorizing:
-            headers.update(self._authorize())
+        headers.update(self.credentials())
         return self._pool.request(
             method,
             f"{self.url}{path}" + (f"?{urlencode(query)}" if query else ""),

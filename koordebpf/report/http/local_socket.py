@@ -94,10 +94,10 @@ def asked(path: Path, what: str) -> bytes:
     connection = _UnixConnection(path)
     try:
         connection.request("GET", f"/{what}")
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise http.client.HTTPException(f"{answer.status} {answer.reason}")
-        return answer.read()
+        with connection.getresponse() as answer:
+            if answer.status != http.client.OK:
+                raise http.client.HTTPException(f"{answer.status} {answer.reason}")
+            return answer.read()
     finally:
         connection.close()
 

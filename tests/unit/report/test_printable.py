@@ -36,8 +36,10 @@ from koordebpf.report.pages.explain_writes import explained_writes
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.report.pages.remedies import SignalFixes
-from koordebpf.report.pages.screen import Screen
-from koordebpf.report.pages.top import Choice, TopPage, TopRow, page_lines
+from koordebpf.report.top.choice import Choice
+from koordebpf.report.top.page import page_lines
+from koordebpf.report.top.screen import Screen
+from koordebpf.report.top.values import TopPage, TopRow
 from koordebpf.report.trace.record_line import Seen
 from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
 from koordebpf.report.trace.trace_output import render_json, render_text

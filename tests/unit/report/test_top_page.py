@@ -12,24 +12,11 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.report.pages.screen import Screen
-from koordebpf.report.pages.top import (
-    KEY_LINE,
-    SORTS,
-    Choice,
-    Level,
-    Sort,
-    TopPage,
-    cut,
-    page_lines,
-    pod_rows,
-    pressed,
-    short_qos,
-    sorted_rows,
-    time_text,
-    top_cpu,
-    top_schema,
-)
+from koordebpf.report.top.cells import time_text
+from koordebpf.report.top.choice import KEY_LINE, Choice, Level, Sort, pressed
+from koordebpf.report.top.page import page_lines
+from koordebpf.report.top.screen import Screen
+from koordebpf.report.top.values import SORTS, TopPage, cut, pod_rows, short_qos, sorted_rows, top_cpu, top_schema
 from koordebpf.state.cpu.measured import BeQuota, CpuMeasured, CpuUsage
 from koordebpf.state.measured import (
     LedgerRow,
@@ -237,7 +224,7 @@ def test_keys() -> None:
     assert [pressed(start, "v").level, pressed(Choice(level="cgroup"), "v").level] == ["container", "pod"]
     assert pressed(start, "l").ledger and not pressed(pressed(start, "l"), "l").ledger
     assert [pressed(start, key).stop for key in ("q", "\x03", "\x04", "x")] == [True, True, True, False]
-    assert pressed(start, "?") is start
+    assert pressed(start, "x") is start
 
 
 def test_json_is_what_the_schema_says() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -17,25 +17,29 @@ from koordebpf.events.layout import decode_stall
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.report.pages.top import Choice, TopPage, pod_rows, pressed, sorted_rows, top_cpu
+from koordebpf.report.top.choice import Choice, pressed
+from koordebpf.report.top.page import Around, shown_rows
+from koordebpf.report.top.trail import Trails
+from koordebpf.report.top.values import TopPage, TopRow, pod_rows, sorted_rows, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.measured import LedgerView, Measured
 from koordebpf.state.series.node import node_series
-from koordebpf.tools.cgroup_table import CgroupTable
-from koordebpf.tools.keyboard import Keyboard
+from koordebpf.tools.top.cgroup_table import CgroupTable
+from koordebpf.tools.top.keyboard import Keyboard
 from koordebpf.tools.trace import wall_clock_offset_ns, wall_time
 from koordebpf.units import NS_PER_S
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One measurement of the node, and the page that was asked for."""
+    """One measurement of the node, and the page that was asked for, with what is shown around it."""
 
     cluster: ClusterState | None
     measured: Measured
     page: TopPage
     choice: Choice
+    around: Around = Around()
 
 
 def looks(
@@ -45,12 +49,14 @@ def looks(
     keyboard: Keyboard | None = None,
     *,
     once: bool = False,
+    hint: str = "",
 ) -> Iterator[Look]:
     """Yield the node as it is, each `interval_s`, until SIGTERM, SIGINT or q; with `once`, after one interval.
 
     The first look is not shown: growth and stalls need two. A key is answered at once, out of the same measurement.
+    `hint` is what to do where no pod has a name.
     """
-    node = _Node(watch)
+    node = _Node(watch, hint)
     keys: list[str] = []
     with Loop() as loop:
         loop.stop_on_signals()
@@ -68,7 +74,7 @@ def looks(
                 if loop.stopping:
                     return
                 while keys:
-                    choice = pressed(choice, keys.pop(0))
+                    choice = pressed(choice, keys.pop(0), node.names(choice))
                     if choice.stop:
                         return
                 if time.monotonic_ns() >= due_ns or once:
@@ -82,10 +88,31 @@ def looks(
             node.close()
 
 
+class _Shown:
+    # What was shown last, and what came before it.
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._trails = Trails()
+        self._now_ns = 0  # of the measurement that is in the trails
+        self.look: Look | None = None
+
+    def names(self, choice: Choice) -> list[str]:
+        if self.look is None or self.look.choice.level != choice.level:
+            return []
+        return [placed.row.name for placed in shown_rows(self.look.page, choice, self.look.around)]
+
+    def around(self, rows: Sequence[TopRow], inner: Sequence[TopRow], now_ns: int) -> Around:
+        if now_ns != self._now_ns:
+            self._now_ns = now_ns
+            self._trails.push([*rows, *inner])
+        return Around(tuple(inner), self._trails.by_name, hint=self._hint)
+
+
 class _Node:
     # What one measurement leaves for the next.
-    def __init__(self, watch: NodeWatch) -> None:
+    def __init__(self, watch: NodeWatch, hint: str) -> None:
         self._watch = watch
+        self._shown = _Shown("" if watch.source else hint)
         self._begin_ns = time.monotonic_ns()
         self._known = Known()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
@@ -116,6 +143,9 @@ class _Node:
         except CgroupGone:  # a node of memory alone
             return None
 
+    def names(self, choice: Choice) -> list[str]:
+        return self._shown.names(choice)
+
     def look(self, choice: Choice) -> Look:
         assert self._measured is not None  # `measure` came before
         known, measured = self._known, self._measured
@@ -137,7 +167,11 @@ class _Node:
             ledger=self._ledger(view.ledger, measured.now_ns),
             cpu=top_cpu(measured.cpu),
         )
-        return Look(self._cluster, measured, page, choice)
+        wants_inner = choice.level == "pod" and (choice.tree or choice.detail is not None)
+        inner = sorted_rows(self._table.rows("container", known.facts), choice.sort) if wants_inner else []
+        around = self._shown.around(rows, inner, measured.now_ns)
+        self._shown.look = Look(self._cluster, measured, page, choice, around)
+        return self._shown.look
 
     # What is shown a second is over the time that was looked at, which at first is shorter than the ledger's window.
     def _ledger(self, ledger: LedgerView | None, now_ns: int) -> LedgerView | None:

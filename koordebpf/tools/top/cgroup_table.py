@@ -11,7 +11,8 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.records import CgroupStall, MemcgSample
 from koordebpf.kernel.proc.psi import PressureFile, PressureLine
-from koordebpf.report.pages.top import Level, TopRow, short_qos, stalls_of
+from koordebpf.report.top.choice import Level
+from koordebpf.report.top.values import TopRow, short_qos, stalls_of
 from koordebpf.report.trace.record_line import owner_text
 from koordebpf.state.forecast import GrowthHistory, time_to
 from koordebpf.state.measured import PsiLine, StallShares
@@ -91,7 +92,10 @@ class CgroupTable:
         if cgroup_id == self._watch.scope.root_id:
             return "the node"
         if owner is None or owner.pod_uid or owner.host_application:
-            return owner_text(owner, cgroup_id)
+            name = owner_text(owner, cgroup_id)
+            if owner is not None and owner.kind in (OwnerKind.CONTAINER, OwnerKind.NESTED) and not owner.container_name:
+                return f"{name}[{owner.path.rpartition('/')[2][:12]}]"  # else all of a pod would be called the same
+            return name
         return owner.path.removeprefix(f"{self._node_path}/") or "/"
 
     def _shares_of(self, cgroup_id: int, owner: Owner | None) -> StallShares | None:

@@ -1,0 +1,1 @@
+"""Pages about all nodes of a cluster, for `kubectl koordebpf`."""

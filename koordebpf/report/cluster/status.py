@@ -1,0 +1,126 @@
+"""The pages of `kubectl koordebpf status` and `top nodes`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from koordebpf.report.cluster.scraped import Scraped
+from koordebpf.report.cluster.table import kubectl_table
+from koordebpf.units import NS_PER_S, format_bytes, format_ns
+
+
+class NodeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node. `agent` is its agent's pod, "": it has none. `said`: its metrics; None: for the reason in `missing`.
+
+    `mode` is what its DaemonSet is for, `observe` or `enforce`; whether it acts says `said.dry_run`.
+    """
+
+    node: str
+    agent: str = ""
+    mode: str = ""
+    ready: bool = False
+    phase: str = ""
+    said: Scraped | None = None
+    missing: str = ""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words; empty: nothing."""
+        said = self.said
+        if not self.agent:
+            return "no agent"
+        if not self.ready:
+            return "guards closed: " + ", ".join(said.guards) if said and said.guards else f"not ready ({self.phase})"
+        if said is None:
+            return self.missing
+        if said.guards:
+            return "guards closed: " + ", ".join(said.guards)
+        if said.lost_signals:
+            return f"{said.lost_signals} signals were lost"
+        return ""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """All nodes, by name: what `status -o json` prints."""
+
+    schema: Literal["koordebpf.status/v1"]
+    nodes: tuple[NodeState, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every node has an agent that is ready and lost nothing."""
+        return not any(each.problem for each in self.nodes)
+
+
+def status_page(status: ClusterStatus, *, is_wide: bool) -> str:
+    """Return a line for each node; wide: with the agent's pod, its version and its signals."""
+    heading = ["NODE", "AGENT", "READY", "MEMORY", "EVICTS ABOVE", "EVICTED"]
+    wide = ["VERSION", "SIGNALS", "POD"] if is_wide else []
+    return kubectl_table([*heading, *wide, "PROBLEM"], [_status_row(each, is_wide=is_wide) for each in status.nodes])
+
+
+def _status_row(state: NodeState, *, is_wide: bool) -> list[str]:
+    said = state.said or Scraped()
+    acts = {None: state.mode, True: "observes", False: "enforces"}[said.dry_run]
+    row = [
+        state.node,
+        acts if state.agent else "none",
+        ("yes" if state.ready else "no") if state.agent else "",
+        _share(said.used_bytes, said.capacity_bytes),
+        _share(said.threshold_bytes, said.capacity_bytes),
+        (f"{said.evicted} dry run" if said.dry_run and said.evicted else str(said.evicted)) if state.said else "",
+    ]
+    signals = f"{said.backend}, stalls {said.stalls}" if said.backend else ""
+    return [*row, *([said.version, signals, state.agent] if is_wide else []), state.problem]
+
+
+def top_nodes_page(status: ClusterStatus, *, is_wide: bool) -> str:
+    """Return a line for each node: its memory, pressure, and when it will be full. Who is nearest stands first."""
+    heading = ["NODE", "USED", "CAPACITY", "USED%", "EVICTS AT%", "SOME%", "FULL%", "EVICTS IN"]
+    wide = ["FULL IN", "EVICTED", "PROBLEM"] if is_wide else []
+    states = sorted(status.nodes, key=lambda each: (-_nearness(each.said), each.node))
+    return kubectl_table([*heading, *wide], [_top_row(each, is_wide=is_wide) for each in states])
+
+
+def _nearness(said: Scraped | None) -> float:
+    if said is None or said.used_bytes is None or not said.capacity_bytes:
+        return -1.0
+    return said.used_bytes / (said.threshold_bytes or said.capacity_bytes)
+
+
+def _top_row(state: NodeState, *, is_wide: bool) -> list[str]:
+    said = state.said or Scraped()
+    row = [
+        state.node,
+        _bytes(said.used_bytes),
+        _bytes(said.capacity_bytes),
+        _percent(said.used_bytes, said.capacity_bytes),
+        _percent(said.threshold_bytes, said.capacity_bytes),
+        "" if said.psi_some is None else f"{said.psi_some * 100:.1f}",
+        "" if said.psi_full is None else f"{said.psi_full * 100:.1f}",
+        _time(said.evict_in_s),
+    ]
+    return [*row, *([_time(said.full_in_s), str(said.evicted), state.problem] if is_wide else [])]
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else format_bytes(round(value)).replace(" ", "")
+
+
+def _percent(value: float | None, whole: float | None) -> str:
+    return "" if value is None or not whole else f"{value * 100 / whole:.0f}%"
+
+
+def _share(value: float | None, whole: float | None) -> str:
+    if value is None:
+        return ""
+    percent = _percent(value, whole)
+    return f"{_bytes(value)} ({percent})" if percent else _bytes(value)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return "now" if seconds <= 0 else format_ns(round(seconds) * NS_PER_S).replace(" ", "")

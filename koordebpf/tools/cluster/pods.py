@@ -1,0 +1,50 @@
+"""The pods of many nodes by what they use, as their agents measured them last."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koordebpf.errors import KubeError
+from koordebpf.kube.malformed import MALFORMED, reason
+from koordebpf.kube.remote.pods import RemotePod, pods_of
+from koordebpf.report.cluster.pods import PodOnNode, TopPods
+from koordebpf.report.top.choice import Sort
+from koordebpf.report.top.values import SORTS, TopPage
+from koordebpf.tools.cluster.asking import Agents, ask_all
+
+
+def top_pods(agents: Agents, namespace: str, selector: str, sort: Sort) -> TopPods:
+    """Return the pods of a namespace, of all where it is empty, the largest first.
+
+    `selector` is one of labels; what it chooses is asked of the API server, and only the nodes of those pods are asked.
+
+    Raises:  KubeError: the pods cannot be listed.
+    """
+    asked, wanted = agents.by_node, None
+    if namespace or selector:
+        found = pods_of(agents.cluster.transport, namespace, selector)
+        wanted = {each.key for each in found}
+        nodes = {each.spec.nodeName for each in found}
+        asked = {node: pod for node, pod in agents.by_node.items() if node in nodes}
+    answers = ask_all(asked, lambda pod: _page(agents, pod), within_s=agents.within_s)
+    rows = [
+        PodOnNode(node, row)
+        for node, page in answers.given.items()
+        for row in page.rows
+        if not row.name.startswith("? ") and (wanted is None or row.name in wanted)
+    ]
+    rows.sort(key=lambda each: (-SORTS[sort](each.row), each.row.name))
+    return TopPods(
+        "koordebpf.top-pods/v1", tuple(rows), tuple(f"{each.node}: {each.reason}" for each in answers.missing)
+    )
+
+
+def _page(agents: Agents, pod: RemotePod) -> TopPage:
+    raw = agents.output(pod, "ask", "top")
+    try:
+        page = msgspec.json.decode(raw, type=TopPage | None)
+    except MALFORMED as error:
+        raise KubeError(f"its answer is no page of top, is it of another version? {reason(error)}") from error
+    if page is None:
+        raise KubeError("it has not measured its node yet")
+    return page

@@ -1,0 +1,1 @@
+"""What `koordebpf top` does: measures the node again and again, and listens to keys."""

@@ -1,0 +1,103 @@
+"""A recording as one stream, and back."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from koordebpf.errors import ConfigError
+from koordebpf.tools.recorder.pack import packed, unpack
+
+SHARD = "day-1700000000-0011aabb-1.rounds"
+
+
+def recording(folder: Path) -> Path:
+    (folder / "machine").mkdir(parents=True)
+    (folder / "machine" / SHARD).write_bytes(b"rounds" * 100_000)
+    (folder / "machine" / SHARD.replace("rounds", "index")).write_bytes(b"index")
+    return folder
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for entry, content in members:
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    made.seek(0)
+    return made
+
+
+def test_what_is_sent_arrives(tmp_path: Path) -> None:
+    sent = b"".join(packed(recording(tmp_path / "node")))
+    assert unpack(io.BytesIO(sent), tmp_path / "here") == 600_005
+    for path in (tmp_path / "node/machine").iterdir():
+        assert (tmp_path / "here/machine" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_nothing_else_is_sent(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "node")
+    (folder / "machine/secret").write_bytes(b"s")
+    (folder / "machine/link.rounds").symlink_to("/etc/passwd")
+    sent = io.BytesIO(b"".join(packed(folder)))
+    with tarfile.open(fileobj=sent) as tar:
+        assert sorted(tar.getnames()) == sorted(f"machine/{name}" for name in (SHARD, SHARD[:-6] + "index"))
+
+
+def test_a_shard_that_is_written_to_is_as_long_as_it_was(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "node")
+    chunks = packed(folder)
+    first = next(chunks)
+    with (folder / "machine" / SHARD).open("ab") as file:
+        file.write(b"more")
+    assert unpack(io.BytesIO(first + b"".join(chunks)), tmp_path / "here") >= 600_005
+
+
+def test_a_folder_without_a_recording(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no recording"):
+        list(packed(tmp_path))
+
+
+def link(name: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, "/etc"
+    return entry
+
+
+def test_a_node_writes_nowhere_else(tmp_path: Path) -> None:
+    sent = archive(
+        (tarfile.TarInfo(f"../out/{SHARD}"), b"x"),
+        (tarfile.TarInfo("machine/program.sh"), b"x"),
+        (link("machine/sub.rounds"), b""),
+        (tarfile.TarInfo(f"/abs/{SHARD}"), b"abc"),
+    )
+    assert unpack(sent, tmp_path / "here") == 3
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [
+        f"here/abs/{SHARD}"
+    ]
+
+
+@pytest.mark.parametrize("raw", [b"", b"nonsense" * 100])
+def test_what_is_no_archive(tmp_path: Path, raw: bytes) -> None:
+    with pytest.raises(ConfigError, match="no whole recording"):
+        unpack(io.BytesIO(raw), tmp_path / "here")
+
+
+def test_one_that_is_cut(tmp_path: Path) -> None:
+    sent = b"".join(packed(recording(tmp_path / "node")))
+    with pytest.raises(ConfigError, match="no whole recording"):
+        unpack(io.BytesIO(sent[:300_000]), tmp_path / "here")
+
+
+def test_the_same_file_twice(tmp_path: Path) -> None:
+    sent = archive((tarfile.TarInfo(SHARD), b"a"), (tarfile.TarInfo(SHARD), b"b"))
+    with pytest.raises(ConfigError, match="no whole recording"):
+        unpack(sent, tmp_path / "here")
+
+
+def test_a_folder_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be a new folder"):
+        unpack(io.BytesIO(), tmp_path)
