@@ -9,11 +9,41 @@ from typing import Any, TypeVar
 
 import click
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, unreadable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TIMEOUT_S = 5
+
+
+class FilePath(click.Path):
+    """The path of a file or folder that is there; where one may not look, the message says so."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        try:
+            Path(value).stat()
+        except PermissionError as error:
+            self.fail(f"{value}: {error.strerror}", param, ctx)
+        except OSError:  # which click words
+            pass
+        return super().convert(value, param, ctx)
+
+
+def kubeconfig_options(command: F) -> F:
+    """Add --kubeconfig and --context, which mean what they mean to kubectl."""
+    command = click.option(
+        "--context", "kube_context", metavar="NAME", help="Context of the kubeconfig. Default: its current-context."
+    )(command)
+    return click.option(
+        "--kubeconfig",
+        type=FilePath(),
+        help="Credentials for the API server. Default: as kubectl, $KUBECONFIG, then ~/.kube/config, then the pod's"
+        " ServiceAccount.",
+    )(command)
 
 
 def run_dir_option(text: str = "The folder that the agent was given.") -> Callable[[F], F]:
@@ -37,7 +67,7 @@ def read_input(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable file") from error
+        raise unreadable(path, error) from error
 
 
 def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tuple[bytes, str]:

@@ -43,6 +43,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one controller runs with."""
 
     kubeconfig: Path | None = None
+    kube_context: str | None = None
     lease_namespace: str | None = None  # None: the pod's own
     listen: str = "127.0.0.1:9321"
     probe_listen: str | None = None  # None: the host of `listen`, its port + 2
@@ -61,14 +62,16 @@ def run_controller(config: ControllerConfig) -> None:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
         batch = _batch(config, stack) if config.batch_resources else None
-        source = ControllerSource(open_cluster(config.kubeconfig), decode_node=batch.decode_node if batch else None)
+        source = ControllerSource(
+            open_cluster(config.kubeconfig, config.kube_context), decode_node=batch.decode_node if batch else None
+        )
         stack.callback(source.close)
         metrics, health = ControllerMetrics(), Health(max_silence_ns=_MAX_SILENCE_NS)
         metrics.is_dry_run = config.dry_run
         metrics.log_sink = log_sink()
         writer, election = None, None
         if not config.dry_run:
-            transport = open_cluster(config.kubeconfig)
+            transport = open_cluster(config.kubeconfig, config.kube_context)
             stack.callback(transport.close)
             writer = NodeSLOWriter(transport, identity)
             namespace = config.lease_namespace or _own_namespace()
@@ -103,7 +106,7 @@ def run_controller(config: ControllerConfig) -> None:
 def _batch(config: ControllerConfig, stack: contextlib.ExitStack) -> BatchParts:
     from koordebpf.controller.batch.start import open_batch
 
-    batch = open_batch(config.kubeconfig, adopts=config.adopt, is_dry_run=config.dry_run)
+    batch = open_batch(config.kubeconfig, config.kube_context, adopts=config.adopt, is_dry_run=config.dry_run)
     stack.callback(batch.close)
     return batch
 
