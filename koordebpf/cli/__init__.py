@@ -33,6 +33,7 @@ _COMMANDS = {
     "restore": "Restore what cgroup files held before the agent wrote them.",
     "doctor": "Show what works on this host, and what is missing.",
     "demo": "Watch a node cgroup be eaten and saved, on this kernel.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 
 
@@ -86,3 +87,8 @@ def main(arguments: list[str] | None = None) -> Any:
         if not say_last(f"koordebpf: {error}"):
             echo(f"koordebpf: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def root() -> click.Group:
+    """Return the group of all commands, for who documents them."""
+    return _group

@@ -7,12 +7,14 @@ import sys
 import click
 
 from koordebpf.cli.echo import echo
+from koordebpf.cli.reference.schemas import schema_option
 
 
 @click.command()
 @click.option("--story", type=click.Choice(["hog", "page-cache", "own-limit"]), default="hog", show_default=True,
               help="What happens on the node: only a hog is to be evicted.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Events and verdict as one JSON object per line.")
+@schema_option("demo-story", "demo-event", "demo-verdict")
 def demo(story: str, as_json: bool) -> None:
     """Watch a node cgroup be eaten and saved, on this kernel.
 

@@ -9,6 +9,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import FilePath
+from koordebpf.cli.reference.schemas import schema_option
 
 if TYPE_CHECKING:
     from koordebpf.kernel.backends.select import WantedBackend
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     help="The agent's configuration file: what the strategies whose gates are on lack here, Katalyst's plugins too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
+@schema_option("doctor")
 def doctor(
     node_cgroup: Path | None,
     cgroup_root: str | None,

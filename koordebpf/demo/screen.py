@@ -9,10 +9,11 @@ from typing import TextIO
 
 import msgspec
 
+from koordebpf.demo.lines import EndLine, StoryLine
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
-from koordebpf.printable import json_bytes, printable, printable_text
+from koordebpf.printable import json_bytes, printable, printable_text, with_schema
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 
 _COLUMNS = 80
@@ -31,18 +32,18 @@ class JsonLines:
 
     def begin(self, story: Story, limit_bytes: int) -> None:
         """Say which story it is."""
-        self._line({"event": "story", "limit_bytes": limit_bytes, **msgspec.to_builtins(story)})
+        self._line("demo-story", StoryLine(**msgspec.structs.asdict(story), limit_bytes=limit_bytes))
 
     def tell(self, event: Event) -> None:
         """Say what happened."""
-        self._line(event)
+        self._line("demo-event", event)
 
     def end(self, facts: StoryFacts, verdict: Verdict) -> None:
         """Say what it came to."""
-        self._line({"event": "verdict", **msgspec.to_builtins(verdict), "facts": msgspec.to_builtins(facts)})
+        self._line("demo-verdict", EndLine(**msgspec.structs.asdict(verdict), facts=facts))
 
-    def _line(self, value: object) -> None:
-        print(json_bytes(value).decode(), file=self._out, flush=True)
+    def _line(self, name: str, value: object) -> None:
+        print(with_schema(name, json_bytes(value)).decode(), file=self._out, flush=True)
 
 
 class Screen:

@@ -11,6 +11,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import ask_agent, read_input, run_dir_option
+from koordebpf.cli.reference.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 _SHOWN = 3  # of the lines that could not be read
@@ -45,6 +46,7 @@ class _OrNode(click.Command):
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
 @click.option("--requests", "of_requests", is_flag=True, help="What Katalyst's eviction plugins asked for in vain.")
 @click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
+@schema_option("audit", "write", "request")
 def explain(
     audit: str | None,
     url: str | None,

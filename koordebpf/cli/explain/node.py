@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import kubeconfig_options
+from koordebpf.cli.reference.schemas import schema_option
 
 _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 
@@ -17,6 +18,7 @@ _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 @click.argument("resource", required=False, metavar="[RESOURCE]", type=click.Choice(_RESOURCES))
 @kubeconfig_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, amounts in millicpu and bytes.")
+@schema_option("node-resources")
 def node(
     node_name: str, resource: str | None, kubeconfig: Path | None, kube_context: str | None, as_json: bool
 ) -> None:
@@ -43,6 +45,6 @@ def node(
     finally:
         transport.close()
     if as_json:
-        echo_json(explained)
+        echo_object("node-resources", explained)
     else:
         echo(explained_node(explained))
