@@ -47,10 +47,11 @@ class JsonLines:
 
 
 class Screen:
-    """The story for people."""
+    """The story for people. What the agent says while it starts is shown with `verbose` only, except errors."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, verbose: bool = False) -> None:
         self._out = out
+        self._shows_notices = verbose
         self._has_colour = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._since_ns: int | None = None
         self._limit_bytes = 1
@@ -83,6 +84,7 @@ class Screen:
             case "agent":
                 self._agent(event)
             case "usage":
+                self._shows_notices = True
                 self._usage(event)
             case "evicted":
                 self._evicted(event)
@@ -129,7 +131,10 @@ class Screen:
 
     def _agent(self, event: Event) -> None:
         is_bad = event.numbers["level"] != "info"
-        colour = "red" if event.numbers["level"] in ("error", "critical") else "yellow" if is_bad else "dim"
+        is_error = event.numbers["level"] in ("error", "critical")
+        if not (self._shows_notices or is_error):
+            return
+        colour = "red" if is_error else "yellow" if is_bad else "dim"
         for line in event.text.split("\n"):
             wrapped = textwrap.wrap(
                 f"koordebpf: {printable(line)}", _COLUMNS - 10, subsequent_indent="  ", break_on_hyphens=False
