@@ -131,7 +131,9 @@ def write_checksums(folder: Path) -> None:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern) if pattern.endswith("/") else fnmatch.fnmatchcase(name, pattern)
+    if pattern.endswith("/"):
+        return name.startswith(pattern)
+    return name.count("/") == pattern.count("/") and fnmatch.fnmatchcase(name, pattern)
 
 
 def _write_archive(path: Path, files: dict[str, bytes], epoch: int) -> None:

@@ -176,9 +176,9 @@ def test_plan_finds_a_decision_in_lines_of_frames(tmp_path: Path) -> None:
     frames.write_bytes(b"{}\n")
     with pytest.raises(ConfigError, match="needs a recording, or a file of an agent's --frames"):
         run("plan", frames, "--decision", 1)
-    with pytest.raises(ConfigError, match="must be a readable file"):
+    with pytest.raises(ConfigError, match="No such file or directory"):
         run("plan", tmp_path / "none", "--decision", 1)
-    with pytest.raises(ConfigError, match="must be a readable file"):
+    with pytest.raises(ConfigError, match="No such file or directory"):
         run("plan", tmp_path / "none")
 
 
@@ -255,7 +255,7 @@ def test_another_kind_of_file_is_named(tmp_path: Path, start: bytes, said: str) 
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be a readable recording"):
+    with pytest.raises(ConfigError, match="No such file or directory"):
         run("replay", tmp_path / "none")
     assert not is_recording_path(str(tmp_path / "none"))
     assert is_recording_path(str(tmp_path))
