@@ -49,7 +49,7 @@ def main() -> None:
     write_manual(folder, epoch)
     write_bill(folder, epoch)
     if not asked.no_image:
-        write_image(folder)
+        write_image(folder, epoch)
     write_checksums(folder)
     print((folder / "SHA256SUMS").read_text(), end="")
 
@@ -115,12 +115,14 @@ def write_bill(folder: Path, epoch: int) -> None:
     (folder / f"{_NAME}.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n")
 
 
-def write_image(folder: Path) -> None:
+def write_image(folder: Path, epoch: int) -> None:
     """Write the image for this machine's architecture, built as deploy/image/Dockerfile says."""
-    from tests.cluster.agent_image import obtain_image
-    from tests.cluster.binaries import say_line
+    from tests.cluster.agent_image import build_image
 
-    shutil.copyfile(obtain_image(say_line), folder / f"{_NAME}-image-{os.uname().machine}.oci.tar")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    out = folder / f"{_NAME}-image-{os.uname().machine}.oci.tar"
+    # Standard output is for the checksums.
+    build_image(out, lambda text: print(text, file=sys.stderr), epoch=epoch, revision=head.stdout.strip())
 
 
 def write_checksums(folder: Path) -> None:

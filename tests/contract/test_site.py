@@ -1,4 +1,4 @@
-"""The documentation as a site: it is built without a warning, its links lead somewhere, and it loads nothing from elsewhere."""
+"""The documentation as a site: built without a warning, its links lead somewhere, nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
