@@ -88,7 +88,7 @@ def build_image(out: Path, say: Say, *, epoch: int, revision: str) -> None:
         *(f"--build-arg={key}={value}" for key, value in arguments.items()),
     ]
     with alone(home / "lock", say):
-        _Builder(home, say).build(out, "", ["--no-cache", f"--timestamp={epoch}", *given])
+        _Builder(home, say).build(out, "", options)
 
 
 class Unpacked(msgspec.Struct, frozen=True):

@@ -25,7 +25,10 @@ def _pages(command: click.Command, context: click.Context) -> Iterator[tuple[str
     name = context.command_path.replace(" ", "-")
     yield f"{name}.1", "\n".join(_page(name, command, context)) + "\n"
     for below, found in _below(command, context).items():
-        with click.Context(found, info_name=below, parent=context) as inner:
+        # The path of a command below one that is no group would have the arguments of that.
+        is_group = isinstance(command, click.Group)
+        above, named = (context, below) if is_group else (context.parent, f"{command.name} {below}")
+        with click.Context(found, info_name=named, parent=above) as inner:
             yield from _pages(found, inner)
 
 

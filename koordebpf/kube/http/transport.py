@@ -28,6 +28,7 @@ from koordebpf.errors import (
     KubeTooLarge,
 )
 from koordebpf.kube.http.deadlines import Limit, OpenConnections, OpenExchange, pool_classes
+from koordebpf.kube.http.kubeconfig import current_context, found_kubeconfig
 from koordebpf.kube.http.refusal import refusal
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
     configuration = Configuration()
     try:
         loaders.load_kube_config(  # type: ignore[no-untyped-call]
-            found, context=context, client_configuration=configuration, persist_config=False
+            found, context=context or current_context(found), client_configuration=configuration, persist_config=False
         )
         pool = RESTClientObject(configuration).pool_manager
         if not configuration.verify_ssl:
@@ -306,17 +307,6 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
         return {"Authorization": bearer["value"]} if bearer and bearer["value"] else {}
 
     return Transport(configuration.host, pool, authorize)
-
-
-def found_kubeconfig() -> str | None:
-    """Return what kubectl would read: the files of $KUBECONFIG, with colons between them, else ~/.kube/config."""
-    if named := os.environ.get("KUBECONFIG"):
-        return named
-    try:
-        default = Path("~/.kube/config").expanduser()
-        return str(default) if default.exists() else None
-    except (OSError, RuntimeError):  # one may not look there, or there is no home
-        return None
 
 
 def open_in_cluster(account: Path = SERVICE_ACCOUNT) -> Transport:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.http.transport import found_kubeconfig, open_cluster
+from koordebpf.kube.http.kubeconfig import found_kubeconfig
+from koordebpf.kube.http.transport import open_cluster
 
 
 def kubeconfig(path: Path, **servers: str) -> Path:
@@ -66,7 +67,7 @@ def test_the_variable_names_several_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "a", a="https://a:1")
-    with pytest.raises(ConfigError, match=f"{path}: 'c': must lead to an API server: .*'c'"):
+    with pytest.raises(ConfigError, match=f"{path}: 'c': must lead to an API server: .*name c "):
         url_of(path, "c")
 
 
