@@ -81,7 +81,7 @@ def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tup
 
     from koordebpf.report.http.local_socket import agent_socket, asked
 
-    place = str(agent_socket(run_dir)) if url is None else url
+    place = str(agent_socket(run_dir, or_else)) if url is None else url
     if "://" in place and not place.startswith(("http://", "https://")):
         raise ConfigError("--url", place, "must be a socket's path, or begin with http:// or https://")
     try:
@@ -91,4 +91,5 @@ def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tup
             return bytes(answer.read()), place
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason
         raise ConfigError("--url", place, f"must be a running agent: {reason}; or {or_else}") from error

@@ -11,7 +11,7 @@ import click
 from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import ask_agent, run_dir_option
 from koordebpf.cli.reference.schemas import schema_option
-from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.errors import ConfigError, DecodeError, unreadable
 
 if TYPE_CHECKING:
     from koordebpf.report.series.answers import SeriesAnswer
@@ -108,7 +108,9 @@ def _from_snapshot(path: Path, query: str | None, window_ns: int) -> SeriesAnswe
 
     try:
         store, moment = read_store(path)
-    except (DecodeError, OSError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except DecodeError as error:
         raise ConfigError("--snapshot", str(path), f"must be a snapshot of series: {error}") from error
     if query is None:
         return SeriesAnswer(kinds=store.kinds())

@@ -20,6 +20,7 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.clients.lease import LeaseClient
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.controller import ControllerMetrics
@@ -57,6 +58,9 @@ def run_controller(config: ControllerConfig) -> None:
 
     Raises:  ConfigError: no API server to ask, or an address that cannot be bound.
     """
+    for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
+        if listen:
+            parse_listen(listen, option)
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())

@@ -26,6 +26,8 @@ def check_arguments(config: AgentConfig) -> None:
     above = config.run_dir.absolute().parent
     if not above.is_dir():
         raise ConfigError("--run-dir", str(config.run_dir), f"{above} must be a folder that is there")
+    if (recording := config.recorder.file) is not None and not recording.absolute().parent.is_dir():
+        raise ConfigError("FILE", str(recording), f"{recording.absolute().parent} must be a folder that is there")
     for option, path in (("--audit", config.audit), ("--frames", config.frames)):
         if path is not None and path != _STDOUT:
             check_file(option, path)

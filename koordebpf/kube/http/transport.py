@@ -296,7 +296,7 @@ def open_cluster(kubeconfig: Path | None = None, context: str | None = None) -> 
             urllib3.disable_warnings(InsecureRequestWarning)  # the kubeconfig asks for it; once is enough
     # It looks at hardly any type of what it reads.
     except (loaders.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as e:
-        raise ConfigError(found, context or NOT_GIVEN, f"must lead to an API server: {e}") from e
+        raise ConfigError(found, context or NOT_GIVEN, f"must lead to an API server: {' '.join(str(e).split())}") from e
 
     def authorize() -> dict[str, str]:
         # The package refreshes the tokens of kubeconfig plugins inside this call.
