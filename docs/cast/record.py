@@ -1,7 +1,7 @@
 """Record `koordebpf demo` on a terminal, and draw it: `python docs/cast/record.py record|draw`.
 
-`record` (root) runs the demo on a pseudo-terminal and writes demo.cast, which asciinema plays (format v2). `draw` makes
-demo.svg of that file and of nothing else: each line appears when it was printed.
+`record` (root) runs the demo on a pseudo-terminal and writes hog.cast, which asciinema plays (format v2). `draw` makes
+hog.svg of that file and of nothing else: each line appears when it was printed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from html import escape
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CAST = HERE / "demo.cast"
-PICTURE = HERE / "demo.svg"
+CAST = HERE / "hog.cast"
+PICTURE = HERE / "hog.svg"
 _WIDTH, _HEIGHT = 80, 48
 _LINE, _CHAR, _LEFT, _TOP = 17, 8.43, 14, 40
 _END_S = 2.0  # that the last picture stays
@@ -43,7 +43,7 @@ _STYLE = """\
 
 
 def record() -> None:
-    """Run the demo and write demo.cast.
+    """Run the demo and write hog.cast.
 
     Raises:  SystemExit: the demo did not go as it should.
     """
@@ -70,7 +70,7 @@ def record() -> None:
 
 
 def draw() -> None:
-    """Write demo.svg from demo.cast."""
+    """Write hog.svg from hog.cast."""
     PICTURE.write_text(picture(CAST.read_text()))
 
 

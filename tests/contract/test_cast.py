@@ -22,7 +22,7 @@ def record_module() -> ModuleType:
 
 
 CAST = record_module()
-HEAD, *EVENTS = map(json.loads, (FOLDER / "demo.cast").read_text().splitlines())
+HEAD, *EVENTS = map(json.loads, (FOLDER / "hog.cast").read_text().splitlines())
 
 
 def test_it_is_an_asciicast_of_version_2() -> None:
@@ -41,7 +41,7 @@ def test_it_is_a_demo_that_went_as_it_should() -> None:
 
 
 def test_the_picture_is_made_of_it() -> None:
-    assert CAST.picture((FOLDER / "demo.cast").read_text()) == (FOLDER / "demo.svg").read_text()
+    assert CAST.picture((FOLDER / "hog.cast").read_text()) == (FOLDER / "hog.svg").read_text()
 
 
 def test_the_picture_has_each_line_at_the_moment_when_it_was_printed() -> None:
@@ -63,6 +63,6 @@ def test_the_picture_has_each_line_at_the_moment_when_it_was_printed() -> None:
 
 
 def test_the_picture_loads_nothing() -> None:
-    text = (FOLDER / "demo.svg").read_text().replace("http://www.w3.org/2000/svg", "")
+    text = (FOLDER / "hog.svg").read_text().replace("http://www.w3.org/2000/svg", "")
     assert "http" not in text
     assert "url(" not in text

@@ -94,7 +94,7 @@ def test_two_settings_that_contradict_each_other_have_a_place(typed: Typed) -> N
         "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n\nsampling: {floor: 2s, cap: 1s}\n"
     )
     _, out, _ = typed("config", "check", "c.yaml")
-    assert out == "c.yaml:4:23: sampling.cap: '1s': must be sampling.floor (2 s) or more\n"
+    assert out == "c.yaml:4:23: sampling.cap: '1 s': must be sampling.floor (2 s) or more\n"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_file_without_an_audit_line_is_refused_in_four_lines(typed: Typed) -> 
     assert code == 2
     assert err.splitlines() == [
         "left out: r.md:1:1: must be an audit line: invalid character",
-        "left out: r.md:3:2: must be an audit line: invalid character",
+        "left out: r.md:3:5: must be an audit line: invalid character",
         "left out: r.md:4:1: must be an audit line: invalid character",
         "left out: 197 more lines",
     ]
