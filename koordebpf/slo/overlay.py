@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.errors import ConfigError, json_error
+from koordebpf.errors import NOT_GIVEN, ConfigError, json_error
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 # Source: koordinator pkg/util/sloconfig/nodeslo_config.go, DefaultResourceThresholdStrategy.
@@ -55,7 +55,11 @@ def decode_object(raw: bytes | str | msgspec.Raw, path: str) -> dict[str, Any]:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else bytes(raw)
-        raise json_error(path, text, error) from error
+        # The path stays the key: what is in force of it is looked up by that. The place in it is in the rule.
+        found = json_error("", text, error)
+        place = found.path.lstrip(":")
+        rule = f"must be JSON: at {place}: {found.rule.removeprefix('must be JSON: ')}" if place else found.rule
+        raise ConfigError(path, NOT_GIVEN, rule) from error
     if not isinstance(value, dict):
         raise ConfigError(path, value, "must be an object")
     return value

@@ -29,7 +29,7 @@ def render_json(item: TraceOutput) -> bytes:
     """Return it as JSON objects, one a line."""
     if isinstance(item, Summary | Counters):
         return with_schema("trace", json_bytes(item))
-    return b"\n".join(with_schema("trace", trace_json(seen.record, seen.owner, seen.wall)) for seen in item)
+    return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in item)
 
 
 def trace_schema() -> dict[str, Any]:

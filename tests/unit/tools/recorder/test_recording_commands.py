@@ -119,6 +119,7 @@ def test_replay_of_a_part_by_time(path: Path) -> None:
         "replay", path, "--json", "--since", "2027-01-15T08:00:05Z", "--until", wall_ns(8) / NS_PER_S
     ).output.splitlines()
     assert json.loads(totals) == {
+        "schema": "koordebpf.replay/v1",
         "rounds": 4,
         "decisions": 1,
         "differing": 0,
