@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
 from koordebpf.cli.echo import echo_json
 
@@ -40,6 +39,8 @@ def object_schema(*names: str, is_list: bool = False) -> dict[str, Any]:
     >>> object_schema("replay")["$defs"]["Replay"]["properties"]["schema"]
     {'const': 'koordebpf.replay/v1'}
     """
+    import msgspec
+
     schemas, definitions = msgspec.json.schema_components(
         [_type(name) for name in names], ref_template="#/$defs/{name}"
     )
