@@ -6,6 +6,7 @@ loaded from elsewhere when it is read. A link that leads nowhere ends the build.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
 _SKIPPED = {"build", "dist", "node_modules"}
-_LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
+_LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!https?:|#|mailto:)([^)\s]+)((?:\s+\"[^\"]*\")?)\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 # What a page links to and people look at in place; other files are copied as they are.
 _PAGE = ".md"
@@ -79,7 +80,8 @@ def main(folder: str = str(ROOT / "build/site")) -> None:
         _copy_pages(work / "pages")
         (work / "mkdocs.yml").write_text(_CONFIG.format(site=site, nav=_nav(work / "pages")))
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--clean"]
-        subprocess.run(command, cwd=work, check=True)
+        # Of Material's own future; nothing that a reader of the build could change.
+        subprocess.run(command, cwd=work, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
     wrong = problems(site)
     if wrong:
         sys.exit("\n".join(wrong))
@@ -109,13 +111,13 @@ def _copy_pages(to: Path) -> None:
 # A folder's link leads to its README, or becomes plain text; what is no page is copied beside the pages.
 def _linked(text: str, path: Path, to: Path) -> str:
     def link(found: re.Match[str]) -> str:
-        words, target = found[1], found[2]
+        words, target, title = found[1], found[2], found[3]
         name, _, anchor = target.partition("#")
         at = (path.parent / name).resolve()
         if at.is_dir():
             if not (at / "README.md").exists():
                 return words[1:-1]
-            return f"{words}({name.rstrip('/')}/README.md{f'#{anchor}' if anchor else ''})"
+            return f"{words}({name.rstrip('/')}/README.md{f'#{anchor}' if anchor else ''}{title})"
         if at.is_file() and at.suffix != _PAGE and at.is_relative_to(ROOT):
             copied = to / at.relative_to(ROOT)
             copied.parent.mkdir(parents=True, exist_ok=True)
