@@ -84,11 +84,11 @@ class Screen:
             case "agent":
                 self._agent(event)
             case "usage":
-                self._shows_notices = True
                 self._usage(event)
             case "evicted":
                 self._evicted(event)
             case "worker" if event.text == "begins":
+                self._shows_notices = True
                 self._row(event.at_ns, self._paint(f"{printable(str(event.pod))} begins", "yellow"))
             case _:
                 pass
