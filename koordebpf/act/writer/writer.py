@@ -65,9 +65,7 @@ class CgroupWriter:
         precedence: tuple[str, ...] = (),
     ) -> None:
         if enforce and journal is None:
-            raise ConfigError(
-                "journal", NOT_GIVEN, "must be given where files are written, so that they can be restored"
-            )
+            raise ConfigError("journal", NOT_GIVEN, "must be given where files are written, to restore them")
         if journal is not None and journal.lost_lines:
             why = "%s: %d lines could not be read: these files are not restored"
             log.warning(why, journal.path, journal.lost_lines)
