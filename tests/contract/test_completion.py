@@ -1,4 +1,4 @@
-"""`koordebpf completion` in the shells themselves: what Tab makes of a word that was begun."""
+"""`koordebpf completion` in the shells themselves: what Tab makes of the start of a word."""
 
 from __future__ import annotations
 
