@@ -6,7 +6,7 @@ SHELL_FILES := .ci/run .ci/setup deploy/krew/kubectl-koordebpf tests/cluster/nod
 	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/*/allow vagrant/scenarios/*/serve vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench felt bpf workloads wheel clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench felt bpf workloads wheel man site cast release release-check clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -85,6 +85,22 @@ workloads: ## Compile the known loads that tests and measurements use.
 
 wheel: setup ## Build dist/*.whl with the BPF objects inside.
 	@$(PYTHON) -m hatchling build -t wheel
+
+man: setup ## Write manual pages to build/man.
+	@$(PYTHON) .ci/man.py build/man
+
+site: setup ## Build the documentation as a site in build/site, links checked.
+	@$(PYTHON) .ci/site.py build/site
+
+cast: setup ## Record the demo on a terminal and draw it, docs/cast (root).
+	@$(PYTHON) docs/cast/record.py record
+	@$(PYTHON) docs/cast/record.py draw
+
+release: setup ## Write all that is published to dist/release (root).
+	@$(PYTHON) .ci/release.py dist/release
+
+release-check: setup ## Build a release twice and compare, 10 minutes (root).
+	@KOORDEBPF_RELEASE_IMAGE=1 $(PYTHON) -m pytest -q tests/contract/test_release.py
 
 clean: ## Remove what was built; keep .venv.
 	@$(MAKE) --no-print-directory -C bpf clean

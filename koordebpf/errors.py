@@ -6,7 +6,17 @@ and a message whose last sentence says what to do; in the running agent it ends 
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from enum import Enum
+from typing import ClassVar, Final
+
+
+class _NotGiven(Enum):
+    NOT_GIVEN = ""
+
+
+NOT_GIVEN: Final = _NotGiven.NOT_GIVEN  # in place of the value of a ConfigError that has none to show
+_OFFSET = re.compile(r" \(byte (\d+)\)$")  # at the end of what msgspec says of malformed JSON
 
 
 class KoordebpfError(Exception):
@@ -16,12 +26,15 @@ class KoordebpfError(Exception):
 
 
 class ConfigError(KoordebpfError):
-    """A value given by a person is unusable: names its path, the value and the rule."""
+    """A value given by a person is unusable: names its path, the value and the rule.
+
+    Without a value, `NOT_GIVEN`, it names path and rule.
+    """
 
     exit_code = 2
 
     def __init__(self, path: str, value: object, rule: str) -> None:
-        super().__init__(f"{path}: {value!r}: {rule}")
+        super().__init__(f"{path}: {rule}" if value is NOT_GIVEN else f"{path}: {value!r}: {rule}")
         self.path = path
         self.value = value
         self.rule = rule
@@ -121,3 +134,38 @@ class KubeGone(KubeError):
 
 class KubeConflict(KubeError):
     """409: another wrote meanwhile, or an object of that name is there already (then `retry` is false)."""
+
+
+def text_error(path: str, raw: bytes, offset: int, rule: str, *, first_line: int = 1) -> ConfigError:
+    """Return the error of a byte of a text, as PATH:LINE:COLUMN; both count from 1, columns in characters."""
+    before = raw[:offset]
+    line = before.count(b"\n") + first_line
+    column = len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1
+    return ConfigError(f"{path}:{line}:{column}", NOT_GIVEN, rule)
+
+
+def json_error(
+    path: str, raw: bytes, error: Exception, *, rule: str = "must be JSON", first_line: int | None = None
+) -> ConfigError:
+    """Return the error of text that a decoder refused as JSON, with its place where the decoder names one.
+
+    `first_line` is the number that the text's first line has in its file: of a file of lines, each is a text.
+
+    >>> str(json_error("a.json", b'{"a": 1,\\n x}', ValueError("JSON is malformed: object keys (byte 10)")))
+    'a.json:2:2: must be JSON: object keys'
+    """
+    said, offset = str(error), 0
+    if isinstance(error, UnicodeDecodeError):
+        said, offset = "it is no UTF-8", error.start
+    elif found := _OFFSET.search(said):
+        said, offset = said[: found.start()].removeprefix("JSON is malformed: "), int(found[1])
+    elif "truncated" in said:
+        said, offset = "it ends too early", len(raw)
+    elif first_line is None:
+        return ConfigError(path, NOT_GIVEN, f"{rule}: {said}")
+    return text_error(path, raw, offset, f"{rule}: {said}", first_line=first_line or 1)
+
+
+def unreadable(path: object, error: OSError) -> ConfigError:
+    """Return the error of a file that cannot be read, in the system's words."""
+    return ConfigError(str(path), NOT_GIVEN, error.strerror or str(error))

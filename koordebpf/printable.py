@@ -64,6 +64,15 @@ def plain_json(raw: bytes) -> bytes:
     return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", raw.decode()).encode()
 
 
+def with_schema(name: str, raw: bytes) -> bytes:
+    """Return a JSON object with `schema`, which says what object of ours it is, as its first member.
+
+    >>> with_schema("pod", b'{"a":1}'), with_schema("pod", b"{}")
+    (b'{"schema":"koordebpf.pod/v1","a":1}', b'{"schema":"koordebpf.pod/v1"}')
+    """
+    return b'{"schema":"koordebpf.%s/v1"%s%s' % (name.encode(), b"" if raw == b"{}" else b",", raw[1:])
+
+
 def _shown(char: str) -> str:
     if char.isprintable() or unicodedata.category(char) == "Zs":
         return char

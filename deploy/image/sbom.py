@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -19,6 +22,10 @@ _FIELDS = "${source:Package} ${binary:Package} ${Version} ${Architecture} ${db:S
 def main(dpkg: str, environment: str) -> None:
     """Print it."""
     bom = Bom(components=[*_debian_packages(dpkg), *_python_packages(environment)])
+    # The same packages make the same bill.
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(str(each.purl) for each in bom.components)))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
     bom.metadata.component = Component(name="koordebpf", type=ComponentType.CONTAINER)
     print(JsonV1Dot6(bom).output_as_string(indent=1))
 

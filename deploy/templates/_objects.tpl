@@ -29,7 +29,9 @@ The objects of one file of base/ or components/, in the release's namespace. Tem
 {{- define "koordebpf.setImage" -}}
 {{- $image := .root.Values.image -}}
 {{- $container := first .pod.containers -}}
-{{- $_ := set $container "image" (printf "%s:%s" $image.repository (default .root.Chart.AppVersion $image.tag)) -}}
+{{- $name := printf "%s:%s" $image.repository (default .root.Chart.AppVersion $image.tag) -}}
+{{- with $image.digest -}}{{- $name = printf "%s@%s" $name . -}}{{- end -}}
+{{- $_ := set $container "image" $name -}}
 {{- with $image.pullPolicy -}}{{- $_ := set $container "imagePullPolicy" . -}}{{- end -}}
 {{- with $image.pullSecrets -}}{{- $_ := set $.pod "imagePullSecrets" . -}}{{- end -}}
 {{- end -}}

@@ -35,7 +35,7 @@ def open_actions(config: AgentConfig, stack: contextlib.ExitStack) -> KubeAction
     from koordebpf.kube.clients.evictions import KubeActions
     from koordebpf.kube.http.transport import open_cluster
 
-    actions = KubeActions(open_cluster(config.kubeconfig), config.node_name or "")
+    actions = KubeActions(open_cluster(config.kubeconfig, config.kube_context), config.node_name or "")
     stack.callback(actions.close)
     return actions
 

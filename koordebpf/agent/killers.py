@@ -67,7 +67,9 @@ def _opened(
             from koordebpf.kube.clients.deletions import PodDeletions
             from koordebpf.kube.http.transport import open_cluster
 
-            return DeletionExecutor(PodDeletions(open_cluster(config.kubeconfig)), outcomes, enforce=config.enforce)
+            return DeletionExecutor(
+                PodDeletions(open_cluster(config.kubeconfig, config.kube_context)), outcomes, enforce=config.enforce
+            )
         case "cri":
             from koordebpf.act.evict.cri import CriExecutor, CriLimits
             from koordebpf.kube.clients.cri import Cri

@@ -22,6 +22,7 @@ from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.katalyst.open import open_katalyst, open_katalyst_sink
 from koordebpf.agent.killers import open_killers
+from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.open_source import open_source
@@ -83,6 +84,7 @@ def run_agent(config: AgentConfig, seconds: float | None = None) -> None:
 
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
+    check_arguments(config)
     share_one_arena()
     scope = open_scope(find_memory_hierarchy(), config.node_cgroup, config.cgroup_root)
     check_kill_support(config, scope)

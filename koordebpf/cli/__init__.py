@@ -36,6 +36,7 @@ _COMMANDS = {
     "restore": "Restore what cgroup files held before the agent wrote them.",
     "doctor": "Show what works on this host, and what is missing.",
     "demo": "Watch a node cgroup be eaten and saved, on this kernel.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 
 
@@ -110,3 +111,8 @@ def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any
         if not say_last(f"{name}: {error}"):
             echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def root() -> click.Group:
+    """Return the group of all commands, for who documents them."""
+    return _group

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from koordebpf.cli.inputs import kubeconfig_options
+
 
 @click.command()
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, path_type=Path),
-    help="Credentials for the API server; default: the pod's ServiceAccount.",
-)
+@kubeconfig_options
 @click.option(
     "--lease-namespace",
     metavar="NAMESPACE",

@@ -7,18 +7,28 @@ import sys
 import click
 
 from koordebpf.cli.echo import echo
+from koordebpf.cli.reference.schemas import schema_option
 
 
 @click.command()
 @click.option("--story", type=click.Choice(["hog", "page-cache", "own-limit"]), default="hog", show_default=True,
               help="What happens on the node: only a hog is to be evicted.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Events and verdict as one JSON object per line.")
-def demo(story: str, as_json: bool) -> None:
+@schema_option("demo-story", "demo-event", "demo-verdict")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the agent says while it starts, too.")
+def demo(story: str, as_json: bool, verbose: bool) -> None:
     """Watch a node cgroup be eaten and saved, on this kernel.
 
     Makes a cgroup of 1 GiB that is a node, with a latency-sensitive pod that times itself and two best-effort ones of
     different priority, and runs the real agent on it with --enforce. Takes about ten seconds, needs root and 2 GiB of
-    free memory, touches nothing else and leaves nothing behind. Exit code 0: it went as it should; 1: it did not.
+    free memory, touches nothing else and leaves nothing behind.
+
+    \b
+    Exit code:
+      0  it went as it should
+      1  it did not
+      3  this host lacks what it needs: root, a memory controller, or memory
+      130, 143  SIGINT or SIGTERM ended it
 
     \b
     Examples:
@@ -33,7 +43,7 @@ def demo(story: str, as_json: bool) -> None:
     from koordebpf.demo.verdict import judge
 
     chosen = STORIES[story]  # type: ignore[index]  # click's choice
-    teller = JsonLines(sys.stdout) if as_json else Screen(sys.stdout)
+    teller = JsonLines(sys.stdout) if as_json else Screen(sys.stdout, verbose=verbose)
     check_host()
     teller.begin(chosen, LIMIT_BYTES)
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.inputs import FilePath
+from koordebpf.cli.reference.schemas import schema_option
 
 if TYPE_CHECKING:
     from koordebpf.kernel.backends.select import WantedBackend
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(exists=True, path_type=Path),
+    type=FilePath(),
     help="The agent's configuration file: what the strategies whose gates are on lack here, Katalyst's plugins too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object, the fixes included.")
+@schema_option("doctor")
 def doctor(
     node_cgroup: Path | None,
     cgroup_root: str | None,

@@ -15,6 +15,13 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable_text(text), err=err, nl=nl)
 
 
+def echo_object(name: str, value: Any, *, indent: int | None = None) -> None:
+    """Print a value that is an object, with its schema koordebpf.NAME/v1 as the first member."""
+    from koordebpf.printable import json_bytes, with_schema
+
+    echo_json(with_schema(name, json_bytes(value)), indent=indent)
+
+
 def echo_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON, on one line or indented; bytes are JSON already."""
     import msgspec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, unreadable
 
 if TYPE_CHECKING:
     from koordebpf.kube.sources.base import Source
@@ -17,6 +17,36 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TIMEOUT_S = 5
+
+
+class FilePath(click.Path):
+    """The path of a file or folder that is there; where one may not look, the message says so."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        try:
+            Path(value).stat()
+        except PermissionError as error:
+            self.fail(f"{value}: {error.strerror}", param, ctx)
+        except OSError:  # which click words
+            pass
+        return super().convert(value, param, ctx)
+
+
+def kubeconfig_options(command: F) -> F:
+    """Add --kubeconfig and --context, which mean what they mean to kubectl."""
+    command = click.option(
+        "--context", "kube_context", metavar="NAME", help="Context of the kubeconfig. Default: its current-context."
+    )(command)
+    return click.option(
+        "--kubeconfig",
+        type=FilePath(),
+        help="Credentials for the API server. Default: as kubectl, $KUBECONFIG, then ~/.kube/config, then the pod's"
+        " ServiceAccount.",
+    )(command)
 
 
 def run_dir_option(text: str = "The folder that the agent was given.") -> Callable[[F], F]:
@@ -83,7 +113,7 @@ def read_input(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable file") from error
+        raise unreadable(path, error) from error
 
 
 def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tuple[bytes, str]:
@@ -97,7 +127,7 @@ def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tup
 
     from koordebpf.report.http.local_socket import agent_socket, asked
 
-    place = str(agent_socket(run_dir)) if url is None else url
+    place = str(agent_socket(run_dir, or_else)) if url is None else url
     if "://" in place and not place.startswith(("http://", "https://")):
         raise ConfigError("--url", place, "must be a socket's path, or begin with http:// or https://")
     try:
@@ -107,4 +137,5 @@ def ask_agent(url: str | None, run_dir: Path, what: str, *, or_else: str) -> tup
             return bytes(answer.read()), place
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason
         raise ConfigError("--url", place, f"must be a running agent: {reason}; or {or_else}") from error

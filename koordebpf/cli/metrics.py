@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import ask_agent, run_dir_option
-from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.errors import ConfigError, DecodeError, unreadable
 
 if TYPE_CHECKING:
     from koordebpf.report.series.answers import SeriesAnswer
@@ -30,6 +31,7 @@ _AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99", "last", "count")
 @click.option("--url", metavar="PATH|URL", help="A running agent's socket, or an address that leads to it.")
 @run_dir_option()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each series.")
+@schema_option("metrics", "metrics-kind")
 def metrics(
     query: str | None,
     window: str,
@@ -72,15 +74,15 @@ def metrics(
 
 
 def _print_json(answer: SeriesAnswer, agg: str | None) -> None:
-    from koordebpf.report.series.page import values_by_name
+    from koordebpf.report.series.page import KindLine, SeriesLine, values_by_name
 
     for kind, count in sorted(answer.kinds.items()):
-        echo_json({"kind": kind, "series": count})
+        echo_object("metrics-kind", KindLine(kind, count))
     for row in answer.rows:
         values: Mapping[str, float | None] | None = None if row.values is None else values_by_name(row.values)
         if agg is not None:
             values = {agg: None if values is None else values[agg]}
-        echo_json({"kind": answer.kind, "properties": row.properties, "values": values})
+        echo_object("metrics", SeriesLine(answer.kind, row.properties, values))
 
 
 def _from_agent(url: str | None, run_dir: Path, query: str | None, window_ns: int) -> SeriesAnswer:
@@ -106,7 +108,9 @@ def _from_snapshot(path: Path, query: str | None, window_ns: int) -> SeriesAnswe
 
     try:
         store, moment = read_store(path)
-    except (DecodeError, OSError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except DecodeError as error:
         raise ConfigError("--snapshot", str(path), f"must be a snapshot of series: {error}") from error
     if query is None:
         return SeriesAnswer(kinds=store.kinds())

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_json, echo_object
 from koordebpf.cli.inputs import read_input
 
 _HELP = """Print the decision for one recorded frame, and why not another one.
@@ -113,7 +113,7 @@ def plan(
         else:
             echo(diff_page(diff))
     elif as_json:
-        echo_json(node_plan_json(decided), indent=2)
+        echo_object("plan", node_plan_json(decided), indent=2)
     else:
         echo(plan_page(decided, ranking, with_ladder=ladder))
     for doubt in (*doubts, *unknown):
@@ -123,10 +123,11 @@ def plan(
 
 
 def _schema(of: str) -> object:
+    from koordebpf.cli.reference.schemas import object_schema
     from koordebpf.policy.tick_frame import tick_frame_schema
     from koordebpf.report.pages.plan_diff_json import plan_diff_schema
     from koordebpf.state.frame import frame_schema
-    from koordebpf.store.v1.encode import node_plan_schema
 
-    schemas = {"frame": frame_schema, "tick": tick_frame_schema, "plan": node_plan_schema, "diff": plan_diff_schema}
-    return schemas[of]()
+    if of == "plan":
+        return object_schema("plan")
+    return {"frame": frame_schema, "tick": tick_frame_schema, "diff": plan_diff_schema}[of]()

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from koordebpf.cli.inputs import FilePath
 from koordebpf.errors import SupportError
 
-_FILE = click.Path(exists=True, path_type=Path)
+_FILE = FilePath()
 
 
 @click.group()

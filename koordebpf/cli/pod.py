@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import run_dir_option
+from koordebpf.cli.reference.schemas import schema_option
 
 
 @click.group()
@@ -19,6 +20,7 @@ def pod() -> None:
 @click.argument("wanted", metavar="POD")
 @run_dir_option()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@schema_option("pod")
 def explain(wanted: str, run_dir: Path, as_json: bool) -> None:
     """Say of every cgroup value of a pod who set it, and from which field.
 
@@ -36,6 +38,6 @@ def explain(wanted: str, run_dir: Path, as_json: bool) -> None:
 
     explained = explain_pod(wanted, run_dir)
     if as_json:
-        echo_json(explained)
+        echo_object("pod", explained)
     else:
         echo(pod_values_page(explained))

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-_FILE = click.Path(exists=True, path_type=Path)
+from koordebpf.cli.inputs import FilePath, kubeconfig_options
+
+_FILE = FilePath()
 
 
 @click.command()
@@ -34,9 +36,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option(
     "--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="This node's name. Sources api and kubelet."
 )
-@click.option(
-    "--kubeconfig", type=_FILE, help="Source and executor api: credentials; default: the pod's ServiceAccount."
-)
+@kubeconfig_options
 @click.option("--kubelet-url", help="Source kubelet: its HTTPS address, as https://127.0.0.1:10250.")
 @click.option("--kubelet-token-file", type=_FILE, help="Source kubelet: default: the pod's ServiceAccount token.")
 @click.option("--kubelet-ca-file", type=_FILE, help="Source kubelet: the CA of its serving certificate.")

@@ -9,6 +9,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
+from koordebpf.cli.reference.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 
@@ -61,6 +62,7 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
 @click.option("--nodes", metavar="NODES.json", help="The Nodes there are: none may be selected twice.")
 @click.option("--strict", is_flag=True, help="Refuse what koordlet accepts but Koordinator's webhook refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON array.")
+@schema_option("slo-problem", is_list=True)
 def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> None:
     """Say what is wrong with the ConfigMap, as Koordinator's webhook would.
 
@@ -81,7 +83,9 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
     for field in () if strict else unknown_in_config(data):
         echo(f"koordebpf: {field}", err=True)
     if as_json:
-        echo_json(problems)
+        from koordebpf.printable import json_bytes, with_schema
+
+        echo_json(b"[%s]" % b",".join(with_schema("slo-problem", json_bytes(each)) for each in problems))
     else:
         for problem in problems:
             echo(f"{problem.reason}: {problem}")

@@ -20,6 +20,7 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.clients.lease import LeaseClient
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.log.json_log import log_sink
 from koordebpf.report.prom.controller import ControllerMetrics
@@ -43,6 +44,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one controller runs with."""
 
     kubeconfig: Path | None = None
+    kube_context: str | None = None
     lease_namespace: str | None = None  # None: the pod's own
     listen: str = "127.0.0.1:9321"
     probe_listen: str | None = None  # None: the host of `listen`, its port + 2
@@ -56,19 +58,24 @@ def run_controller(config: ControllerConfig) -> None:
 
     Raises:  ConfigError: no API server to ask, or an address that cannot be bound.
     """
+    for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
+        if listen:
+            parse_listen(listen, option)
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
         batch = _batch(config, stack) if config.batch_resources else None
-        source = ControllerSource(open_cluster(config.kubeconfig), decode_node=batch.decode_node if batch else None)
+        source = ControllerSource(
+            open_cluster(config.kubeconfig, config.kube_context), decode_node=batch.decode_node if batch else None
+        )
         stack.callback(source.close)
         metrics, health = ControllerMetrics(), Health(max_silence_ns=_MAX_SILENCE_NS)
         metrics.is_dry_run = config.dry_run
         metrics.log_sink = log_sink()
         writer, election = None, None
         if not config.dry_run:
-            transport = open_cluster(config.kubeconfig)
+            transport = open_cluster(config.kubeconfig, config.kube_context)
             stack.callback(transport.close)
             writer = NodeSLOWriter(transport, identity)
             namespace = config.lease_namespace or _own_namespace()
@@ -103,7 +110,7 @@ def run_controller(config: ControllerConfig) -> None:
 def _batch(config: ControllerConfig, stack: contextlib.ExitStack) -> BatchParts:
     from koordebpf.controller.batch.start import open_batch
 
-    batch = open_batch(config.kubeconfig, adopts=config.adopt, is_dry_run=config.dry_run)
+    batch = open_batch(config.kubeconfig, config.kube_context, adopts=config.adopt, is_dry_run=config.dry_run)
     stack.callback(batch.close)
     return batch
 

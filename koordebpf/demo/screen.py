@@ -9,10 +9,11 @@ from typing import TextIO
 
 import msgspec
 
+from koordebpf.demo.lines import EndLine, StoryLine
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
-from koordebpf.printable import json_bytes, printable, printable_text
+from koordebpf.printable import json_bytes, printable, printable_text, with_schema
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 
 _COLUMNS = 80
@@ -31,25 +32,26 @@ class JsonLines:
 
     def begin(self, story: Story, limit_bytes: int) -> None:
         """Say which story it is."""
-        self._line({"event": "story", "limit_bytes": limit_bytes, **msgspec.to_builtins(story)})
+        self._line("demo-story", StoryLine(**msgspec.structs.asdict(story), limit_bytes=limit_bytes))
 
     def tell(self, event: Event) -> None:
         """Say what happened."""
-        self._line(event)
+        self._line("demo-event", event)
 
     def end(self, facts: StoryFacts, verdict: Verdict) -> None:
         """Say what it came to."""
-        self._line({"event": "verdict", **msgspec.to_builtins(verdict), "facts": msgspec.to_builtins(facts)})
+        self._line("demo-verdict", EndLine(**msgspec.structs.asdict(verdict), facts=facts))
 
-    def _line(self, value: object) -> None:
-        print(json_bytes(value).decode(), file=self._out, flush=True)
+    def _line(self, name: str, value: object) -> None:
+        print(with_schema(name, json_bytes(value)).decode(), file=self._out, flush=True)
 
 
 class Screen:
-    """The story for people."""
+    """The story for people. What the agent says while it starts is shown with `verbose` only, except errors."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, verbose: bool = False) -> None:
         self._out = out
+        self._shows_notices = verbose
         self._has_colour = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._since_ns: int | None = None
         self._limit_bytes = 1
@@ -86,6 +88,7 @@ class Screen:
             case "evicted":
                 self._evicted(event)
             case "worker" if event.text == "begins":
+                self._shows_notices = True
                 self._row(event.at_ns, self._paint(f"{printable(str(event.pod))} begins", "yellow"))
             case _:
                 pass
@@ -128,7 +131,10 @@ class Screen:
 
     def _agent(self, event: Event) -> None:
         is_bad = event.numbers["level"] != "info"
-        colour = "red" if event.numbers["level"] in ("error", "critical") else "yellow" if is_bad else "dim"
+        is_error = event.numbers["level"] in ("error", "critical")
+        if not (self._shows_notices or is_error):
+            return
+        colour = "red" if is_error else "yellow" if is_bad else "dim"
         for line in event.text.split("\n"):
             wrapped = textwrap.wrap(
                 f"koordebpf: {printable(line)}", _COLUMNS - 10, subsequent_indent="  ", break_on_hyphens=False

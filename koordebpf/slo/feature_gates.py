@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.manager.field_names import no_such
 
 # koordlet's gates and their defaults; those that are on are beta, the others alpha.
 _BETA = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport")
@@ -44,8 +45,7 @@ def parse_feature_gates(
             continue
         name, _, value = (part.strip() for part in entry.partition("="))
         if name not in KOORDLET_GATES and name not in own and name not in _STAGES:
-            known = ", ".join((*KOORDLET_GATES, *_STAGES, *own))
-            raise ConfigError(path, entry, f"no such gate; known are {known}")
+            raise ConfigError(path, entry, no_such(name, (*KOORDLET_GATES, *_STAGES, *own), "gate"))
         if value not in _BOOLS:
             raise ConfigError(path, entry, "must be NAME=true or NAME=false")
         named[name] = _BOOLS[value]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError, json_error
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 # Source: koordinator pkg/util/sloconfig/nodeslo_config.go, DefaultResourceThresholdStrategy.
@@ -54,8 +54,12 @@ def decode_object(raw: bytes | str | msgspec.Raw, path: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        shown = raw if isinstance(raw, str) else bytes(raw).decode(errors="replace")
-        raise ConfigError(path, shown[:80], f"must be JSON: {error}") from error
+        text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else bytes(raw)
+        # The path stays the key: what is in force of it is looked up by that. The place in it is in the rule.
+        found = json_error("", text, error)
+        place = found.path.lstrip(":")
+        rule = f"must be JSON: at {place}: {found.rule.removeprefix('must be JSON: ')}" if place else found.rule
+        raise ConfigError(path, NOT_GIVEN, rule) from error
     if not isinstance(value, dict):
         raise ConfigError(path, value, "must be an object")
     return value

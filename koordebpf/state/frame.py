@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, json_error
 from koordebpf.state.view import Frame
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -26,7 +26,7 @@ def decode_frame(raw: bytes, path: str) -> Frame:
     except msgspec.ValidationError as error:
         raise located(raw, path, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(path, raw[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+        raise json_error(path, raw, error) from error
     return check_frame(frame, path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import json_error
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.frame import located
@@ -115,7 +115,7 @@ def decode_tick(line: bytes, place: str) -> RecordedTick:
     except msgspec.ValidationError as error:
         raise located(line, place, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(place, line[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+        raise json_error(place, line, error) from error
 
 
 def _say_lost(lines: int) -> None:

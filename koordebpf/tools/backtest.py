@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.errors import ConfigError, DecodeError, unreadable
 from koordebpf.policy.predict.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
 from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.frame import decode_frame
@@ -46,7 +46,7 @@ class Recording:
                         if line.endswith(b"\n"):
                             yield self._seen(_frame(line, f"{path}:{number}"))
             except OSError as error:
-                raise ConfigError(str(path), error.strerror, "must be a readable file") from error
+                raise unreadable(path, error) from error
 
     def _seen(self, frame: Frame) -> Seen:
         self._facts = facts_of_pods(frame.pods, self._facts)
@@ -78,7 +78,7 @@ def snapshot_intervals(path: Path, every_ns: int) -> Iterator[Interval]:
     try:
         series, moment = read_store(path)
     except OSError as error:
-        raise ConfigError(str(path), error.strerror, "must be a readable file") from error
+        raise unreadable(path, error) from error
     except DecodeError as error:
         raise ConfigError(str(path), "no snapshot", f"must be a snapshot of series: {error}") from error
     last_ns = moment.monotonic_ns

@@ -121,7 +121,7 @@ def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
     from koordebpf.kube.http.transport import open_cluster
 
     try:
-        with contextlib.closing(open_cluster(config.kubeconfig)) as transport:
+        with contextlib.closing(open_cluster(config.kubeconfig, config.kube_context)) as transport:
             written = cnr_now(transport, config.node_name)
         if written is not None:
             return cnr_of(written), SignalSource(name, f"of node {config.node_name}", True)
@@ -174,7 +174,7 @@ def _taints(config: AgentConfig, settings: KatalystSettings) -> SignalSource:
     from koordebpf.kube.http.transport import open_cluster
 
     try:
-        with contextlib.closing(open_cluster(config.kubeconfig)) as transport:
+        with contextlib.closing(open_cluster(config.kubeconfig, config.kube_context)) as transport:
             denied = [verb for verb in ("get", "patch") if not may(transport, verb, "nodes", config.node_name)]
     except (KubeError, ConfigError) as error:
         return SignalSource(name, "", False, str(error), "", cost)

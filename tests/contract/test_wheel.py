@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import email
+import email.policy
 import subprocess
 import sys
 import venv
 import zipfile
 from pathlib import Path
 
+import packaging.metadata
 import pytest
+import trove_classifiers
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +68,34 @@ def test_its_user_finds_the_programs(wheel, tmp_path):
     assert path.read_bytes().startswith(b"\x7fELF")
     assert sources.is_relative_to(tmp_path / "venv")
     assert (sources / "reclaim.bpf.c").exists()
+
+
+def raw_metadata(wheel):
+    files = zipfile.ZipFile(wheel)
+    (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+    return files.read(name)
+
+
+def metadata(wheel):
+    return email.message_from_bytes(raw_metadata(wheel), policy=email.policy.default)
+
+
+def test_an_index_would_accept_and_show_it(wheel):
+    """What `twine check --strict` looks at, and that each classifier is one."""
+    said = metadata(wheel)
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload().startswith("# koordebpf\n")
+    assert said["License-Expression"] == "Apache-2.0"
+    assert said["Author"] and said["Keywords"] and said["Summary"]
+    classifiers = said.get_all("Classifier")
+    assert set(classifiers) - trove_classifiers.classifiers == set()
+    assert not [each for each in classifiers if each.startswith("License ::")]  # PEP 639: the expression has it
+    raw, unparsed = packaging.metadata.parse_email(raw_metadata(wheel))
+    assert unparsed == {}
+    assert packaging.metadata.Metadata.from_raw(raw).name == "koordebpf"
+
+
+def test_its_pythons_are_those_that_are_tested(wheel):
+    said = {each.rpartition(" ")[2] for each in metadata(wheel).get_all("Classifier") if ":: 3." in each}
+    assert said == {"3.11", "3.12", "3.13"}
+    assert metadata(wheel)["Requires-Python"] == ">=3.11"

@@ -316,6 +316,13 @@ class TestValues:
             assert spec["containers"][0]["imagePullPolicy"] == "Always"
             assert spec["imagePullSecrets"] == [{"name": "s"}]
 
+    def test_the_image_is_pinned_by_a_digest_that_is_given(self) -> None:
+        image = {"repository": "r.example/k", "digest": f"sha256:{'0' * 64}"}
+        specs = pod_specs(templated({"image": image, "enforce": {"enabled": True}}))
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        wanted = f"r.example/k:{version}@sha256:{'0' * 64}"
+        assert {spec["containers"][0]["image"] for spec in specs.values()} == {wanted}
+
     def test_resources_and_replicas_are_those_that_are_given(self) -> None:
         given = {"limits": {"memory": "1Gi"}}
         objects = templated({"agent": {"resources": given}, "controller": {"resources": given, "replicas": 3}})

@@ -115,7 +115,7 @@ def test_a_file_that_is_half_written_leaves_the_last_good_one_in_force(
     whole = manifest.read_text()
     manifest.write_text(whole[: len(whole) // 2])
     line = agent.said("the last good content stays in force")
-    assert f"{manifest}: " in line and "must be whole JSON" in line
+    assert f"{manifest}:" in line and "must be whole JSON" in line
     agent.refuses("the file source: ")
     assert attributed(agent) == 1
     node.write_manifest(manifest)

@@ -21,7 +21,7 @@ from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.wanted import Wanted
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.lifted import is_lifted
 from koordebpf.policy.reconcile.order import plan_writes
@@ -65,7 +65,7 @@ class CgroupWriter:
         precedence: tuple[str, ...] = (),
     ) -> None:
         if enforce and journal is None:
-            raise ConfigError("journal", None, "must be given where files are written, so that they can be restored")
+            raise ConfigError("journal", NOT_GIVEN, "must be given where files are written, to restore them")
         if journal is not None and journal.lost_lines:
             why = "%s: %d lines could not be read: these files are not restored"
             log.warning(why, journal.path, journal.lost_lines)

@@ -19,8 +19,10 @@ from koordebpf.agent.config.schema import TYPED, Setting, settings
 from koordebpf.agent.config.settings import AgentConfig, agent_config, defaults_for
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
+from koordebpf.kube.sources.positions import position
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.convert import converted
+from koordebpf.slo.manager.field_names import no_such
 from koordebpf.units import NS_PER_S
 
 API_VERSION = "koordebpf.io/v1alpha1"
@@ -77,8 +79,18 @@ def read_config(path: str, text: bytes) -> dict[str, Any]:
             if value is not None or setting.default is not None:  # else null is what it would be without
                 _put(given, setting.field, value)
     if problems:
-        raise ConfigProblems(tuple(problems))
+        raise ConfigProblems(tuple(_placed(each, path, text) for each in problems))
     return given
+
+
+# PATH: FIELD becomes PATH:LINE:COLUMN: FIELD. What was typed as an option has no lines.
+def _placed(problem: ConfigError, path: str, text: bytes) -> ConfigError:
+    before, has_field, field = problem.path.partition(": ")
+    if path.startswith("--") or not has_field or before != path:
+        return problem
+    if (place := position(text, field)) is None:
+        return problem
+    return ConfigError(f"{path}:{place[0]}:{place[1]}: {field}", problem.value, problem.rule)
 
 
 def check_config(path: str, text: bytes) -> dict[str, Any]:
@@ -90,7 +102,8 @@ def check_config(path: str, text: bytes) -> dict[str, Any]:
     try:
         agent_config(given)
     except ConfigError as error:
-        raise ConfigProblems((ConfigError(f"{path}: {error.path}", error.value, error.rule),)) from None
+        problem = ConfigError(f"{path}: {error.path}", error.value, error.rule)
+        raise ConfigProblems((_placed(problem, path, text),)) from None
     return given
 
 
@@ -117,22 +130,39 @@ def config_text(config: AgentConfig) -> str:
     """Return the file that says all of this configuration, each setting under its reason."""
     lines = [f"{name}: {value}" for name, value in _HEAD.items()]
     open_path: list[str] = []
+    shared = _shared_reasons()
     for setting in settings():
         *sections, name = setting.path.split(".")
         same = next((n for n, (a, b) in enumerate(zip(open_path, sections, strict=False)) if a != b), None)
         kept = min(len(open_path), len(sections)) if same is None else same
         if not sections or kept < len(sections):
             lines.append("")
-        lines += [f"{'  ' * depth}{sections[depth]}:" for depth in range(kept, len(sections))]
+        for depth in range(kept, len(sections)):
+            lines += _comment(shared.get(tuple(sections[: depth + 1]), ""), "  " * depth)
+            lines.append(f"{'  ' * depth}{sections[depth]}:")
         open_path = sections
         indent = "  " * len(sections)
-        lines += textwrap.wrap(
-            setting.why, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False
-        )
+        if tuple(sections) not in shared:
+            lines += _comment(setting.why, indent)
         value = file_value(setting, _at(config, setting.field))
         shown = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**31)
         lines.append(f"{indent}{name}: {shown.removesuffix(_DOCUMENT_END).rstrip()}")
     return "\n".join(lines) + "\n"
+
+
+# Sections all of whose settings have one reason, which stands above the section.
+def _shared_reasons() -> dict[tuple[str, ...], str]:
+    reasons: dict[tuple[str, ...], list[str]] = {}
+    for setting in settings():
+        *sections, _ = setting.path.split(".")
+        for depth in range(1, len(sections) + 1):
+            reasons.setdefault(tuple(sections[:depth]), []).append(setting.why)
+    return {path: whys[0] for path, whys in reasons.items() if len(whys) > 1 and len(set(whys)) == 1}
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    marks = f"{indent}# "
+    return textwrap.wrap(text, _WIDTH, initial_indent=marks, subsequent_indent=marks, break_on_hyphens=False)
 
 
 def config_schema() -> dict[str, Any]:
@@ -202,7 +232,7 @@ def _read(
         if here == TYPED:
             yield ConfigError(place, value, "must not be in a file: type koordebpf run --enforce")
         elif known is None:
-            yield ConfigError(place, value, f"no such field; known are {', '.join(tree)}")
+            yield ConfigError(place, value, no_such(str(name), tree))
         elif isinstance(known, Setting):
             try:
                 yield known, _value(known, value, place)

@@ -28,6 +28,7 @@ _PLACES: Mapping[str, str] = {
     "files": "source.files",
     "node_name": "source.nodeName",
     "kubeconfig": "source.kubeconfig",
+    "kube_context": "source.context",
     "kubelet_url": "source.kubelet.url",
     "kubelet_token_file": "source.kubelet.tokenFile",
     "kubelet_ca_file": "source.kubelet.caFile",

@@ -52,7 +52,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                       with their status, or directories of such. Source kubelet: the NodeSLO, of which kubelets know
                       nothing, and budgets. Why none: it cannot be guessed.
     `node_name`       this node's name, for sources api and kubelet. Why none: the DaemonSet sets NODE_NAME.
-    `kubeconfig`      credentials for the API server. Why none: the pod's ServiceAccount.
+    `kubeconfig`      credentials for the API server. Why none: as kubectl, $KUBECONFIG, then ~/.kube/config, then the
+                      pod's ServiceAccount.
+    `kube_context`    the context of the kubeconfig. Why none: its current-context.
     `kubelet_url`     source kubelet, and what asks for kubelet's configuration (NodeTopologyReport): its HTTPS address.
                       Why none: nodes differ in it.
     `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
@@ -115,6 +117,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     node_name: str | None = None
     kubeconfig: Path | None = None
+    kube_context: str | None = None
     kubelet_url: str | None = None
     kubelet_token_file: Path | None = None
     kubelet_ca_file: Path | None = None

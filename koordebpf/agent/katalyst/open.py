@@ -105,9 +105,13 @@ def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contex
     from koordebpf.kube.clients.katalyst_taints import KatalystTaints
     from koordebpf.kube.http.transport import open_cluster
 
-    tainter = Tainter(KatalystTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
+    tainter = Tainter(
+        KatalystTaints(open_cluster(config.kubeconfig, config.kube_context), config.node_name, TAINT_PREFIX)
+    )
     stack.callback(tainter.close)
-    cnr_tainter = CnrTainter(CnrTaints(open_cluster(config.kubeconfig), config.node_name, TAINT_PREFIX))
+    cnr_tainter = CnrTainter(
+        CnrTaints(open_cluster(config.kubeconfig, config.kube_context), config.node_name, TAINT_PREFIX)
+    )
     stack.callback(cnr_tainter.close)
     return tainter, cnr_tainter
 

@@ -114,4 +114,4 @@ def _open_messages(config: AgentConfig) -> PodMessages:
         return PodMessages(None, "")
     from koordebpf.kube.http.transport import open_cluster
 
-    return PodMessages(open_cluster(config.kubeconfig), config.node_name)
+    return PodMessages(open_cluster(config.kubeconfig, config.kube_context), config.node_name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.open import needs_cnr
 from koordebpf.agent.victims import may_be_victim
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
@@ -25,18 +25,18 @@ def open_source(config: AgentConfig) -> Source:
     """
     if config.source == "file":
         if not config.files:
-            raise ConfigError("--pods", None, "source file needs at least one file with pods and a NodeSLO")
+            raise ConfigError("--pods", NOT_GIVEN, "source file needs at least one file with pods and a NodeSLO")
         if config.executor == "api":
             raise ConfigError("--executor", "api", "needs --source api or kubelet: files know no API server")
         return FileSource(config.files)
     if not config.node_name:
-        raise ConfigError("--node-name", None, f"source {config.source} needs this node's name")
+        raise ConfigError("--node-name", NOT_GIVEN, f"source {config.source} needs this node's name")
     if config.source == "api":
         from koordebpf.kube.http.transport import open_cluster
         from koordebpf.kube.sources.api import ApiSource
 
         return ApiSource(
-            open_cluster(config.kubeconfig),
+            open_cluster(config.kubeconfig, config.kube_context),
             config.node_name,
             may_be_evicted=may_be_victim(config),
             namespace_labels=asked_labels(config.eviction.exemptions),
@@ -45,9 +45,11 @@ def open_source(config: AgentConfig) -> Source:
     from koordebpf.kube.sources.kubelet import KubeletSource
 
     if not config.kubelet_url:
-        raise ConfigError("--kubelet-url", None, "source kubelet needs its address, as https://127.0.0.1:10250")
+        raise ConfigError("--kubelet-url", NOT_GIVEN, "source kubelet needs its address, as https://127.0.0.1:10250")
     if not config.files:
-        raise ConfigError("--pods", None, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only")
+        raise ConfigError(
+            "--pods", NOT_GIVEN, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only"
+        )
     transport = open_own_kubelet(config, config.kubelet_url)
     return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
 

@@ -62,7 +62,7 @@ def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | No
     from koordebpf.kube.clients.taints import NodeMarks
     from koordebpf.kube.http.transport import open_cluster
 
-    marks = NodeMarks(open_cluster(config.kubeconfig), config.node_name or "")
+    marks = NodeMarks(open_cluster(config.kubeconfig, config.kube_context), config.node_name or "")
     marker = NodeMarker(marks, config.node_mark.type)
     stack.callback(marker.close)
     return NodeMarking(config.node_mark, marker)

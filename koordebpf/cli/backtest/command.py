@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import read_input
+from koordebpf.cli.reference.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 _HELP = """Replay recorded usage and say how often it exceeded the peak that had been predicted.
@@ -44,6 +45,7 @@ Examples:
     "--warm-up", default=10, show_default=True, type=click.IntRange(min=1), help="Samples that a model has at first."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@schema_option("backtest")
 def backtest(
     frames: tuple[Path, ...],
     series: Path | None,
@@ -77,7 +79,7 @@ def backtest(
         found = msgspec.structs.replace(found, rows=tuple(row for row in found.rows if row.resource != "cpu"))
         echo("no CPU was recorded: an agent measures it with the feature gate BECPUSuppress", err=True)
     if as_json:
-        echo_json(found)
+        echo_object("backtest", found)
     else:
         echo(text_of(found))
     if not all(row.is_good for row in found.rows):

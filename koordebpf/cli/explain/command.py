@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import ask_agent, read_input, run_dir_option
+from koordebpf.cli.reference.schemas import schema_option
 from koordebpf.errors import ConfigError
+
+_SHOWN = 3  # of the lines that could not be read
 
 
 # `explain node` is a command of its own; a file of that name is ./node.
@@ -42,6 +46,7 @@ class _OrNode(click.Command):
 @click.option("--writes", "of_writes", is_flag=True, help="Tell of changes of cgroup files in place of evictions.")
 @click.option("--requests", "of_requests", is_flag=True, help="What Katalyst's eviction plugins asked for in vain.")
 @click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object per line.")
+@schema_option("audit", "write", "request")
 def explain(
     audit: str | None,
     url: str | None,
@@ -90,7 +95,7 @@ def explain(
     else:
         raw, path = (read_input(audit), audit) if audit else ask_agent(url, run_dir, what, or_else="name an audit file")
     if of_writes:
-        _tell_writes(raw, path, last, as_json=as_json)
+        _say_writes(raw, path, last, of_agent=not audit, as_json=as_json)
     elif of_requests:
         _say_requests(raw, path, last, pod, as_json=as_json)
     else:
@@ -102,8 +107,7 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
     from koordebpf.store.v1.encode import audit_json
 
     records, problems = decode_audit(raw, path)
-    for problem in problems:
-        echo(f"left out: {problem}", err=True)
+    _report_left_out(problems)
     if pod:
         records = tuple(record for record in records if concerns(record, pod))
     for record in records[-last:]:
@@ -118,19 +122,18 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
         sys.exit(ConfigError.exit_code)
 
 
-def _tell_writes(raw: bytes, path: str, last: int, *, as_json: bool) -> None:
+def _say_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bool) -> None:
     from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)
-    for problem in problems:
-        echo(f"left out: {problem}", err=True)
+    _report_left_out(problems)
     for made in rounds_of(writes)[-last:]:
         for write in made if as_json else ():
             echo_json(write)
         if not as_json:
             echo(f"{explained_writes(made)}\n")
     if not writes and not as_json:
-        echo(f"no write in {path}")
+        echo("the agent has changed no file" if of_agent else f"no write in {path}")
     if problems and not writes:
         sys.exit(ConfigError.exit_code)
 
@@ -139,8 +142,7 @@ def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json:
     from koordebpf.report.pages.explain_requests import decode_requests, explained_request
 
     requests, problems = decode_requests(raw, path)
-    for problem in problems:
-        echo(f"left out: {problem}", err=True)
+    _report_left_out(problems)
     if pod:
         named = [(each, each.request) for each in requests]
         requests = tuple(each for each, of in named if pod in (of.uid, of.name, f"{of.namespace}/{of.name}"))
@@ -153,3 +155,10 @@ def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json:
         echo(f"no request of an eviction plugin that was not carried out in {path}")
     if problems and not requests:
         sys.exit(ConfigError.exit_code)
+
+
+def _report_left_out(problems: Sequence[ConfigError]) -> None:
+    for problem in problems[:_SHOWN]:
+        echo(f"left out: {problem}", err=True)
+    if len(problems) > _SHOWN:
+        echo(f"left out: {len(problems) - _SHOWN} more lines", err=True)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
+from koordebpf.cli.inputs import kubeconfig_options
+from koordebpf.cli.reference.schemas import schema_option
 
 _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 
@@ -14,14 +16,12 @@ _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 @click.command()
 @click.argument("node_name", metavar="NODE")
 @click.argument("resource", required=False, metavar="[RESOURCE]", type=click.Choice(_RESOURCES))
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, path_type=Path, dir_okay=False),
-    envvar="KUBECONFIG",
-    help="Credentials for the API server; default: $KUBECONFIG, else the pod's ServiceAccount.",
-)
+@kubeconfig_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, amounts in millicpu and bytes.")
-def node(node_name: str, resource: str | None, kubeconfig: Path | None, as_json: bool) -> None:
+@schema_option("node-resources")
+def node(
+    node_name: str, resource: str | None, kubeconfig: Path | None, kube_context: str | None, as_json: bool
+) -> None:
     """Say how a Node's batch and mid resources come to be: the sum with every term, and where each is from.
 
     RESOURCE is batch-cpu, batch-memory, mid-cpu or mid-memory; default: all four.
@@ -39,12 +39,12 @@ def node(node_name: str, resource: str | None, kubeconfig: Path | None, as_json:
     from koordebpf.kube.http.transport import open_cluster
     from koordebpf.report.colocation.batch_page import explained_node
 
-    transport = open_cluster(kubeconfig)
+    transport = open_cluster(kubeconfig, kube_context)
     try:
         explained = explain(transport, node_name, f"kubernetes.io/{resource}" if resource else None)
     finally:
         transport.close()
     if as_json:
-        echo_json(explained)
+        echo_object("node-resources", explained)
     else:
         echo(explained_node(explained))

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo
+from koordebpf.cli.inputs import FilePath, kubeconfig_options
 
-_FILE = click.Path(exists=True, path_type=Path)
+_FILE = FilePath()
 
 
 @click.command()
@@ -19,7 +20,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--source", type=click.Choice(["file", "kubelet", "api"]), help="Where pods, Node and NodeSLO come from.")
 @click.option("--pods", "files", type=_FILE, multiple=True, help="Source file: YAML or JSON, or a directory.")
 @click.option("--node-name", envvar=["KOORDEBPF_NODE_NAME", "NODE_NAME"], help="Sources api and kubelet.")
-@click.option("--kubeconfig", type=_FILE, help="Source api: credentials; default: the pod's ServiceAccount.")
+@kubeconfig_options
 @click.option("--node-cgroup", type=click.Path(path_type=Path), help="The node is this cgroup, not the machine.")
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Koordinator's gates, as MemoryEvict=true.")
 @click.option("--redact", is_flag=True, help="Hash the names of pods, namespaces, labels and paths.")

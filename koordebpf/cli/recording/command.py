@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from koordebpf.cli.echo import echo, echo_bytes, echo_json
+from koordebpf.cli.echo import echo, echo_bytes, echo_json, echo_object
+from koordebpf.cli.reference.schemas import schema_option
 
 
 @click.group()
@@ -23,6 +24,7 @@ def recording() -> None:
 @recording.command()
 @click.argument("path", metavar="FILE|FOLDER")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@schema_option("recording-summary")
 def show(path: str, as_json: bool) -> None:
     """Say which rounds there are, of which runs, and what cannot be read."""
     from koordebpf.tools.recorder.pages import summary_page
@@ -31,7 +33,7 @@ def show(path: str, as_json: bool) -> None:
 
     summary = summary_of(open_recording(path))
     if as_json:
-        echo_json(summary)
+        echo_object("recording-summary", summary)
     else:
         echo(summary_page(summary))
 

@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import read_input
+from koordebpf.cli.reference.schemas import schema_option
 
 
 @click.command()
@@ -27,6 +28,7 @@ from koordebpf.cli.inputs import read_input
 )
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Decide with these feature gates.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, and one with the totals.")
+@schema_option("replayed-round", "replay")
 def replay(
     recording: str,
     at: str | None,
@@ -68,11 +70,11 @@ def replay(
         totals = Replay()
         for each in replayed(opened, totals, change, first, last):
             if as_json:
-                echo_json(each)
+                echo_object("replayed-round", each)
             else:
                 echo(lines_of(each, is_changed=change is not None))
         if as_json:
-            echo_json(totals)
+            echo_object("replay", totals)
         else:
             echo(totals_line(totals, is_changed=change is not None))
         if change is None and totals.differing:

@@ -41,13 +41,13 @@ class BatchParts:
         self.source.close()
 
 
-def open_batch(kubeconfig: Path | None, *, adopts: bool, is_dry_run: bool) -> BatchParts:
+def open_batch(kubeconfig: Path | None, context: str | None = None, *, adopts: bool, is_dry_run: bool) -> BatchParts:
     """Open a connection to list and watch by, and one to write and to look at the other manager's Lease by.
 
     Raises:  ConfigError: no API server to ask.
     """
-    source: Source = ColocationSource(open_cluster(kubeconfig), READERS)
-    transport = open_cluster(kubeconfig)
+    source: Source = ColocationSource(open_cluster(kubeconfig, context), READERS)
+    transport = open_cluster(kubeconfig, context)
     writer = None if is_dry_run else ColocationWriter(transport)
     publisher = Publisher(writer, adopts=adopts, now_ns=time.monotonic_ns)
     manager = KoordManager(LeaseClient(transport, MANAGER_NAMESPACE, MANAGER_LEASE))

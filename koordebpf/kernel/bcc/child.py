@@ -13,6 +13,7 @@ import os
 import platform
 import socket
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def import_bcc() -> Any:
     sys.path.insert(0, _DISTRIBUTION)
     remedy = "Install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora)."
     try:
-        bcc = importlib.import_module("bcc")
+        # Since Python 3.12 its own code is warned of, which would be taken for the reason of a failure.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bcc = importlib.import_module("bcc")
     except ImportError as error:
         raise SupportError(_FEATURE, f"bcc cannot be imported ({error})", remedy) from None
     if not hasattr(bcc, "BPF"):

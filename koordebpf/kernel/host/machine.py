@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import platform
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +41,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     has_btf: bool
     has_headers: bool
     has_bcc: bool
+    boot_editor: Literal["grub", "grubby"] | None = None  # what changes the kernel's command line here
 
     @property
     def version(self) -> tuple[int, int]:
@@ -82,7 +85,14 @@ def host_facts() -> HostFacts:
         has_btf=Path("/sys/kernel/btf/vmlinux").exists(),
         has_headers=Path(f"/lib/modules/{release}/build/include").is_dir(),
         has_bcc=_BCC.is_dir(),
+        boot_editor=_boot_editor(),
     )
+
+
+def _boot_editor() -> Literal["grub", "grubby"] | None:
+    if shutil.which("grubby"):
+        return "grubby"
+    return "grub" if Path("/etc/default/grub").exists() and shutil.which("update-grub") else None
 
 
 def parse_config(lines: Iterable[str]) -> dict[str, str]:

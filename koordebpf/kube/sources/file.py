@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError, unreadable
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.sources.manifest import Manifests, parse_manifests
 from koordebpf.units import NS_PER_MS
@@ -51,13 +51,13 @@ class FileSource:
         """
         del wake
         if not self._paths:
-            raise ConfigError("file source", None, "needs at least one file or directory")
+            raise ConfigError("file source", NOT_GIVEN, "needs at least one file or directory")
         now_ns = time.monotonic_ns()
         try:
             self._marks = self._look()
             self._take(self._read(), now_ns)
         except OSError as e:
-            raise ConfigError(str(e.filename), None, f"must be a readable file: {e.strerror}") from e
+            raise unreadable(e.filename, e) from e
 
     def refresh(self, now_ns: int) -> None:
         """Take what changed, as a whole or not at all.

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError, json_error, text_error
 from koordebpf.kube.cache.cnr import CNR_VERSION, CustomNodeResource, bounded
 from koordebpf.kube.cache.objects import ConfigMap, Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
@@ -165,11 +165,23 @@ def parse_documents(path: str, text: bytes) -> list[Any]:
             return [msgspec.json.decode(text)]
         return list(yaml.load_all(text, Loader=_Loader))
     except msgspec.DecodeError as e:
-        raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole JSON: {e}") from e
+        raise json_error(path, text, e, rule="must be whole JSON") from e
     except RecursionError as e:
-        raise ConfigError(path, text[:40].decode(errors="replace"), "must keep to the maximum nesting depth") from e
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as e:
-        raise ConfigError(path, text[:40].decode(errors="replace"), f"must be whole YAML: {e}") from e
+        raise ConfigError(path, NOT_GIVEN, "must keep to the maximum nesting depth") from e
+    except (yaml.YAMLError, ValueError) as e:  # of which UnicodeDecodeError is one
+        raise _yaml_error(path, text, e) from e
+
+
+def _yaml_error(path: str, text: bytes, error: Exception) -> ConfigError:
+    rule = "must be whole YAML"
+    match error:
+        case yaml.MarkedYAMLError(problem=str(problem), problem_mark=mark) if mark is not None:
+            return ConfigError(f"{path}:{mark.line + 1}:{mark.column + 1}", NOT_GIVEN, f"{rule}: {problem}")
+        case yaml.reader.ReaderError(position=int(offset), reason=str(problem)):
+            return text_error(path, text, offset, f"{rule}: {problem}")
+        case UnicodeDecodeError(start=offset):
+            return text_error(path, text, offset, f"{rule}: it is no UTF-8")
+    return ConfigError(path, NOT_GIVEN, f"{rule}: {' '.join(str(error).split())}")
 
 
 def _keep(kept: dict[str, tuple[str, T]], key: str, place: str, value: T) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.cache.objects import Node
 from koordebpf.policy.predict.pods import PredictedPod
 from koordebpf.policy.predict.settings import PredictionSettings
@@ -52,7 +52,7 @@ def node_allocatable(node: Node) -> Amounts:
     if written is None:
         written, path = node.status.allocatable, "node.status.allocatable"
     if written is None:
-        raise ConfigError(path, None, "must have cpu and memory")
+        raise ConfigError(path, NOT_GIVEN, "must have cpu and memory")
     return Amounts(
         quantity_millicpu(written.get(NATIVE_CPU, 0), f"{path}.{NATIVE_CPU}"),
         quantity_bytes(written.get(NATIVE_MEMORY, 0), f"{path}.{NATIVE_MEMORY}"),

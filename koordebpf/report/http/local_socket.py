@@ -67,8 +67,10 @@ class LocalSocket:
             self._folder.rmdir()
 
 
-def agent_socket(run_dir: Path) -> Path:
+def agent_socket(run_dir: Path, or_else: str = "name an audit file") -> Path:
     """Return the socket of the agent that runs here: of the one that acts, if one does.
+
+    `or_else` is what there is to do where there is none.
 
     Raises:  ConfigError: there is none, or more than one.
     """
@@ -78,7 +80,7 @@ def agent_socket(run_dir: Path) -> Path:
     except PermissionError as error:
         raise ConfigError("--run-dir", str(run_dir), f"{error.strerror}: run it as root") from error
     if not found:
-        rule = "must have the socket of a running agent; is one running? Or name an audit file, or --url"
+        rule = f"must have the socket of a running agent; is one running? Or {or_else}, or --url"
         raise ConfigError("--run-dir", str(run_dir), rule)
     if len(found) > 1:
         names = ", ".join(map(str, found))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, json_error
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
@@ -38,15 +38,14 @@ def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[
         try:
             return decode_audit_lines(raw), ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be audit lines: {error}"),)
+            return (), (json_error(path, raw, error, rule="must be audit lines"),)
     for number, line in enumerate(raw.splitlines(), start=1):
         if not line.strip() or WRITE_LINE in line or REQUEST_LINE in line:  # no eviction
             continue
         try:
             records.append(decode_audit_line(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            shown = line[:40].decode(errors="replace")
-            problems.append(ConfigError(f"{path} line {number}", shown, f"must be an audit line: {error}"))
+            problems.append(json_error(path, line, error, rule="must be an audit line", first_line=number))
     return tuple(records), tuple(problems)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, json_error
 from koordebpf.printable import page
 from koordebpf.report.pages.columns import filled
 from koordebpf.store.v1.requests import REQUEST_LINE, AuditedRequest, request_sentence
@@ -18,7 +18,7 @@ def decode_requests(raw: bytes, path: str) -> tuple[tuple[AuditedRequest, ...], 
         try:
             return tuple(msgspec.json.decode(raw, type=list[AuditedRequest])), ()
         except _ERRORS as error:
-            return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be requests: {error}"),)
+            return (), (json_error(path, raw, error, rule="must be requests"),)
     requests: list[AuditedRequest] = []
     problems: list[ConfigError] = []
     for number, line in enumerate(raw.splitlines(), start=1):
@@ -27,8 +27,7 @@ def decode_requests(raw: bytes, path: str) -> tuple[tuple[AuditedRequest, ...], 
         try:
             requests.append(msgspec.json.decode(line, type=AuditedRequest))
         except _ERRORS as error:
-            shown = line[:40].decode(errors="replace")
-            problems.append(ConfigError(f"{path} line {number}", shown, f"must be a request: {error}"))
+            problems.append(json_error(path, line, error, rule="must be a request", first_line=number))
     return tuple(requests), tuple(problems)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, json_error
 from koordebpf.printable import page
 from koordebpf.report.pages.columns import filled
 from koordebpf.store.write_log import WRITE_LINE, AuditedWrite, alike, why_not
@@ -23,15 +23,14 @@ def decode_writes(raw: bytes, path: str) -> tuple[tuple[AuditedWrite, ...], tupl
         try:
             return tuple(msgspec.json.decode(raw, type=list[AuditedWrite])), ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return (), (ConfigError(path, raw[:40].decode(errors="replace"), f"must be writes: {error}"),)
+            return (), (json_error(path, raw, error, rule="must be writes"),)
     for number, line in enumerate(raw.splitlines(), start=1):
         if WRITE_LINE not in line:
             continue
         try:
             writes.append(msgspec.json.decode(line, type=AuditedWrite))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            shown = line[:40].decode(errors="replace")
-            problems.append(ConfigError(f"{path} line {number}", shown, f"must be a write: {error}"))
+            problems.append(json_error(path, line, error, rule="must be a write", first_line=number))
     return tuple(writes), tuple(problems)
 
 

@@ -14,6 +14,7 @@ from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.node_plan import NodePlan, OtherDecision
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
+from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.suppression import suppression_blocks
@@ -38,7 +39,7 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
 
     The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression stands at the end.
     """
-    blocks = [[*textwrap.wrap(printable(plan.sentence), WIDTH)]]
+    blocks = [[*textwrap.wrap(printable(headline(plan)), WIDTH)]]
     if plan.guards:
         blocks.append(
             ["held back by closed guards", *chain.from_iterable(filled(g.sentence, "  ") for g in plan.guards)]
@@ -59,7 +60,7 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
 
 def _other(name: str, decision: OtherDecision) -> list[str]:
     lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})"]
-    lines += filled(decision.reason, "  ")
+    lines += filled(plain_words(decision.reason), "  ")
     for write in decision.writes:
         lines += filled(f"{write.path}/{write.file.value} → {write.value}", "  ")
     for sysctl in decision.sysctls:
@@ -73,7 +74,7 @@ def _numbers(feature: FeaturePlan, said: str) -> list[str]:
     verdict, evidence = feature.verdict, feature.verdict.evidence
     lines = [verdict.feature if verdict.skipped is None else f"{verdict.feature}: skipped ({verdict.skipped})"]
     if not verdict.fires and evidence is None and verdict.reason not in said:
-        lines += filled(verdict.reason, "  ")
+        lines += filled(plain_words(verdict.reason), "  ")
     if verdict.stall is not None:
         lines += _stalls(verdict.stall)
     if evidence is not None:

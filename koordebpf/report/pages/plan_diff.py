@@ -10,6 +10,7 @@ from koordebpf.policy.detect.verdict import UseEvidence, Verdict
 from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
 from koordebpf.printable import page
+from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
 from koordebpf.report.pages.suppression import suppression_diff
@@ -153,11 +154,12 @@ def _value(value: bool | int | str | None) -> str:
 
 
 def _sentences(diff: PlanDiff) -> Iterator[str]:
-    if diff.before.sentence == diff.after.sentence:
-        yield from filled(f"before and after: {diff.before.sentence}")
+    before, after = headline(diff.before), headline(diff.after)
+    if before == after:
+        yield from filled(f"before and after: {before}")
         return
-    yield from filled(f"before: {diff.before.sentence}")
-    yield from filled(f"after:  {diff.after.sentence}")
+    yield from filled(f"before: {before}")
+    yield from filled(f"after:  {after}")
 
 
 def _pods(diff: PlanDiff) -> Iterator[str]:
@@ -217,4 +219,5 @@ def _row(name: str, before: str, after: str) -> str:
 def _why(side: FeatureSide | None) -> str:
     if side is None:
         return "its feature gate is off"
-    return f"skipped ({side.skipped}): {side.reason}" if side.skipped else side.reason
+    reason = plain_words(side.reason)
+    return f"skipped ({side.skipped}): {reason}" if side.skipped else reason

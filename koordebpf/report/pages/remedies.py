@@ -172,12 +172,17 @@ def _memlock(host: HostFacts) -> list[Fix]:
 
 
 def _boot(parameter: str, host: HostFacts) -> Fix:
-    if {"fedora", "rhel", "centos"} & set(host.distribution):
-        command = f"grubby --update-kernel=ALL --args={parameter}"
-    else:
-        edit = f"""sed -i 's/^GRUB_CMDLINE_LINUX="/&{parameter} /'"""
-        command = f"{edit} \\\n  /etc/default/grub && update-grub"
-    return Fix("boot parameter", f"{parameter}, then reboot", command)
+    match host.boot_editor:
+        case "grubby":
+            return Fix("boot parameter", f"{parameter}, then reboot", f"grubby --update-kernel=ALL --args={parameter}")
+        case "grub":
+            edit = f"""sed -i 's/^GRUB_CMDLINE_LINUX="/&{parameter} /'"""
+            command = f"{edit} \\\n  /etc/default/grub && update-grub"
+            return Fix("boot parameter", f"{parameter}, then reboot", command)
+    # An immutable or cloud system: its image, its machine configuration or its hypervisor has the command line.
+    return Fix(
+        "boot parameter", f"{parameter} on the kernel's command line, where this system keeps it; then reboot", ""
+    )
 
 
 # Words of a source, lower case → what may be missing. All that fit are asked; one that is there already gives nothing.

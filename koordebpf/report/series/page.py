@@ -18,6 +18,21 @@ _ALL: Final = ("count", "avg", "p50", "p90", "p95", "p99", "last")
 _NO_SAMPLE: Final = "-"
 
 
+class KindLine(msgspec.Struct, frozen=True):
+    """How many series of a kind there are."""
+
+    kind: str
+    series: int
+
+
+class SeriesLine(msgspec.Struct, frozen=True):
+    """One series. `values`: by aggregation; None: without a sample in the window."""
+
+    kind: str
+    properties: Mapping[str, str]
+    values: Mapping[str, float | None] | None
+
+
 def kinds_page(kinds: Mapping[str, int]) -> str:
     """Return a line for each kind of which there are series."""
     if not kinds:

@@ -25,7 +25,7 @@ from koordebpf.events.records import (
     ThrottleStall,
     Totals,
 )
-from koordebpf.printable import json_bytes, printable
+from koordebpf.printable import json_bytes, printable, with_schema
 from koordebpf.units import PAGE_BYTES, format_bytes, format_ns
 
 RECORD_TYPES: tuple[Any, ...] = get_args(Record)
@@ -158,7 +158,7 @@ def trace_json(record: Record, owner: Owner | None, wall: datetime) -> bytes:
     """Return the record as one JSON object: its own fields, `time`, and `owner` (null: unknown)."""
     fields: dict[str, Any] = {"time": wall.isoformat(), **msgspec.to_builtins(record)}
     fields["owner"] = msgspec.to_builtins(owner) if owner else None
-    return json_bytes(fields)
+    return with_schema("trace", json_bytes(fields))
 
 
 def losses(totals: Totals | None, undecodable: int = 0) -> list[str]:

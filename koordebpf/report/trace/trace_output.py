@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.attribution.owner import Owner
-from koordebpf.printable import json_bytes, page
+from koordebpf.printable import json_bytes, page, with_schema
 from koordebpf.report.trace.counters import Counters, counters_lines
 from koordebpf.report.trace.record_line import RECORD_TYPES, Seen, trace_json, trace_line
 from koordebpf.report.trace.summary import Summary, summary_lines
@@ -28,7 +28,7 @@ def render_text(item: TraceOutput) -> str:
 def render_json(item: TraceOutput) -> bytes:
     """Return it as JSON objects, one a line."""
     if isinstance(item, Summary | Counters):
-        return json_bytes(item)
+        return with_schema("trace", json_bytes(item))
     return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in item)
 
 
@@ -45,6 +45,10 @@ def trace_schema() -> dict[str, Any]:
             "owner": {"anyOf": [{"$ref": "#/$defs/Owner"}, {"type": "null"}]},
         }
         definition["required"] = ["time", *definition["required"], "owner"]
+    for each in (*RECORD_TYPES, *whole_lines):
+        definition = definitions[each.__name__]
+        definition["properties"] = {"schema": {"const": "koordebpf.trace/v1"}, **definition["properties"]}
+        definition["required"] = ["schema", *definition.get("required", ())]
     for definition in definitions.values():
         if definition.get("type") == "object":
             definition["additionalProperties"] = False

@@ -50,6 +50,17 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return spelled[found[0]] if found else None
 
 
+def no_such(name: str, known: Iterable[str], what: str = "field") -> str:
+    """Return the rule of a name that is none: with the nearest known one, else with all of them.
+
+    >>> no_such("MemoryEvct", ["MemoryEvict", "CPUEvict"], "gate")
+    'no such gate; did you mean MemoryEvict?'
+    """
+    names = list(known)
+    near = nearest(name, names)
+    return f"no such {what}; did you mean {near}?" if near else f"no such {what}; known are {', '.join(names)}"
+
+
 @functools.cache
 def _info(wanted: Any) -> of.Type:
     return of.type_info(wanted)

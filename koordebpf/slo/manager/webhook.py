@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.slo.manager.colocation import check_colocation
 from koordebpf.slo.manager.keys import COLOCATION_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
 from koordebpf.slo.manager.network_rules import broken_network_rules
@@ -77,7 +77,7 @@ class Problem(msgspec.Struct, frozen=True):
     rule: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.value!r}: {self.rule}"
+        return f"{self.path}: {self.rule}" if self.value is None else f"{self.path}: {self.value!r}: {self.rule}"
 
 
 def check_configmap(
@@ -103,7 +103,8 @@ def check_configmap(
         except ConfigError as error:
             is_json = error.rule.startswith("must be JSON")
             word = "ParseConfigFail" if is_json else "ConfigParamInvalid"
-            problems.append(Problem(word, error.path, error.value, error.rule))
+            value = None if error.value is NOT_GIVEN else error.value
+            problems.append(Problem(word, error.path, value, error.rule))
             continue
         problems += [Problem("ConfigParamInvalid", each.path, each.value, each.rule) for each in left_out]
         if strict:

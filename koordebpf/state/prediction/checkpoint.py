@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, json_error
 from koordebpf.state.frame import located
 from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS, Buckets
 from koordebpf.units import NS_PER_S
@@ -75,7 +75,7 @@ def decode_checkpoint(raw: bytes, uid: str, path: str) -> ModelCheckpoint:
     except msgspec.ValidationError as error:
         raise located(raw, path, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(path, raw[:80].decode(errors="replace"), f"must be JSON: {error}") from error
+        raise json_error(path, raw, error) from error
     updated = found.LastUpdated
     return ModelCheckpoint(
         uid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, unreadable
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.frames import is_recorded_tick, read_ticks
 from koordebpf.store.recorder.magic import is_recording_path
@@ -45,7 +45,7 @@ def _tick_of_lines(path: str, number: int) -> TickFrame:
                 raise ConfigError(path, "--decision", "needs a recording, or a file of an agent's --frames")
         found = [each.tick for each in read_ticks(place) if b'"carried":{' in bytes(each.decision)]
     except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable file") from error
+        raise unreadable(path, error) from error
     if not 1 <= abs(number) <= len(found):
         raise ConfigError("--decision", number, f"must be 1 to {len(found)}, or -1 for the last")
     return found[number - 1 if number > 0 else number]
@@ -57,4 +57,4 @@ def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable file") from error
+        raise unreadable(path, error) from error

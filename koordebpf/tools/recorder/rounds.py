@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, unreadable
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
@@ -58,7 +58,7 @@ def open_recording(path: str) -> Recording:
             _refuse_others(place)
         return Recording(place)
     except OSError as error:
-        raise ConfigError(path, error.strerror, "must be a readable recording") from error
+        raise unreadable(path, error) from error
 
 
 def _refuse_others(path: Path) -> None:

@@ -134,5 +134,5 @@ def test_a_host_without_the_controller_has_no_such_file() -> None:
 
 
 def test_nothing_is_enforced_without_a_journal() -> None:
-    with pytest.raises(ConfigError, match="so that they can be restored"):
+    with pytest.raises(ConfigError, match="to restore them"):
         CgroupWriter(Places({}), None, enforce=True)

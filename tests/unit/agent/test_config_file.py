@@ -60,10 +60,11 @@ def config_of(body: Mapping[str, Any]) -> AgentConfig:
     return agent_config(read_config("f.yaml", text(body)))
 
 
+# Each has line and column, which depend on how the text is laid out: tests/unit/cli/test_error_lines.py.
 def problems_of(body: Mapping[str, Any]) -> list[str]:
     with pytest.raises(ConfigProblems) as caught:
         check_config("f.yaml", text(body))
-    return [str(problem) for problem in caught.value.problems]
+    return [re.sub(r"^f\.yaml:\d+:\d+: ", "f.yaml: ", str(problem)) for problem in caught.value.problems]
 
 
 def leaves(of: msgspec.Struct, field: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -229,7 +230,7 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         "f.yaml: enforce: True: must not be in a file: type koordebpf run --enforce",
         "f.yaml: eviction.coolTime: '4 s': must be a duration such as 500ms, 4s or 1h30m",
         "f.yaml: eviction.ladder.rungs[1]: 'jump': must be one of brake, evict, freeze, kill, reclaim",
-        f"f.yaml: guard: {{}}: no such field; known are {', '.join(sections())}",
+        "f.yaml: guard: {}: no such field; did you mean guards?",
         "f.yaml: guards.clockJumpMax: '-1s': must be a duration such as 500ms, 4s or 1h30m",
         "f.yaml: guards.evictionsPerMinute: -1: must be an integer >= 0",
         "f.yaml: guards.lostMaxRatio: 2: must be a number <= 1.0",
@@ -238,10 +239,6 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         "f.yaml: source.kubelet.uri: 'x': no such field; known are url, tokenFile, caFile, insecure",
         "f.yaml: source.type: 'etcd': must be one of api, file, kubelet",
     ]
-
-
-def sections() -> list[str]:
-    return list(dict.fromkeys(setting.path.partition(".")[0] for setting in settings()))
 
 
 @pytest.mark.parametrize("enforce", [True, False, None])
@@ -323,7 +320,7 @@ def test_what_is_no_file_at_all(written: bytes, sentence: str) -> None:
         read_config("f.yaml", written)
     assert not isinstance(caught.value, ConfigProblems)
     assert sentence in str(caught.value)
-    assert str(caught.value).startswith("f.yaml: ")
+    assert str(caught.value).startswith("f.yaml:")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_it_is_off_and_as_systemd_oomd_unless_configured() -> None:
 def test_what_it_cannot_be_is_refused_with_its_place_and_the_rule(name: str, value: object, rule: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(eviction={"stall": {name: value}})
-    assert caught.value.path == f"agent.yaml: eviction.stall.{name}"
+    assert caught.value.path.endswith(f": eviction.stall.{name}")
     assert caught.value.value == value
     assert rule in caught.value.rule
 
@@ -50,5 +50,5 @@ def test_compat_strict_keeps_it_off() -> None:
     assert agent_config({"compat": "strict"}).feature_gates["StallEvict"] is False
     with pytest.raises(ConfigError) as caught:
         read(compat="strict", featureGates={"StallEvict": True})
-    assert caught.value.path == "agent.yaml: featureGates.StallEvict"
+    assert caught.value.path.endswith(": featureGates.StallEvict")
     assert caught.value.rule == "must be false with compat: strict: Koordinator has no such feature"

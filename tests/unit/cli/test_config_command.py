@@ -55,13 +55,13 @@ def test_check_says_everything_that_is_wrong_and_ends_with_2() -> None:
     done = type_in("check", "-", stdin=GOOD.replace("3,", "none,") + "sampling: {flor: 1s}\n")
     assert done.exit_code == 2
     assert done.output.splitlines() == [
-        "-: guards.evictionsPerMinute: 'none': must be an integer",
-        "-: sampling.flor: '1s': no such field; known are floor, cap",
+        "-:5:10: guards.evictionsPerMinute: 'none': must be an integer",
+        "-:7:12: sampling.flor: '1s': no such field; did you mean floor?",
     ]
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="must be a readable file"):
+    with pytest.raises(ConfigError, match="No such file or directory"):
         type_in("check", "/no/such/file")
 
 

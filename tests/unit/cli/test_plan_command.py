@@ -135,7 +135,7 @@ def test_another_nodeslo_and_other_gates(tmp_path):
         "MemoryEvict",
     ]
     assert [each["candidate"]["name"] for each in reported["lost"]] == ["exec-2"]
-    assert reported["before"] == json.loads(_run(HOG, "--json"))
+    assert {"schema": "koordebpf.plan/v1", **reported["before"]} == json.loads(_run(HOG, "--json"))
 
 
 def test_a_setting_that_is_wrong_is_said_with_its_place(tmp_path):
@@ -154,7 +154,7 @@ def test_a_setting_that_is_wrong_is_said_with_its_place(tmp_path):
 
 
 def test_bad_input_is_raised_for_the_group_to_say(tmp_path):
-    with pytest.raises(ConfigError, match=r"absent\.json: 'No such file or directory'"):
+    with pytest.raises(ConfigError, match=r"absent\.json: No such file or directory"):
         _run(str(tmp_path / "absent.json"))
     with pytest.raises(ConfigError, match="-: "):
         _run("-", stdin=b"{}")

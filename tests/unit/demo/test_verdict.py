@@ -242,3 +242,17 @@ def test_json_ends_with_the_verdict_and_every_number():
     assert [line["event"] for line in said] == ["story", *(event.event for event in events()), "verdict"]
     assert said[-1]["is_as_it_should_be"] is True
     assert msgspec.convert(said[-1]["facts"], StoryFacts) == facts()
+
+
+@pytest.mark.parametrize(("verbose", "shown"), [(False, False), (True, True)])
+def test_what_the_agent_says_while_it_starts_is_for_the_curious(verbose, shown):
+    out = io.StringIO()
+    screen = Screen(out, verbose=verbose)
+    screen.begin(STORIES["hog"], GIB)
+    screen.tell(Event(0, "agent", "missing signal: x", None, {"level": "warning"}))
+    screen.tell(Event(0, "agent", "no such socket", None, {"level": "error"}))
+    for event in events():
+        screen.tell(event)
+    assert ("missing signal: x" in out.getvalue()) is shown
+    assert "no such socket" in out.getvalue()
+    assert "boom" in out.getvalue()  # after the node was seen once

@@ -105,6 +105,14 @@ def test_a_missing_bcc_is_named_by_its_package(bcc_of: Callable[[str | None], st
     assert said.endswith("Install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora).")
 
 
+def test_what_python_warns_of_in_bcc_is_no_word_of_ours(
+    bcc_of: Callable[[str | None], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    # As Python 3.12 warns of bcc's "\.".
+    assert "is another bcc" in bcc_of("import warnings\nwarnings.warn('invalid escape sequence', SyntaxWarning)\n")
+    assert "SyntaxWarning" not in capfd.readouterr().err
+
+
 def test_the_bcc_of_pypi_is_distinguished(bcc_of: Callable[[str | None], str], tmp_path: Path) -> None:
     said = bcc_of("class Lattice: pass\n")
     assert f"{tmp_path}/bcc.py is another bcc" in said

@@ -31,6 +31,7 @@ HOST = HostFacts(
     has_btf=True,
     has_headers=False,
     has_bcc=False,
+    boot_editor="grub",
 )
 
 
@@ -155,8 +156,13 @@ GRUB = "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{} /' \\\n  /etc/default/grub && updat
         ),
         (
             NO_PSI,
-            with_host(command_line="psi=0", distribution=("fedora",)),
+            with_host(command_line="psi=0", distribution=("fedora",), boot_editor="grubby"),
             {"boot parameter psi=1, then reboot": "grubby --update-kernel=ALL --args=psi=1"},
+        ),
+        (
+            NO_PSI,
+            with_host(command_line="psi=0", distribution=("talos",), boot_editor=None),
+            {"boot parameter psi=1 on the kernel's command line, where this system keeps it; then reboot": ""},
         ),
         (NO_PSI, with_host(options={}), {"kernel option CONFIG_PSI=y; it is not in /boot/config-6.12.1-amd64": ""}),
         (

@@ -64,7 +64,7 @@ def test_lines_that_are_none_are_reported_and_the_others_read() -> None:
     good = msgspec.json.encode(audit_json(record()))
     records, problems = decode_audit(good + b"\n{half a li\n\n" + good + b"\n", "audit.jsonl")
     assert len(records) == 2
-    assert [problem.path for problem in problems] == ["audit.jsonl line 2"]
+    assert [problem.path for problem in problems] == ["audit.jsonl:2:2"]
     assert decode_audit(b"[" + good + b"]", "x") == ((record(),), ())
     assert decode_audit(b"[{}]", "x")[1][0].rule.startswith("must be audit lines")
 

@@ -72,7 +72,7 @@ def test_lines_of_an_audit_and_an_agents_answer() -> None:
     assert decode_writes(msgspec.json.encode(writes), "url") == (writes, ())
     torn, problems = decode_writes(lines(*writes)[:-9], "f")
     assert torn == writes[:1]
-    assert [str(each).partition(":")[0] for each in problems] == ["f line 2"]
+    assert [str(each).rpartition(":")[0].split(":")[:2] for each in problems] == [["f", "2"]]
     assert [type(each) for each in decode_writes(b"[1]", "url")[1]] == [ConfigError]
 
 

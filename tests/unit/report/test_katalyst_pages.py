@@ -130,7 +130,7 @@ def test_a_line_that_is_cut_is_named() -> None:
     raw = msgspec.json.encode(audited_request(REFUSED, "n1", 0.0))
     requests, problems = decode_requests(raw + b"\n" + raw[:-9], "audit.jsonl")
     assert len(requests) == 1
-    assert "audit.jsonl line 2" in str(problems[0])
+    assert "audit.jsonl:2:" in str(problems[0])
     whole, none = decode_requests(b"[" + raw + b"]", "socket")
     assert (len(whole), none) == (1, ())
 

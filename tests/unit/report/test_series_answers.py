@@ -73,7 +73,12 @@ def test_the_same_as_json(agent):
         **dict.fromkeys(("p50", "p90", "p95", "p99"), 2.0 * GIB),
     }  # fmt: skip
     (line,) = asked("node_cpu_usage", "--json", "--agg", "last", agent=agent).splitlines()
-    assert json.loads(line) == {"kind": "node_cpu_usage", "properties": {}, "values": {"last": 1.0}}
+    assert json.loads(line) == {
+        "schema": "koordebpf.metrics/v1",
+        "kind": "node_cpu_usage",
+        "properties": {},
+        "values": {"last": 1.0},
+    }
 
 
 def test_which_kinds_there_are(agent):
@@ -84,7 +89,8 @@ def test_which_kinds_there_are(agent):
         "pod_memory_usage       2  pod_uid",
         "pod_psi                1  pod_uid psi_resource psi_precision psi_degree",
     ]
-    assert json.loads(asked("--json", agent=agent).splitlines()[2]) == {"kind": "pod_memory_usage", "series": 2}
+    kind = json.loads(asked("--json", agent=agent).splitlines()[2])
+    assert kind == {"schema": "koordebpf.metrics-kind/v1", "kind": "pod_memory_usage", "series": 2}
 
 
 def test_a_series_without_a_sample_in_the_window_has_a_dash(agent):

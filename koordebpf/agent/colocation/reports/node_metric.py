@@ -46,7 +46,7 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
     from koordebpf.policy.node_metric.other_writer import OtherWriter
     from koordebpf.policy.node_metric.sending import Sending
 
-    transport = open_cluster(config.kubeconfig)
+    transport = open_cluster(config.kubeconfig, config.kube_context)
     stack.callback(lambda: reflector.join(_CLOSE_S))
     stack.callback(transport.close)
 

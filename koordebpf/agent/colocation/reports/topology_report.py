@@ -129,7 +129,7 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     if parts.acts and config.node_name and config.source != "file":
         from koordebpf.kube.http.transport import open_cluster
 
-        topologies = NodeTopologies(open_cluster(config.kubeconfig), config.node_name)
+        topologies = NodeTopologies(open_cluster(config.kubeconfig, config.kube_context), config.node_name)
     manager = CpuManagerReader(STATE, kubelet.read)
     known, reporter = parts.measuring.known, TopologyReporter(sources, topologies)
     shown = TopologyShown(reporter, known, SystemClock(), is_sent=topologies is not None)

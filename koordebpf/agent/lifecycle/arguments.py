@@ -1,0 +1,33 @@
+"""Checks what a person gave before the kernel is touched: addresses, files and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.errors import ConfigError
+from koordebpf.report.http.listener import parse_listen
+from koordebpf.store.rotated_file import check_file
+
+_STDOUT = Path("-")
+
+
+def check_arguments(config: AgentConfig) -> None:
+    """Return where the agent can be started with these addresses, files and folders.
+
+    Whether an address is in use shows when it is bound.
+
+    Raises:  ConfigError: an address is not host:port, a file cannot be written, or there is nowhere to make the run
+             directory in.
+    """
+    for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
+        if listen:
+            parse_listen(listen, option)
+    above = config.run_dir.absolute().parent
+    if not above.is_dir():
+        raise ConfigError("--run-dir", str(config.run_dir), f"{above} must be a folder that is there")
+    if (recording := config.recorder.file) is not None and not recording.absolute().parent.is_dir():
+        raise ConfigError("FILE", str(recording), f"{recording.absolute().parent} must be a folder that is there")
+    for option, path in (("--audit", config.audit), ("--frames", config.frames)):
+        if path is not None and path != _STDOUT:
+            check_file(option, path)

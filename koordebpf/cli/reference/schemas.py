@@ -1,0 +1,79 @@
+"""The JSON objects that commands print with --json: the name that each has as its `schema`, and its JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from koordebpf.cli.echo import echo_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Name → module and type. Imported only by who asks for a schema.
+TYPES: Mapping[str, str] = {
+    "audit": "koordebpf.store.v1.types.AuditRecord",
+    "backtest": "koordebpf.policy.predict.backtest.Backtest",
+    "demo-event": "koordebpf.demo.story.Event",
+    "demo-story": "koordebpf.demo.lines.StoryLine",
+    "demo-verdict": "koordebpf.demo.lines.EndLine",
+    "doctor": "koordebpf.report.pages.doctor.DoctorReport",
+    "metrics": "koordebpf.report.series.page.SeriesLine",
+    "metrics-kind": "koordebpf.report.series.page.KindLine",
+    "node-resources": "koordebpf.report.colocation.batch_page.ExplainedNode",
+    "plan": "koordebpf.store.v1.types.NodePlan",
+    "pod": "koordebpf.report.hooks.pod_values.ExplainedPodValues",
+    "recording-summary": "koordebpf.tools.recorder.summary.RecordingSummary",
+    "replay": "koordebpf.tools.recorder.replay.Replay",
+    "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
+    "request": "koordebpf.store.v1.requests.AuditedRequest",
+    "slo-problem": "koordebpf.slo.manager.webhook.Problem",
+    "write": "koordebpf.store.write_log.AuditedWrite",
+}
+
+
+def object_schema(*names: str, is_list: bool = False) -> dict[str, Any]:
+    """Return the JSON Schema of the objects of these names; of several: of any of them; `is_list`: of a list of such.
+
+    >>> object_schema("replay")["$defs"]["Replay"]["properties"]["schema"]
+    {'const': 'koordebpf.replay/v1'}
+    """
+    import msgspec
+
+    schemas, definitions = msgspec.json.schema_components(
+        [_type(name) for name in names], ref_template="#/$defs/{name}"
+    )
+    for name, schema in zip(names, schemas, strict=True):
+        body = definitions[str(schema["$ref"]).rpartition("/")[2]]
+        if "schema" not in body["properties"]:
+            body["properties"] = {"schema": {"const": f"koordebpf.{name}/v1"}, **body["properties"]}
+            body["required"] = ["schema", *body.get("required", ())]
+    one: dict[str, Any] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**head, **({"type": "array", "items": one} if is_list else one), "$defs": definitions}
+
+
+def schema_option(*names: str, is_list: bool = False) -> Callable[[F], F]:
+    """Return the option --schema of a command that prints such objects with --json."""
+
+    def show(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted and not context.resilient_parsing:
+            echo_json(object_schema(*names, is_list=is_list), indent=2)
+            context.exit()
+
+    return click.option(
+        "--schema",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Print the JSON Schema of what --json prints, and stop.",
+    )
+
+
+def _type(name: str) -> Any:
+    import importlib
+
+    module, _, kind = TYPES[name].rpartition(".")
+    return getattr(importlib.import_module(module), kind)
