@@ -191,7 +191,8 @@ def _pack(panels: list[dict[str, Any]]) -> int:
 
 def _stat(axes: Any, panel: dict[str, Any], _seconds: int) -> None:
     axes.axis("off")
-    last = panel["series"][0]["values"][-1][1] if panel["series"] else None
+    values = [value for each in panel["series"][:1] for _, value in each["values"]]
+    last = values[-1] if values else None
     shown = "no data" if last is None else _written(last, panel["unit"])
     axes.text(0, 0.2, shown, fontsize=18, color="tab:green", transform=axes.transAxes)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.state.proactive_reclaim import SwapState, TrimmedPod
-from koordebpf.units import NS_PER_S, NS_PER_US, PAGE_BYTES
+from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES
 
 _REST_NS = 30 * NS_PER_S  # Why: five intervals, in which a working set has come back
 _LEAST_SCALE = 1 / 16
@@ -25,6 +25,7 @@ WHYS: Mapping[str, str] = {
     "held": "a latency-sensitive pod stalls",
     "no_swap": "swap is not to be used",
 }
+_JUDGED_BYTES = 8 * MIB  # that zram stores. Why: an empty one holds its own tables, and would never be used
 _LEAST_BYTES = 16 * PAGE_BYTES  # less is not worth a system call
 
 
@@ -58,7 +59,8 @@ def usable_swap_bytes(swap: SwapState, settings: ReclaimSettings) -> int:
     """Return how much may be swapped out now; 0: nothing."""
     if not swap.total_bytes:
         return 0
-    if 100 * swap.zram_held_bytes > settings.most_zram_percent * swap.zram_stored_bytes:
+    is_judged = swap.zram_stored_bytes >= _JUDGED_BYTES
+    if is_judged and 100 * swap.zram_held_bytes > settings.most_zram_percent * swap.zram_stored_bytes:
         return 0
     kept_bytes = swap.total_bytes * settings.least_free_swap_percent // 100
     return max(swap.free_bytes - kept_bytes, 0)

@@ -100,6 +100,7 @@ class TestSwap:
         (SwapState(GIB, GIB // 4), 0),
         (SwapState(GIB, GIB, 100 * MIB, 50 * MIB), GIB // 2),
         (SwapState(GIB, GIB, 100 * MIB, 50 * MIB + 1), 0),
+        (SwapState(GIB, GIB, 0, 4096), GIB // 2),
     ])  # fmt: skip
     def test_what_may_be_swapped_out(self, swap, usable):
         assert usable_swap_bytes(swap, SETTINGS) == usable
