@@ -11,8 +11,11 @@ from msgspec.structs import replace
 from koordebpf.agent.config.file import API_VERSION, KIND, read_config
 from koordebpf.agent.config.settings import with_values
 from koordebpf.errors import ConfigError
-from koordebpf.policy.tick_frame import TickSettings
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.what_if.variant import Variant
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.measured import Measured, NodeMeasure
+from koordebpf.state.view import Frame
 from koordebpf.state.what_if import parse_field
 
 _SECTIONS = ("eviction", "guards", "strategies", "suppress")  # those that decide, but for what a NodeSLO says
@@ -48,6 +51,22 @@ def variant_of(name: str, settings: Mapping[str, Any], place: str) -> Variant:
         return replace(was, **sections) if sections else was
 
     return Variant(name, fields, given.get("feature_gates", {}), change)
+
+
+def checked_variant(name: str, settings: Mapping[str, Any], place: str) -> Variant:
+    """Return the same, tried on an empty node: a value of another type is an error now, not with the first round.
+
+    Raises:  ConfigError: no such setting, or not its type.
+    """
+    variant = variant_of(name, settings, place)
+    node = NodeMeasure(scope="machine", total_bytes=0, used_bytes=None)
+    frame = Frame(schema="koordebpf.frame/v1", measured=Measured(now_ns=0, since_ns=0, node=node))
+    facts = GuardFacts(now_ns=0, source="file", pods_synced_ns=None)
+    try:
+        variant.applied(TickFrame(frame=frame, settings=TickSettings(), guards=facts))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.path}", error.value, error.rule) from error
+    return variant
 
 
 def _put(document: dict[str, Any], path: list[str], value: Any) -> None:

@@ -49,9 +49,15 @@ class Regret:
         self._acting: list[_Sent] = []
 
     def look(self, evictions: Sequence[Eviction], happened: Happened) -> ShadowCounts:
-        """Return what is to be added for this round: its evictions come before what happened at the same moment."""
+        """Return what is to be added for this round.
+
+        OOM kills came before it; kubelet's threshold is looked at with the same measurement as the evictions.
+        """
         now_ns = happened.now_ns
-        counts = ShadowCounts(evictions=len(evictions), freed_bytes=sum(each.freed_bytes for each in evictions))
+        counts = ShadowCounts()
+        for _ in range(happened.oom_kills):
+            counts = self._event(counts, now_ns, "over_oom")
+        counts = replace(counts, evictions=len(evictions), freed_bytes=sum(each.freed_bytes for each in evictions))
         self._own += [_Sent(each.at_ns, each.uid) for each in evictions]
         self._acting += [_Sent(now_ns, uid) for uid in happened.acting]
         counts = self._match(counts)
@@ -59,8 +65,6 @@ class Regret:
             self._own = [replace(each, is_real=True) if each.uid in happened.really else each for each in self._own]
         for _ in range(happened.kubelet):
             counts = self._event(counts, now_ns, "over_kubelet")
-        for _ in range(happened.oom_kills):
-            counts = self._event(counts, now_ns, "over_oom")
         return self._expire(counts, now_ns)
 
     def _match(self, counts: ShadowCounts) -> ShadowCounts:
@@ -99,7 +103,7 @@ class Regret:
 
 
 class ActingEvictions:
-    """The acting configuration's evictions, each pod once in five minutes: in a dry run it names one each few seconds."""
+    """The acting configuration's evictions, each pod once in five minutes: a dry run names one each few seconds."""
 
     def __init__(self) -> None:
         self._at_ns: dict[str, int] = {}
@@ -128,7 +132,7 @@ class KubeletThreshold:
         self._below_ns: int | None = None  # when it was last below
 
     def crossed(self, now_ns: int, node: NodeMeasure) -> bool:
-        """Tell whether the node came to have less available than the threshold, a minute or more after the last time."""
+        """Tell whether the node came to have less available than the threshold, a minute or more after the last."""
         available = available_bytes(node)
         if available is None or available >= self._hard_bytes:
             return False

@@ -73,7 +73,7 @@ class Shadows:
         if decision.carried is not None:
             self._waiting |= dict.fromkeys(each.candidate.uid for each in decision.carried.screening.allowed)
         now_ns = view.now_ns
-        if 0 <= self._due_ns - now_ns <= EVERY_NS:
+        if 0 < self._due_ns - now_ns <= EVERY_NS:
             return
         self._due_ns = now_ns + EVERY_NS - _EARLY_NS
         if tick.frame.pods is not self._pods:
@@ -107,11 +107,15 @@ class Shadows:
 
     def take(self, day: str) -> ShadowDay:
         """Return what was counted since the last time."""
-        found = ShadowDay(day=day, node=self._node, shadows={each.variant.name: each.counts for each in self._shadows})
+        found = self.counted(day)
         self._node = NodeCounts()
         for each in self._shadows:
             each.counts = ShadowCounts()
         return found
+
+    def counted(self, day: str) -> ShadowDay:
+        """Return the same, and count on."""
+        return ShadowDay(day=day, node=self._node, shadows={each.variant.name: each.counts for each in self._shadows})
 
     def _count(self, seen: Observed, happened: Happened) -> None:
         view, passed_s = seen.view, seen.passed_ns / NS_PER_S

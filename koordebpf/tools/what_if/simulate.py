@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.agent.config.variant import variant_of
+from koordebpf.agent.config.variant import checked_variant
 from koordebpf.errors import ConfigError
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.policy.what_if.simulation import Outcome, Recorded, Simulation
@@ -99,7 +99,7 @@ def simulated(
 
     Args:
         recordings: each of one node; their results are added up.
-        combinations: settings by name, as `variant_of` takes them.
+        combinations: settings by name, as `checked_variant` takes them.
         release_ns: from an eviction until its memory is back; None: the median of what was recorded, else 1 s.
         held_ns: how long a pod that is not evicted here counts with its last known usage.
         progress: called after each round.
@@ -112,7 +112,7 @@ def simulated(
     outcomes, recorded = [Outcome(name=name) for name in names], Recorded()
     problems: list[str | None] = [None] * len(names)
     for recording in recordings:
-        variants = [variant_of(name, each, "--set") for name, each in zip(names, settings, strict=True)]
+        variants = [checked_variant(name, each, "--set") for name, each in zip(names, settings, strict=True)]
         run = Simulation(variants, released_ns, held_ns)
         last = _run(recording, run, progress)
         recorded = added(recorded, run.recorded)
