@@ -20,8 +20,8 @@ SETTING is as for `plan --set`: a field of resourceUsedThresholdWithBE, or the a
 A pod that is evicted in the simulation is taken out of all later rounds, once its memory would be back, until the
 recording itself shows that it is gone or was evicted.
 
-A pod that was evicted in the recording and is not in the simulation keeps the usage that it was last seen with, for
---held-for at most.
+A pod that was evicted in the recording and is not in the simulation keeps the usage that it was last seen with, for as
+long as the median of those pods that grew older and ended by themselves, and for --held-for at most.
 
 Latency-sensitive pods stall as much as the recording had it at the same use of the node.
 
@@ -57,7 +57,7 @@ Examples:
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="How long a pod counts that really was evicted and is not in the simulation.",
+    help="How long a pod counts at most that really was evicted and is not in the simulation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(

@@ -19,7 +19,7 @@ class Observed(msgspec.Struct, frozen=True):
     """One round.
 
     `passed_ns`  since the round before; 0: it is the first, or the gap is too long to say anything of it.
-    `evicted`    pods that were really evicted since then, as they were seen before.
+    `evicted`    pods that were really evicted since then, as they were seen before, and their ages.
     `waiting`    evicted pods whose memory was not back yet.
     `stall_ns`   of the latency-sensitive pods in that time, added up, for the node's memory; None: not measured.
     """
@@ -29,7 +29,7 @@ class Observed(msgspec.Struct, frozen=True):
     pods: Mapping[str, PodView]
     waiting: frozenset[str]
     passed_ns: int = 0
-    evicted: tuple[PodView, ...] = ()
+    evicted: tuple[tuple[PodView, int], ...] = ()
     stall_ns: int | None = None
     is_first: bool = False  # of an agent's run: nothing is carried over from before it
 
@@ -40,7 +40,7 @@ class Observer:
     def __init__(self) -> None:
         self._last: Observed | None = None
         self._known: frozenset[tuple[str, int]] = frozenset()
-        self._seen: dict[str, PodView] = {}
+        self._seen: dict[str, tuple[PodView, int]] = {}  # and since when
         self._node_us: int | None = None
 
     def look(self, tick: TickFrame, view: NodeView) -> Observed:
@@ -49,14 +49,15 @@ class Observer:
         is_first = last is None or now_ns < last.view.now_ns or tick.frame.startedNs != last.tick.frame.startedNs
         gap_ns = 0 if is_first or last is None else now_ns - last.view.now_ns
         sent = frozenset((each.uid, each.at_ns) for each in tick.frame.evictions)
-        evicted: tuple[PodView, ...] = ()
+        evicted: tuple[tuple[PodView, int], ...] = ()
         if not is_first and sent != self._known:
             pods = (self._seen.get(uid) for uid, _ in sorted(sent - self._known, key=lambda each: each[1]))
-            evicted = tuple(each for each in pods if each is not None)
+            evicted = tuple((pod, now_ns - since_ns) for pod, since_ns in filter(None, pods))
         passed_ns = gap_ns if gap_ns <= LONGEST_NS else 0
         self._known = sent
         pods_now = {pod.uid: pod for pod in view.pods}
-        self._seen = pods_now
+        before = {} if is_first else self._seen
+        self._seen = {uid: (pod, before[uid][1] if uid in before else now_ns) for uid, pod in pods_now.items()}
         self._last = Observed(
             tick=tick,
             view=view,

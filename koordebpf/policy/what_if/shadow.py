@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.policy.what_if.lifetimes import Lifetimes
 from koordebpf.policy.what_if.observed import Observed, Observer
 from koordebpf.policy.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret
 from koordebpf.policy.what_if.variant import Variant
@@ -27,9 +28,9 @@ _EARLY_NS = 5 * NS_PER_MS
 
 class _Shadow:
     # One configuration.
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: Variant, lifetimes: Lifetimes) -> None:
         self.variant = variant
-        self.world = World()
+        self.world = World(lifetimes=lifetimes)
         self.regret = Regret()
         self.counts = ShadowCounts()
         self.problem: str | None = None
@@ -54,7 +55,8 @@ class Shadows:
     """
 
     def __init__(self, variants: Sequence[Variant], kubelet_hard_bytes: int) -> None:
-        self._shadows = [_Shadow(each) for each in variants]
+        self._lifetimes = Lifetimes()
+        self._shadows = [_Shadow(each, self._lifetimes) for each in variants]
         self._observer = Observer()
         self._acting = ActingEvictions()
         self._kubelet = KubeletThreshold(kubelet_hard_bytes)
@@ -79,10 +81,11 @@ class Shadows:
         if tick.frame.pods is not self._pods:
             self._facts, self._pods = facts_of_pods(tick.frame.pods), tick.frame.pods
         seen = self._observer.look(tick, view)
+        self._lifetimes.look(now_ns, seen.pods.keys(), {each.uid for each in tick.frame.evictions})
         happened = Happened(
             now_ns=now_ns,
             acting=self._acting.new(tuple(self._waiting), now_ns),
-            really=frozenset(each.uid for each in seen.evicted),
+            really=frozenset(pod.uid for pod, _ in seen.evicted),
             kubelet=int(self._kubelet.crossed(now_ns, view.measure)),
             oom_kills=self._oom_kills,
         )

@@ -15,6 +15,7 @@ from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.decide_tick import tick_view
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.policy.what_if.curve import StallCurve
+from koordebpf.policy.what_if.lifetimes import Lifetimes
 from koordebpf.policy.what_if.observed import Observed, Observer
 from koordebpf.policy.what_if.variant import Variant
 from koordebpf.policy.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
@@ -64,9 +65,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Run:
     # One configuration on its way through the recording.
-    def __init__(self, variant: Variant, release_ns: int, held_ns: int) -> None:
+    def __init__(self, variant: Variant, world: World) -> None:
         self.variant = variant
-        self.world = World(release_ns, held_ns)
+        self.world = world
         self.outcome = Outcome(name=variant.name)
         self.at_percent: Counter[int] = Counter()
 
@@ -96,11 +97,18 @@ class Simulation:
     Args:
         variants: the configurations.
         release_ns: from an eviction until its memory is back.
-        held_ns: how long a pod counts with its last known usage.
+        held_ns: how long a pod counts with its last known usage at most.
+        lifetimes: of the pods of this recording.
     """
 
-    def __init__(self, variants: Sequence[Variant], release_ns: int = RELEASE_NS, held_ns: int = HELD_NS) -> None:
-        self._runs = [_Run(each, release_ns, held_ns) for each in variants]
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        release_ns: int = RELEASE_NS,
+        held_ns: int = HELD_NS,
+        lifetimes: Lifetimes | None = None,
+    ) -> None:
+        self._runs = [_Run(each, World(release_ns, held_ns, lifetimes)) for each in variants]
         self._observer = Observer()
         self._curve = StallCurve()
         self._pods: object = None
@@ -141,7 +149,7 @@ class Simulation:
             rounds=was.rounds + 1,
             passed_ns=was.passed_ns + passed_ns,
             evictions=was.evictions + len(seen.evicted),
-            freed_bytes=was.freed_bytes + sum(map(credit_bytes, seen.evicted)),
+            freed_bytes=was.freed_bytes + sum(credit_bytes(pod) for pod, _ in seen.evicted),
             above_ns=was.above_ns + passed_ns * is_above,
             stall_ns=was.stall_ns if stall_ns is None else stall_ns,
             has_ladder=was.has_ladder or seen.tick.ladder is not None,

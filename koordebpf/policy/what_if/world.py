@@ -2,9 +2,10 @@
 
 The model, in full. A pod that is evicted here is in the node for as long as evicted pods took to release their memory,
 and then its memory is taken out of every later round, until the recording shows that it has gone or was evicted there
-too. A pod that was evicted in the recording and not here keeps the memory that it was last seen with, for at most
-`held_ns`. Nothing else changes: whether other pods would have grown into the freed memory, whether a workload would
-have been started again, and what a pod would have done that really was evicted is not known.
+too. A pod that was evicted in the recording and not here keeps the memory that it was last seen with, for as long as
+the median of those pods that grew older than it and ended by themselves, and for at most `held_ns`. Nothing else
+changes: whether other pods would have grown into the freed memory, whether a workload would have been started again,
+and what a pod would have done that really was evicted is not known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.policy.plan import Candidate
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.policy.what_if.lifetimes import Lifetimes
 from koordebpf.policy.what_if.observed import Observed
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU, MEMORY, USED
@@ -70,12 +72,16 @@ class World:
 
     Args:
         release_ns: from an eviction until its memory is back.
-        held_ns: how long the last known usage of a pod is held.
+        held_ns: how long the last known usage of a pod is held at most.
+        lifetimes: of the node's pods.
     """
 
-    def __init__(self, release_ns: int = RELEASE_NS, held_ns: int = HELD_NS) -> None:
+    def __init__(
+        self, release_ns: int = RELEASE_NS, held_ns: int = HELD_NS, lifetimes: Lifetimes | None = None
+    ) -> None:
         self.release_ns = release_ns
         self._held_ns = held_ns
+        self._lifetimes = lifetimes
         self._memory = DecisionMemory()
         self._gone: dict[str, _Gone] = {}
         self._held: dict[str, _Held] = {}
@@ -117,11 +123,13 @@ class World:
 
     # A pod that goes in the recording and stays here is held; one that goes in both needs not be taken out for long.
     def _take_evicted(self, seen: Observed) -> None:
-        for pod in seen.evicted:
+        for pod, age_ns in seen.evicted:
             if (gone := self._gone.get(pod.uid)) is not None:
                 self._gone[pod.uid] = replace(gone, was_evicted=True)
             else:
-                self._held[pod.uid] = _Held(pod, seen.view.now_ns + self._held_ns)
+                left_ns = self._lifetimes.left_ns(age_ns) if self._lifetimes else None
+                held_ns = self._held_ns if left_ns is None else min(left_ns, self._held_ns)
+                self._held[pod.uid] = _Held(pod, seen.view.now_ns + held_ns)
 
     def _forget(self, seen: Observed) -> None:
         now_ns = seen.view.now_ns

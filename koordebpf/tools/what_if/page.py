@@ -22,7 +22,8 @@ _FIGURES: Sequence[Figure] = (
 )
 MODEL = (
     "Model: an evicted pod's memory is taken out of later rounds until the recording shows the pod gone or evicted; a "
-    "pod that the recording evicted and the simulation did not keeps its last known usage. Stalls are those that the "
+    "pod that the recording evicted and the simulation did not keeps its last known usage, for as long as pods that "
+    "outlived it lived in the median. Stalls are those that the "
     "recording had at the same use of the node."
 )
 UNKNOWN = (

@@ -14,9 +14,10 @@ from koordebpf.store.shadow.kept_week import read_week
 from koordebpf.units import GIB, format_bytes
 
 _UNKNOWN = (
-    "Cannot be known: what the node would have done after an eviction that did not happen. A shadow configuration's node "
-    "is the real one without the pods that it evicted, until they really are gone, and with pods that really were "
-    "evicted and that it kept, with their last known usage, for ten minutes. kubelet counts active page cache as used: "
+    "Cannot be known: what the node would have done after an eviction that did not happen. A shadow configuration's "
+    "node is the real one without the pods that it evicted, until they really are gone, and with pods that really were "
+    "evicted and that it kept, with their last known usage, for ten minutes at most. "
+    "kubelet counts active page cache as used: "
     "of a machine its threshold may be crossed earlier than is said here."
 )
 _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (

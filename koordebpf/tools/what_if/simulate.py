@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from koordebpf.agent.config.variant import checked_variant
 from koordebpf.errors import ConfigError
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.policy.what_if.lifetimes import Lifetimes
 from koordebpf.policy.what_if.simulation import Outcome, Recorded, Simulation
 from koordebpf.policy.what_if.variant import Variant
 from koordebpf.policy.what_if.world import HELD_NS, RELEASE_NS
@@ -101,7 +102,7 @@ def simulated(
         recordings: each of one node; their results are added up.
         combinations: settings by name, as `checked_variant` takes them.
         release_ns: from an eviction until its memory is back; None: the median of what was recorded, else 1 s.
-        held_ns: how long a pod that is not evicted here counts with its last known usage.
+        held_ns: how long a pod that is not evicted here counts with its last known usage at most.
         progress: called after each round.
 
     Raises:  ConfigError: no such setting, not its type, or a recording has no round.
@@ -113,7 +114,7 @@ def simulated(
     problems: list[str | None] = [None] * len(names)
     for recording in recordings:
         variants = [checked_variant(name, each, "--set") for name, each in zip(names, settings, strict=True)]
-        run = Simulation(variants, released_ns, held_ns)
+        run = Simulation(variants, released_ns, held_ns, lifetimes_in(recording))
         last = _run(recording, run, progress)
         recorded = added(recorded, run.recorded)
         outcomes = [added(was, now) for was, now in zip(outcomes, run.results, strict=True)]
@@ -149,7 +150,7 @@ def validated(
     there, here = _first(other), _first(recording)
     variant = _settings_of(there)
     released_ns = release_ns if release_ns is not None else released_after_ns([recording])
-    run, real = Simulation([variant], released_ns, held_ns), Simulation([])
+    run, real = Simulation([variant], released_ns, held_ns, lifetimes_in(recording)), Simulation([])
     _run(recording, run, progress)
     _run(other, real, progress)
     outcome, happened = run.results[0], real.recorded
@@ -179,6 +180,17 @@ def released_after_ns(recordings: Sequence[Recording]) -> int:
         if event.kind == "MemoryReleased"
     ]
     return round(statistics.median(taken)) if taken else RELEASE_NS
+
+
+def lifetimes_in(recording: Recording) -> Lifetimes:
+    """Return how long pods lived that ended by themselves in a recording."""
+    found = Lifetimes()
+    with without_collector():
+        for each in recording.rounds():
+            frame = each.tick.frame
+            uids = {pod.uid for pod in frame.pods}
+            found.look(frame.measured.now_ns, uids, {sent.uid for sent in frame.evictions})
+    return found
 
 
 def added(was: Any, now: Any) -> Any:
