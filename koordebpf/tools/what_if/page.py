@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,8 +39,8 @@ def simulation_page(result: SimulationResult) -> str:
     first, last = result.first, result.last
     recorded, passed_ns = result.recorded, result.recorded.passed_ns
     of = f"{recorded.rounds} rounds, {passed_ns / _MINUTE_NS:.1f} min of measurements, from {first} to {last}"
-    lines = [*filled(of), "", *_table(result), "", *_plots(result.configurations), *filled(MODEL), ""]
-    lines += [*filled(UNKNOWN), "", *(line for each in _doubts(result) for line in filled(each))]
+    lines = [*filled(of), "", *_table(result), "", *_plots(result.configurations), *_lines(MODEL), ""]
+    lines += [*_lines(UNKNOWN), "", *(line for each in _doubts(result) for line in filled(each))]
     return "\n".join(lines).rstrip()
 
 
@@ -47,7 +48,7 @@ def validation_page(found: Validation) -> str:
     """Return how far a simulation is off."""
     lines = filled(f"{found.recording}, {found.minutes:.1f} min, simulated under the settings of {found.other}")
     for name, (here, there) in found.settings.items():
-        lines += filled(f"{name}: {here} there recorded, {there} simulated", "  ")
+        lines += filled(f"{name}: {here} in the recording, {there} in the other one", "  ")
     rows = [
         (
             _WORDS[each.figure][0],
@@ -81,7 +82,8 @@ def _off(each: Any) -> str:
 
 def _table(result: SimulationResult) -> list[str]:
     names = list(dict.fromkeys(name for each in result.configurations for name in each.settings))
-    head = (" × ".join(names) or "settings", *(name for name, _, _ in _FIGURES), "apart")
+    legend = filled(f"{' × '.join(names)}:") if names else []
+    head = ("", *(name for name, _, _ in _FIGURES), "apart")
     rows = [_row(each, result.recorded.passed_ns) for each in result.configurations]
     recorded = result.recorded
     stall = _seconds(recorded.stall_ns)
@@ -93,7 +95,7 @@ def _table(result: SimulationResult) -> list[str]:
         "-" if stall is None else f"{stall:.2f}",
         "",
     )
-    return table_lines(head, [really, *rows], 0)
+    return [*legend, *table_lines(head, [really, *rows], 0)]
 
 
 def _row(each: Simulated, passed_ns: int) -> tuple[str, ...]:
@@ -112,6 +114,8 @@ def _plots(configurations: Sequence[Simulated]) -> list[str]:
         return []
     if len(swept) > _MOST_PLOTTED:
         return [*filled(f"No plot: {len(swept)} configurations are more than {_MOST_PLOTTED}."), ""]
+    if (grid := _grid(swept)) is not None:
+        return grid
     lines = []
     for name, of, form in _FIGURES:
         values = [of(each) for each in swept]
@@ -119,6 +123,24 @@ def _plots(configurations: Sequence[Simulated]) -> list[str]:
             continue
         known = [value or 0.0 for value in values]
         lines += [name, *_bars([_label(each) for each in swept], known, [form(value) for value in known]), ""]
+    return lines
+
+
+# Two settings with several values each: a table of each figure, the first setting's values below each other.
+def _grid(swept: Sequence[Simulated]) -> list[str] | None:
+    names = list(swept[0].settings)
+    values = [list(dict.fromkeys(str(each.settings[name]) for each in swept)) for name in names]
+    if len(names) != 2 or min(map(len, values)) < 2:
+        return None
+    at = {tuple(map(str, each.settings.values())): each for each in swept}
+    lines = []
+    for figure, of, form in _FIGURES:
+        rows = []
+        for first in values[0]:
+            found = (at.get((first, second)) for second in values[1])
+            numbers = (None if each is None else of(each) for each in found)
+            rows.append((first, *("-" if number is None else form(number) for number in numbers)))
+        lines += [f"{figure}, {names[0]} down, {names[1]} across", *table_lines(("", *values[1]), rows, 0), ""]
     return lines
 
 
@@ -171,6 +193,10 @@ def _doubts(result: SimulationResult) -> list[str]:
         found.append("eviction.actAhead is not simulated once a node is not as recorded: it has no forecast.")
     found += [f"{_label(each)}: {each.problem}" for each in result.configurations if each.problem]
     return found
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
 def _seconds(time_ns: int | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,16 +10,15 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.what_if.week import DEFINITIONS, Lead, NodeCounts, ShadowCounts, ShadowWeek
-from koordebpf.report.pages.columns import filled, table_lines
+from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.store.shadow.kept_week import read_week
 from koordebpf.units import GIB, format_bytes
 
 _UNKNOWN = (
     "Cannot be known: what the node would have done after an eviction that did not happen. A shadow configuration's "
     "node is the real one without the pods that it evicted, until they really are gone, and with pods that really were "
-    "evicted and that it kept, with their last known usage, for ten minutes at most. "
-    "kubelet counts active page cache as used: "
-    "of a machine its threshold may be crossed earlier than is said here."
+    "evicted and that it kept, with their last known usage, for ten minutes at most. kubelet counts active page cache "
+    "as used: of a machine its threshold may be crossed earlier than is said here."
 )
 _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
     ("evictions", lambda each: str(each.evictions)),
@@ -72,7 +72,7 @@ def shadow_page(week: ShadowWeek, definitions: bool = True) -> str:
             lines += filled(f"{name} has no memory threshold in force: {problem}", "  ")
     if definitions:
         lines += ["", *(line for word, text in DEFINITIONS.items() for line in filled(f"{_said(word)}: {text}"))]
-    return "\n".join([*lines, "", *filled(_UNKNOWN)])
+    return "\n".join([*lines, "", *textwrap.wrap(_UNKNOWN, WIDTH, break_on_hyphens=False)])
 
 
 _DAY_HEAD = ("evictions by day", "acting", "kubelet", "OOM kills")

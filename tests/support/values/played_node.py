@@ -6,8 +6,9 @@ The jobs come, grow and end whatever the agent does, so that two agents with oth
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,8 +21,13 @@ from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import LedgerView, StallParts
 from koordebpf.state.view import NodeView
+from koordebpf.store.recorder.ring import Run
+from koordebpf.store.recorder.rounds import RoundEncoder
+from koordebpf.store.recorder.stores import FileStore
+from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, ls_pod, pod
+from tests.support.values.rounds import WALL_NS
 
 SYSTEM_MIB, WEB_MIB = 150, 150
 
@@ -120,3 +126,19 @@ def _stalled(each: PodAndMeasure, milliseconds: int) -> PodAndMeasure:
     assert each.measure is not None
     stall = StallParts(window_ns=NS_PER_S, global_ns=milliseconds * 1_000_000, limit_ns=0)
     return PodAndMeasure(each.pod, replace(each.measure, stall=stall))
+
+
+def record(path: Path, rounds: Iterable[Played], released_s: float | None = None) -> Path:
+    """Write rounds into a new recording, as `koordebpf record` does; `released_s`: so long each release took."""
+    store = FileStore(path, Run("0123abcd", "node-1"), 64 * MIB)
+    encoder = RoundEncoder()
+    for each in rounds:
+        wall_ns = WALL_NS + each.view.now_ns - NOW_NS
+        events = []
+        for uid in each.evicted if released_s is not None else ():
+            entry = {"uid": uid, "since_ns": 0, "credit_bytes": 1}
+            data = {"entry": entry, "now_ns": int((released_s or 0) * NS_PER_S)}
+            events.append(RecordedEvent("MemoryReleased", wall_ns / NS_PER_S, data))
+        store.add(encoder.encode(each.tick, each.decision, wall_ns), b"", events)
+    store.close()
+    return path
