@@ -16,7 +16,7 @@ from koordebpf.state.measured import NodeMeasure
 from koordebpf.units import NS_PER_S
 
 _NEAR_NS = NEAR_S * NS_PER_S
-_APART_NS = 60 * NS_PER_S  # two crossings. Why: kubelet's eviction-pressure-transition-period is longer still
+_APART_NS = 60 * NS_PER_S  # two shortages. Why: kubelet's eviction-pressure-transition-period is longer still
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -83,9 +83,14 @@ class Regret:
     def _event(self, counts: ShadowCounts, now_ns: int, over: str) -> ShadowCounts:
         if not self._own:
             return replace(counts, too_late=counts.too_late + 1)
-        last_ns = max(each.at_ns for each in self._own)
+        times_ns = sorted((each.at_ns for each in self._own), reverse=True)
+        first_ns = times_ns[0]
+        for at_ns in times_ns:
+            if first_ns - at_ns > _APART_NS:
+                break
+            first_ns = at_ns
         self._own = [replace(each, is_needed=True) for each in self._own]
-        lead = getattr(counts, over).with_one((now_ns - last_ns) / NS_PER_S)
+        lead = getattr(counts, over).with_one((now_ns - first_ns) / NS_PER_S)
         return replace(counts, in_time=counts.in_time + 1, **{over: lead})
 
     def _expire(self, counts: ShadowCounts, now_ns: int) -> ShadowCounts:

@@ -30,7 +30,10 @@ DEFINITIONS: Mapping[str, str] = {
         "Times that the node came to have less available than kubelet's hard threshold, 1 min or more after the last."
     ),
     "oom_kills": "Kills by the kernel because the node's memory was used up, not because of a pod's own limit.",
-    "lead": "How long before another did this one evict: the same pod, or last before a crossing or OOM kill.",
+    "lead": (
+        "How long before another did this one evicted: the same pod, or before a crossing or OOM kill the first of its "
+        "evictions that followed each other within a minute."
+    ),
 }
 
 

@@ -20,6 +20,10 @@ _UNKNOWN = (
     "evicted and that it kept, with their last known usage, for ten minutes at most. kubelet counts active page cache "
     "as used: of a machine its threshold may be crossed earlier than is said here."
 )
+_DRY_RUN = (
+    "In a dry run nothing relieves the acting configuration's node, so that it names more pods, and earlier: what it "
+    "would do is that of a configuration without settings."
+)
 _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
     ("evictions", lambda each: str(each.evictions)),
     ("GiB freed", lambda each: f"{each.freed_bytes / GIB:.1f}"),
@@ -72,7 +76,8 @@ def shadow_page(week: ShadowWeek, definitions: bool = True) -> str:
             lines += filled(f"{name} has no memory threshold in force: {problem}", "  ")
     if definitions:
         lines += ["", *(line for word, text in DEFINITIONS.items() for line in filled(f"{_said(word)}: {text}"))]
-    return "\n".join([*lines, "", *textwrap.wrap(_UNKNOWN, WIDTH, break_on_hyphens=False)])
+    said = f"{_UNKNOWN} {_DRY_RUN}" if week.is_dry_run else _UNKNOWN
+    return "\n".join([*lines, "", *textwrap.wrap(said, WIDTH, break_on_hyphens=False)])
 
 
 _DAY_HEAD = ("evictions by day", "acting", "kubelet", "OOM kills")

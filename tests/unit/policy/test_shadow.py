@@ -62,11 +62,12 @@ class TestRegret:
     @pytest.mark.parametrize("event", [{"kubelet": 1}, {"oom_kills": 1}])
     def test_what_came_before_a_crossing_or_kill_was_in_time(self, event):
         regret = Regret()
-        found = total(judged(regret, 0, "a"), judged(regret, 10, "b"), judged(regret, 40, **event))
+        judged(regret, 0, "long before")
+        found = total(judged(regret, 80, "a"), judged(regret, 90, "b"), judged(regret, 120, **event))
         assert (found.in_time, found.too_late) == (1, 0)
         lead = found.over_kubelet if "kubelet" in event else found.over_oom
-        assert lead == Lead(1, 30.0, 30.0, 30.0)  # since the last one before it
-        assert total(judged(regret, 400)).needless == 0
+        assert lead == Lead(1, 40.0, 40.0, 40.0)  # since the first of those within a minute of each other
+        assert total(judged(regret, 420)).needless == 0
 
     def test_without_an_eviction_before_it_was_too_late(self):
         regret = Regret()
