@@ -92,7 +92,7 @@ def _day(week: ShadowWeek, place: int) -> tuple[str, ...]:
 
 def _head(week: ShadowWeek, node: NodeCounts) -> list[str]:
     span = f"{week.days[0].day} to {week.days[-1].day}" if week.days else "no day yet"
-    mode = "dry run" if week.is_dry_run else f"enforcing, {node.really} pods were really evicted"
+    mode = "dry run" if week.is_dry_run else f"enforcing, {_pods(node.really)} really evicted"
     return [
         *filled(f"{week.node}, {span}, {node.watched_s / 3600:.1f} h watched; {mode}"),
         *filled(
@@ -106,7 +106,7 @@ def _head(week: ShadowWeek, node: NodeCounts) -> list[str]:
 def _answer(name: str, counts: ShadowCounts, node: NodeCounts) -> str:
     events = node.kubelet + node.oom_kills
     sentence = (
-        f"{name} would have evicted {counts.evictions} pods, {format_bytes(counts.freed_bytes)}: "
+        f"{name} would have evicted {_pods(counts.evictions)}, {format_bytes(counts.freed_bytes)}: "
         f"{counts.needless} needlessly, and in time for {counts.in_time} of {events} crossings and OOM kills"
     )
     lead = counts.over_kubelet.with_all(counts.over_oom)
@@ -117,6 +117,10 @@ def _lead(lead: Lead) -> str:
     if lead.mean_s is None:
         return "-"
     return f"{lead.mean_s:.1f}" if lead.count == 1 else f"{lead.mean_s:.1f} ({lead.least_s:.1f}…{lead.most_s:.1f})"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def _times(count: int) -> str:
