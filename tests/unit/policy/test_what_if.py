@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.rules import GuardLimits
-from koordebpf.policy.tick_frame import TickSettings
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.what_if.curve import StallCurve
 from koordebpf.policy.what_if.observed import Observer
 from koordebpf.policy.what_if.simulation import Outcome, Simulation
 from koordebpf.policy.what_if.variant import Variant
 from koordebpf.policy.what_if.world import World
 from koordebpf.state.pods.exemptions import ExemptionSettings
+from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.played_node import Job, Played, jobs_of, play
 
@@ -241,3 +242,56 @@ class TestStallCurve:
 
     def test_nothing_seen_is_nothing_expected(self):
         assert StallCurve().expected({70: 100}).unseen_ns == 100
+
+
+def slowly_released(rounds: list[Played], at: int, left_mib: int = 100) -> list[TickFrame]:
+    """Return the rounds of a dry run as if the hog had been evicted at one, and kept a part of its memory."""
+    found = []
+    sent = PastEviction(rounds[at].view.now_ns, "uid-spark-hog", "spark")
+    for number, each in enumerate(rounds):
+        frame, tick = each.tick.frame, each.tick
+        if number > at:
+            pods = [
+                replace(
+                    measure,
+                    memory=replace(measure.memory, inactive_anon_bytes=0, active_anon_bytes=left_mib * MIB),
+                )
+                if measure.uid == sent.uid and measure.memory
+                else measure
+                for measure in frame.measured.pods
+            ]
+            node = replace(frame.measured.node, used_bytes=(300 + 100 + left_mib) * MIB)
+            measured = replace(frame.measured, pods=tuple(pods), node=node)
+            waiting = PendingRelease(sent.uid, sent.at_ns, 400 * MIB)
+            tick = replace(tick, frame=replace(frame, measured=measured, evictions=(sent,), pending=(waiting,)))
+        found.append(tick)
+    return found
+
+
+def test_a_pod_that_really_releases_slowly_is_held_whole_and_gone_once_it_is_evicted_here():
+    ticks = slowly_released(list(play(HOG, 40, enforce=False)), 12)  # of 400 MiB 100 are left
+    run = Simulation([Variant("late", {AT: 95, DOWN_TO: 70}), Variant("never", gates={"BEMemoryEvict": False})])
+    for tick in ticks:
+        run.look(tick)
+    late, never = run.results
+    assert late.evictions == never.evictions == 0
+    assert late.held_ns == never.held_ns == 27 * NS_PER_S
+    again = Simulation([Variant("now", {AT: 85, DOWN_TO: 70})])
+    for number, tick in enumerate(ticks):
+        grown = 300 if number > 20 else 0  # others, so that the held pod is evicted here too
+        measured = tick.frame.measured
+        node = replace(measured.node, used_bytes=measured.node.used_bytes + grown * MIB)
+        again.look(replace(tick, frame=replace(tick.frame, measured=replace(measured, node=node))))
+    (found,) = again.results
+    assert names(found) == ["hog"]
+    assert found.held_ns == 9 * NS_PER_S
+
+
+def test_a_held_pod_that_is_evicted_here_is_out_even_if_its_object_went_long_ago():
+    jobs = [*HOG, Job("second", 30, 60, 200, 50)]
+    rounds = list(play(jobs, 60))
+    (found,) = outcomes(rounds, Variant("late", {AT: 90, DOWN_TO: 70}), release_ns=3 * NS_PER_S)
+    assert names(found) == ["hog"]
+    after = (rounds[-1].view.now_ns - found.listed[0].at_ns) // NS_PER_S
+    gone = next(place for place, each in enumerate(rounds) if each.evicted)
+    assert seconds(found.held_ns) == 60 - gone - 1 - after + 2
