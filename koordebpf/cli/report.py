@@ -9,7 +9,6 @@ import click
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import read_input
 
-
 _SHADOW = "/var/lib/koordebpf/shadow"
 _DAYS = 7
 
