@@ -31,7 +31,7 @@ _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
 )
 _UNKNOWN = (
     "Cannot be known: what the node would have done after an eviction that did not happen. A configuration's node is the"
-    " real one without the pods that it evicted, and with those that it kept, as they last were."
+    " real one without the pods that it evicted, and those that it kept, as they last were."
 )
 
 
