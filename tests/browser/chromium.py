@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.resources
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from tests.contract.apiserver import until
+
 WIDTH, HEIGHT = 1280, 1000
+_PAINTED = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+_LOADED = "return performance.getEntriesByType('navigation')[0]?.loadEventEnd"
 
 
 class NoBrowser(Exception):
@@ -56,6 +61,17 @@ class Browser:
             {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else "no-preference"},
         ]
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def opened_ms(self) -> tuple[float, float]:
+        """Return when the page was first painted and when it was loaded, since it was asked for. Milliseconds."""
+        painted = until(lambda: self.run(_PAINTED), "the page is painted", 10)
+        return painted, until(lambda: self.run(_LOADED), "the page is loaded", 10)
+
+    def axe(self) -> dict[str, Any]:
+        """Return what axe-core finds on the page, by rule: violations, passes."""
+        self.run(importlib.resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+        found: dict[str, Any] = self.driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
+        return found
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write what is shown as a PNG; `whole`: all of the page."""

@@ -46,7 +46,7 @@ def colours(chart: Chart) -> list[str]:
         if each.style == "mark":
             found.append("lower" if each.name.startswith("lower") else "threshold")
         elif each.style == "line" and chart.id == "memory":
-            found.append("line")
+            found.append("ink")
         elif each.style == "area" and each.name.endswith((" other pod", " other pods")):
             found.append("others")
         elif each.style == "area" and each.name == "outside of pods":

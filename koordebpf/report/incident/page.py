@@ -25,7 +25,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 def incident_page(incident: Incident) -> str:
-    """Return the page."""
+    """Return a whole HTML file; what is not known has no section, and is named in the last one."""
     sections = [
         timeline_section(incident.timeline),
         *(chart_section(chart, incident.marks) for chart in incident.charts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from koordebpf.report.incident.amounts import ABSENT, clock, moment, size
@@ -38,8 +39,10 @@ def timeline_section(lines: Sequence[Happened]) -> Node:
 
 def heat_section(heat: HeatMap | None) -> Node | None:
     """Return who made whom stall: a table whose cells are shaded by how long."""
-    if heat is None or not heat.victims:
+    if heat is None:
         return None
+    if not heat.victims:
+        return section("heat", "Who made whom stall", element("p", f"No pod stalled, by {heat.covers}."))
     most = max((ns for row in heat.ns for ns in row), default=0)
     head = element("tr", element("th", "stalled ↓, caused by →", scope="col"))
     for cause in heat.causes:
@@ -52,7 +55,7 @@ def heat_section(heat: HeatMap | None) -> Node | None:
         body.append(row)
     caption = f"Time that each pod waited for memory, and the pod it is charged to; summed over {heat.covers}"
     made = element("table", element("caption", caption), element("thead", head), body, class_="heat")
-    scroll = element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Who made whom stall")
+    scroll = element("div", made, class_="scroll", tabindex=0, role="region", aria_label="Map of stalls")
     return section("heat", "Who made whom stall", scroll)
 
 
@@ -64,7 +67,7 @@ def shade(ns: int, most: int) -> int:
     """
     if ns <= 0 or most <= 0:
         return 0
-    return max(1, min(_SHADES, round((ns / most) ** 0.5 * _SHADES)))
+    return max(1, min(_SHADES, round(math.sqrt(ns / most) * _SHADES)))
 
 
 def decisions_section(decisions: Sequence[DecisionShown]) -> Node:
@@ -81,11 +84,15 @@ def _decision(each: DecisionShown, number: int) -> Node:
     return element(
         "article",
         element("h3", f"{number}. {moment(each.at_s)}{again}"),
-        element("p", dry, f"{each.sentence[:1].upper()}{each.sentence[1:]}."),
+        element("p", dry, _sentence(each.sentence)),
         outcomes,
-        element("p", f"{each.latencies}.", class_="note") if each.latencies else None,
+        element("p", _sentence(each.latencies), class_="note") if each.latencies else None,
         *(_ranking(ranking, number) for ranking in each.rankings),
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def repeated(times: int) -> str:

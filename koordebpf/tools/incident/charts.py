@@ -125,7 +125,10 @@ def _growth(rows: Sequence[Moment | None], times: tuple[float, ...], names: Mapp
         growths = _of_pod(rows, uid, lambda each: each.growths)
         series.append(Series(name_of(uid, names), "line", tuple(map(_whole, growths))))
     shown = tuple(each for each in series if _has_any(each))
-    note = "How fast memory in use grows: of the node, and of the pods that grew fastest. Below zero it shrinks."
+    note = (
+        "How fast memory in use grows: of the node, and of the pods that grew fastest. Below zero it shrinks;"
+        " where that is faster than anything grew it is cut off."
+    )
     return Chart("growth", "Growth", "bytes/s", times, shown, note) if shown else None
 
 

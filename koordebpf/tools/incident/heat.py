@@ -54,8 +54,8 @@ def heat_map(ledgers: Iterable[LedgerView], covers: str) -> HeatMap:
     victims, causes = _first(_sums(pairs, 0)), _first(_sums(pairs, 1))
     cells = [[0] * len(causes) for _ in victims]
     for (victim, cause), ns in pairs.items():
-        row = victims.index(victim if victim in victims else OTHERS)
-        cells[row][causes.index(cause if cause in causes else OTHERS)] += ns
+        place = victims.index(victim if victim in victims else OTHERS)
+        cells[place][causes.index(cause if cause in causes else OTHERS)] += ns
     return HeatMap(tuple(victims), tuple(causes), tuple(map(tuple, cells)), covers)
 
 

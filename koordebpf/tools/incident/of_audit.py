@@ -65,7 +65,7 @@ def _incident(
     lines, _ = timeline(decisions, (), {})
     changes = changed_files((_time_s(each.time), msgspec.to_builtins(each.change)) for each in writes)
     lines = tuple(sorted((*lines, *changes), key=lambda line: line.at_s))
-    nodes = dict.fromkeys(each.node for each in (*records, *writes))
+    nodes = dict.fromkeys([*(each.node for each in records), *(each.node for each in writes)])
     part = (
         ("The audit has more lines than this page shows; --since and --until choose others.",) if window.is_part else ()
     )

@@ -28,7 +28,7 @@ def ranking_of(
     """
     rows = [_candidate(each, feature, outcomes) for each in feature.ranking]
     rows += [_excluded(each) for each in feature.excluded]
-    named = {each.uid for each in (*feature.ranking, *feature.excluded)}
+    named = {each.uid for each in feature.ranking} | {each.uid for each in feature.excluded}
     rows += [_other(each, feature) for each in others if each.uid not in named]
     rows.sort(key=lambda row: not row.is_victim)
     unseen = max(0, feature.candidates - len(feature.ranking))

@@ -142,7 +142,7 @@ def test_a_stack_keeps_its_colours_and_others_have_theirs() -> None:
         *(f"c{number}" for number in range(10)),
         "others",
         "outside",
-        "line",
+        "ink",
         "threshold",
         "lower",
     ]

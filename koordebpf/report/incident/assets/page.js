@@ -28,6 +28,13 @@
     return unit === "%" ? `${value.toFixed(1)} %` : value.toFixed(2);
   }
 
+  /* From zero, or as far below it as above: what shrinks at once would hide what grows. */
+  const LEAST = { "bytes": 1048576, "bytes/s": 1048576, "%": 1, "CPUs": 1, "count": 1 };
+  function range(unit, low, high) {
+    const top = Math.max(high, LEAST[unit]) * 1.05;
+    return [Math.max(Math.min(0, low * 1.05), -top), top];
+  }
+
   /* The areas of a stack, each on top of those before it, drawn from the topmost down. */
   function drawn(chart) {
     const areas = chart.series.filter((each) => each.style === "area");
@@ -84,7 +91,7 @@
       legend: { show: false },
       tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       cursor: { sync: { key: "time", scales: ["x", null] }, y: false, points: { show: chart.id !== "memory" } },
-      scales: { y: { range: (u, low, high) => [Math.min(0, low ?? 0) * 1.05, Math.max(high ?? 0, 1e-9) * 1.05] } },
+      scales: { y: { range: (u, low, high) => range(chart.unit, low ?? 0, high ?? 0) } },
       axes: [
         { ...axis, values: (u, splits, _, __, step) => splits.map((s) => (step >= DAY_S ? day(s) : step >= 60 ? clock(s).slice(0, 5) : clock(s))) },
         { ...axis, size: 84, incrs: isBytes ? Array.from({ length: 50 }, (_, power) => 2 ** power) : undefined,

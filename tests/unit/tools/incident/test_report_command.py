@@ -116,7 +116,7 @@ def test_a_part_by_time_and_by_decision(path: Path) -> None:
 
 def test_rounds_that_cannot_be_read_are_named(path: Path) -> None:
     raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 0xFF
+    raw[-150] ^= 0xFF  # of the last rounds
     path.write_bytes(raw)
     found = incident(path)
     assert any(each.startswith("Passed over: ") for each in found.missing)

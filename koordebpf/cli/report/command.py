@@ -1,4 +1,4 @@
-"""`koordebpf report`: one page for one incident."""
+"""`koordebpf report`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report(
         raise click.UsageError("Missing argument 'RECORDING|AUDIT'.")
     from koordebpf.errors import ConfigError
     from koordebpf.report.incident.page import incident_page
-    from koordebpf.store.page_file import write_page
+    from koordebpf.report.incident.page_file import write_page
     from koordebpf.store.recorder.magic import is_recording_path
     from koordebpf.tools.recorder.rounds import open_recording, parse_time
 
