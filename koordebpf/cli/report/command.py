@@ -85,8 +85,8 @@ def report(
 
 
 def _report_week(path: Path, output: Path) -> None:
-    from koordebpf.report.incident.week_page import week_page
     from koordebpf.report.incident.page_file import write_page
+    from koordebpf.report.incident.week_page import week_page
     from koordebpf.tools.what_if.shadow_page import weeks_in
 
     weeks = weeks_in(path, _DAYS)

@@ -30,8 +30,8 @@ _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
     ("Its node was not the real one", lambda each: f"{each.apart_s / 60:.1f} min"),
 )
 _UNKNOWN = (
-    "Cannot be known: what the node would have done after an eviction that did not happen. A configuration's node is the"
-    " real one without the pods that it evicted, and those that it kept, as they last were."
+    "Cannot be known: what the node would have done after an eviction that did not happen. The node of a configuration is"
+    " the real one without the pods that it evicted, and with those that it kept as they last were."
 )
 
 
@@ -112,7 +112,7 @@ def _days(week: ShadowWeek, names: Sequence[str]) -> list[Node]:
         counts = [node.evictions, node.kubelet, node.oom_kills]
         found = [ABSENT if counted is None else str(counted.evictions) for counted in shadows]
         rows.append([each.day, *map(str, counts), *found])
-    return [table(f"Evictions by day on {week.node}", columns, rows)]
+    return [table(f"Counts by day on {week.node}", columns, rows)]
 
 
 def _chart(week: ShadowWeek, number: int) -> Chart | None:
