@@ -30,7 +30,7 @@ _ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
     ("Its node was not the real one", lambda each: f"{each.apart_s / 60:.1f} min"),
 )
 _UNKNOWN = (
-    "Cannot be known: what the node would have done after an eviction that did not happen. The node of a configuration is"
+    "Cannot be known: what the node would have done after an eviction that did not happen. A shadow node is"
     " the real one without the pods that it evicted, and with those that it kept as they last were."
 )
 
