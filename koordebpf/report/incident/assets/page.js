@@ -93,7 +93,7 @@
       cursor: { sync: { key: "time", scales: ["x", null] }, y: false, points: { show: chart.id !== "memory" } },
       scales: { y: { range: (u, low, high) => range(chart.unit, low ?? 0, high ?? 0) } },
       axes: [
-        { ...axis, values: (u, splits, _, __, step) => splits.map((s) => (step >= DAY_S ? day(s) : step >= 60 ? clock(s).slice(0, 5) : clock(s))) },
+        { ...axis, values: (u, splits, _, __, step) => splits.map((s) => (chart.unit === "count" ? (s % DAY_S ? "" : day(s)) : step >= DAY_S ? day(s) : step >= 60 ? clock(s).slice(0, 5) : clock(s))) },
         { ...axis, size: 84, incrs: isBytes ? Array.from({ length: 50 }, (_, power) => 2 ** power) : undefined,
           values: (u, splits) => splits.map((value) => amount(value, chart.unit)) },
       ],
