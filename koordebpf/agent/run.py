@@ -31,6 +31,7 @@ from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
+from koordebpf.agent.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import open_ladder
@@ -105,7 +106,7 @@ def run_agent(config: AgentConfig, seconds: float | None = None) -> None:
         if config.enforce and acting is None:
 
             def watch_until(is_over: Callable[[], bool]) -> None:
-                beside = replace(config, enforce=False, recorder=NOT_RECORDED)
+                beside = replace(config, enforce=False, recorder=NOT_RECORDED, shadow=NO_SHADOW)
                 _run(beside, scope, loop, measuring, None, None, is_over)
 
             acting = stand_by(config, scope, loop, watch_until, stack)
@@ -293,6 +294,7 @@ def _open_sinks(
         events=EventPoster(actions) if actions else None,
         frames=open_frames(config.frames),
         recorder=open_recorder(config, measuring.watch.scope, plans.node),
+        shadow=open_shadow(config, measuring.watch.scope, plans.node),
         katalyst=open_katalyst_sink(config, metrics, health, plans),
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))

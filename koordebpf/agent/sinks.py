@@ -22,6 +22,7 @@ from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChange
 from koordebpf.store.wal import InFlight
 
 if TYPE_CHECKING:
+    from koordebpf.agent.shadow.sink import ShadowSink
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.store.recorder.recorder import Recorder
 
@@ -74,6 +75,7 @@ def open_sinks(
     frames: FrameLog | None = None,
     katalyst: KatalystSink | None = None,
     recorder: Recorder | None = None,
+    shadow: ShadowSink | None = None,
     clock: Clock = SystemClock(),  # noqa: B008 - without state
 ) -> Sinks:
     """Return all sinks; they report what an agent before this one was ended in the middle of.
@@ -93,10 +95,15 @@ def open_sinks(
             *((katalyst,) if katalyst else ()),
             *((frames,) if frames else ()),
             *((recorder,) if recorder else ()),
+            *((shadow,) if shadow else ()),
         ),
         clock,
     )
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
     metrics.sinks.recorder = recorder.counts if recorder else None
+    if shadow:
+        from koordebpf.report.prom.shadow import ShadowMetrics
+
+        metrics.sinks.shadow = ShadowMetrics(shadow)
     sinks.publish(DecisionsInterrupted(trail.left))
     return sinks

@@ -22,6 +22,8 @@ _COMMANDS = {
     "metrics": "Show usage over a window: averages and percentiles.",
     "record": "Record what an agent would decide on this node, to be decided again.",
     "replay": "Decide the rounds of a recording again, also under other settings.",
+    "simulate": "Say what other settings would have evicted in a recording.",
+    "shadow": "Say what other settings would have done for this node in the last days.",
     "recording": "Show what a recording holds; redact it.",
     "plan": "Print the decision for one recorded frame.",
     "backtest": "Say how often recorded usage exceeded its predicted peak.",

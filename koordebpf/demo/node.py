@@ -110,6 +110,11 @@ class NodeCgroup(Closing):
         )
         return directories
 
+    def remove_pod(self, name: str) -> None:
+        """Kill what is left in a pod, and remove it from the node and its manifest."""
+        remove_subtree(self.pod_paths.pop(name), self.version)
+        self.pods = [each for each in self.pods if each["metadata"]["name"] != name]
+
     def write_manifest(self, path: Path, threshold_percent: int = 70, lower_percent: int = 65) -> Path:
         """Write the pods and a NodeSLO as the file source reads them, in one rename."""
         slo = {

@@ -25,6 +25,7 @@ _BENCHES = {
     "series": "30 minutes of usage of 110 pods and 330 containers: rounds, memory, queries, snapshots",
     "incident": "the page of an incident: size, time to make it and to open it",
     "recorder": "the flight recorder: disk of a busy hour, cost, and how fast it is decided again",
+    "what_if": "simulations beside what happened under those settings, and what shadow mode costs",
     "suppress": "which CPUs of 512 best-effort pods get, and a whole round of suppression",
     "burst": "a burst of latency-sensitive work until best-effort pods are held",
     "usage_looks": "the same with looks at usage and without: first cut, settled, and what they cost",

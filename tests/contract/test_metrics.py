@@ -22,12 +22,14 @@ from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.policy.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
+from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
@@ -98,6 +100,13 @@ CONTRACT = {
     "koordebpf_recorder_bytes": set(),
     "koordebpf_recorder_failing": set(),
     "koordebpf_recorder_cpu_seconds_total": set(),
+    "koordebpf_shadow_evictions_total": {"configuration"},
+    "koordebpf_shadow_freed_bytes_total": {"configuration"},
+    "koordebpf_shadow_above_seconds_total": {"configuration"},
+    "koordebpf_shadow_decisions_total": {"configuration", "kind"},
+    "koordebpf_shadow_lead_seconds": {"configuration", "over"},
+    "koordebpf_shadow_node_events_total": {"event"},
+    "koordebpf_shadow_cpu_seconds_total": set(),
     "koordebpf_be_cpu_cores": set(),
     "koordebpf_file_writes_total": {"file", "result"},
     "koordebpf_suppression_wakes_total": {"source", "outcome"},
@@ -174,6 +183,13 @@ def series_metrics() -> SeriesMetrics:
     return SeriesMetrics(store, lambda: [web], lambda: [HostApplication("nginx", "koord-prod", "LS")])
 
 
+class JudgedOnce:
+    cpu_s = 0.5
+
+    def total(self) -> ShadowDay:
+        return ShadowDay(day="", shadows={"eager": ShadowCounts(evictions=2, over_acting=Lead().with_one(3.0))})
+
+
 @pytest.fixture
 def metrics() -> AgentMetrics:
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
@@ -193,6 +209,7 @@ def metrics() -> AgentMetrics:
     metrics.decision.exempt_bytes = {"policy": 1}
     metrics.signals.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
     metrics.sinks.recorder = RecorderCounts(rounds=5)
+    metrics.sinks.shadow = ShadowMetrics(JudgedOnce())
     metrics.pods.by_attribution = {"attributed": 3}
     metrics.pods.synced_age_s = 0.5
     metrics.decision.count_skipped("BEMemoryEvict", "cooling")

@@ -30,6 +30,7 @@ _OWN = {
     "store/recorder/shard_file.py",
     "store/recording.py",
     "store/series/snapshot.py",
+    "store/shadow/kept_week.py",
     "agent/lifecycle/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
     "agent/strategies/suppression.py",

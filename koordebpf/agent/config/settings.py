@@ -32,6 +32,7 @@ from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.usage.settings import UsageSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
+from koordebpf.store.shadow.settings import ShadowSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
 
 SourceName = Literal["file", "kubelet", "api"]
@@ -153,6 +154,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     nri: NriSettings = NriSettings()
     runtime_proxy: RuntimeProxySettings = RuntimeProxySettings()
     recorder: RecorderSettings = RecorderSettings()
+    shadow: ShadowSettings = ShadowSettings()
     listen: str = "127.0.0.1:9320"
     probe_listen: str | None = None
     audit: Path | None = None
@@ -213,6 +215,10 @@ def _check(config: AgentConfig) -> None:
         raise ConfigError("sampling.cap", format_ns(config.sample_cap_ns), rule)
     if config.node_mark.type != "nothing" and config.source == "file":
         raise ConfigError("nodeMark.type", config.node_mark.type, "needs source api or kubelet: files have no Node")
+    if config.shadow.configurations:
+        from koordebpf.agent.shadow.open import shadow_variants
+
+        shadow_variants(config.shadow)
     eviction, emergency = config.eviction, config.emergency
     for place, is_on in (
         ("preferAggressor", eviction.prefer_aggressor),

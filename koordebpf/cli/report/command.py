@@ -9,9 +9,12 @@ import click
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import read_input
 
+_SHADOW = "/var/lib/koordebpf/shadow"
+_DAYS = 7
+
 
 @click.command()
-@click.argument("source", metavar="RECORDING|AUDIT")
+@click.argument("source", required=False, metavar="RECORDING|AUDIT|SHADOW")
 @click.option(
     "-o",
     "--output",
@@ -22,8 +25,11 @@ from koordebpf.cli.inputs import read_input
 )
 @click.option("--since", metavar="TIME", help="From this time on.")
 @click.option("--until", metavar="TIME", help="Up to this time.")
+@click.option("--week", "of_week", is_flag=True, help="What shadow configurations came to in the last week.")
 @click.option("--decision", type=int, metavar="N", help="The incident of decision N; -1 is the last.")
-def report(source: str, output: Path, since: str | None, until: str | None, decision: int | None) -> None:
+def report(
+    source: str | None, output: Path, since: str | None, until: str | None, of_week: bool, decision: int | None
+) -> None:
     """Write one page that shows an incident: an HTML file that loads nothing.
 
     RECORDING is of `koordebpf record`, or the folder of an agent's recorder. It shows memory by pod below the threshold
@@ -34,14 +40,25 @@ def report(source: str, output: Path, since: str | None, until: str | None, deci
     Of a recording of more than an hour the page shows the last incident: decisions with less than 10 minutes between
     two, 5 minutes before and 10 after. TIME is RFC 3339, as 2026-03-01T12:00:00Z, or seconds since the epoch.
 
+    With --week it is the page of shadow mode, for which SHADOW is a file or the folder that agents write to, by default
+    /var/lib/koordebpf/shadow.
+
     Names of pods are in the page as they are; `koordebpf recording redact` replaces them.
 
     \b
     Examples:
       koordebpf report /var/lib/koordebpf/recorder/machine -o incident.html
       koordebpf report node.rounds -o incident.html --decision 3
+      koordebpf report --week -o week.html
       koordebpf report audit.jsonl -o incident.html --since 2026-03-01T12:00:00Z
     """
+    if of_week:
+        if since is not None or until is not None or decision is not None:
+            raise click.UsageError("--week excludes --since, --until and --decision")
+        _report_week(Path(source or _SHADOW), output)
+        return
+    if source is None:
+        raise click.UsageError("Missing argument 'RECORDING|AUDIT'.")
     from koordebpf.errors import ConfigError
     from koordebpf.report.incident.page import incident_page
     from koordebpf.report.incident.page_file import write_page
@@ -65,3 +82,13 @@ def report(source: str, output: Path, since: str | None, until: str | None, deci
     echo(f"{output}: {len(page.encode()) / 1024:.0f} KiB. {incident.summary}", err=True)
     for said in incident.missing:
         echo(f"koordebpf: {said}", err=True)
+
+
+def _report_week(path: Path, output: Path) -> None:
+    from koordebpf.report.incident.page_file import write_page
+    from koordebpf.report.incident.week_page import week_page
+    from koordebpf.tools.what_if.shadow_page import weeks_in
+
+    weeks = weeks_in(path, _DAYS)
+    write_page(output, week_page(weeks, str(path)))
+    echo(f"{output}: the week of {', '.join(week.node for week in weeks)}", err=True)

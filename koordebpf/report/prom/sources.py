@@ -15,6 +15,7 @@ from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 
 if TYPE_CHECKING:
+    from koordebpf.report.prom.shadow import ShadowMetrics
     from koordebpf.store.recorder.recorder import RecorderCounts
 
 
@@ -60,6 +61,7 @@ class SinkMetrics:
         self.log_sink: LineSink | None = None
         self.events: EventPoster | None = None
         self.recorder: RecorderCounts | None = None  # None: nothing is recorded
+        self.shadow: ShadowMetrics | None = None  # None: no configuration is judged
         self.errors: Mapping[str, int] = {}  # by sink
 
     def families(self) -> Iterator[Metric]:
@@ -77,6 +79,8 @@ class SinkMetrics:
         yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)
         if self.recorder is not None:
             yield from _recorder_families(self.recorder)
+        if self.shadow is not None:
+            yield from self.shadow.families()
 
 
 def _recorder_families(counts: RecorderCounts) -> Iterator[Metric]:

@@ -1,0 +1,1 @@
+"""Shadow mode in the agent: configurations that are judged on its rounds, and never act."""

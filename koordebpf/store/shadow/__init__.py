@@ -1,0 +1,1 @@
+"""What shadow configurations came to, on disk."""

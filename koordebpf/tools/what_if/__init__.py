@@ -1,0 +1,1 @@
+"""What other settings would have done: on recordings, and what an agent's shadow configurations came to."""

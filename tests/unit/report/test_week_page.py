@@ -1,0 +1,85 @@
+"""The week of shadow mode as a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from koordebpf.cli import _group
+from koordebpf.errors import ConfigError
+from koordebpf.policy.what_if.week import DEFINITIONS, Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
+from koordebpf.report.incident.week_page import week_page
+from koordebpf.units import GIB
+
+HOSTILE = "</script><script>window.hacked=1</script>"
+
+
+def week(days: int = 7, name: str = "eager") -> ShadowWeek:
+    counts = ShadowCounts(
+        evictions=3,
+        freed_bytes=2 * GIB,
+        same=1,
+        needless=1,
+        in_time=1,
+        above_s=90.0,
+        over_kubelet=Lead(2, 5.0, 1.0, 4.0),
+    )
+    node = NodeCounts(watched_s=86_400.0, rounds=86_400, evictions=2, above_s=60.0, kubelet=1, oom_kills=1)
+    made = ShadowWeek(
+        node="node-1",
+        kubelet_hard_bytes=100 << 20,
+        settings={name: {"memoryEvictThresholdPercent": 75}, "enforced": {}},
+        problems={"enforced": "none is set"},
+    )
+    for day in range(1, days + 1):
+        shadows = {name: counts} if day == 1 else {name: counts, "enforced": counts}
+        made = made.with_day(ShadowDay(day=f"2027-01-{day:02}", node=node, shadows=shadows))
+    return made
+
+
+def test_it_answers_for_each_configuration_and_defines_its_words() -> None:
+    page = week_page([week()], "/x")
+    assert "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings" in page
+    assert "memoryEvictThresholdPercent=75" in page and "as the acting one, enforced" in page
+    assert "it has no memory threshold in force: none is set" in page
+    assert "2.5 s (1.0 to 4.0)" in page
+    assert all(text in page.replace("&lt;", "<") for text in DEFINITIONS.values())
+    assert '"id":"evictions-1"' in page
+    assert ">\u2013<" in page  # of the first day nothing is known of one
+
+
+def test_a_single_day_has_no_plot_and_several_nodes_have_parts() -> None:
+    assert "<script" not in week_page([week(1)], "/x")
+    assert "no day yet" in week_page([week(0)], "/x")
+    two = week_page([week(), week()], "/x")
+    assert 'id="evictions-1"' in two and 'id="evictions-2"' in two and 'id="node-2"' in two
+
+
+def test_hostile_names_stay_text() -> None:
+    page = week_page([msgspec.structs.replace(week(name=HOSTILE), node=HOSTILE)], HOSTILE)
+    assert HOSTILE not in page
+    found: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, _: found.append(tag)  # type: ignore[method-assign]
+    parser.feed(page)
+    assert found.count("script") == 2 and not {"img", "svg", "iframe"} & set(found)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    kept = tmp_path / "node-1.json"
+    kept.write_bytes(msgspec.json.encode(week()))
+    for source in (kept, tmp_path):
+        page = tmp_path / "week.html"
+        arguments = ["report", "--week", str(source), "-o", str(page)]
+        result = CliRunner().invoke(_group, arguments, catch_exceptions=False)
+        assert result.exit_code == 0 and "Shadow mode on node-1" in page.read_text()
+    both = CliRunner().invoke(_group, ["report", "--week", str(kept), "-o", str(page), "--since", "1"])
+    assert both.exit_code == 2 and "excludes" in both.output
+    none = CliRunner().invoke(_group, ["report", "-o", str(page)])
+    assert none.exit_code == 2 and "Missing argument" in none.output
+    with pytest.raises(ConfigError):
+        CliRunner().invoke(_group, ["report", "--week", str(tmp_path / "no"), "-o", str(page)], catch_exceptions=False)
