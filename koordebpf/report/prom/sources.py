@@ -17,7 +17,7 @@ from koordebpf.store.line_sink import LineSink
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.report.prom.shadow import ShadowMetrics
+    from koordebpf.report.prom.what_if.shadow import ShadowMetrics
     from koordebpf.store.recorder.recorder import RecorderCounts
 
 MAX_POD_SERIES = 200  # Why: above the 110 pods of a default kubelet; the rest share one overflow series
