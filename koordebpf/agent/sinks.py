@@ -102,7 +102,7 @@ def open_sinks(
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
     metrics.sinks.recorder = recorder.counts if recorder else None
     if shadow:
-        from koordebpf.report.prom.shadow import ShadowMetrics
+        from koordebpf.report.prom.what_if.shadow import ShadowMetrics
 
         metrics.sinks.shadow = ShadowMetrics(shadow)
     sinks.publish(DecisionsInterrupted(trail.left))

@@ -82,7 +82,7 @@ def _play(folder: Path, jobs: list[Job], seconds: int, threshold: int, lower: in
 _SERVICES = (("system", SYSTEM_MIB), ("web", WEB_MIB))
 
 
-# As a kubelet: a pod's cgroup comes with it, and goes when its process has ended, by itself or killed.
+# As a kubelet: a pod's cgroup comes with it, and is removed when its process has ended, by itself or killed.
 def _run(node: NodeCgroup, jobs: list[Job], seconds: int, publish: Callable[[], object]) -> None:
     running: dict[str, tuple[Job, Hog]] = {}
     waiting = sorted(jobs, key=lambda job: job.start)

@@ -21,7 +21,7 @@ from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
-# Why: while memory comes back there is a round each 10 ms, and an eviction's lead is told in seconds.
+# Why: while memory comes back there is a round each 10 ms, and leads are some seconds.
 EVERY_NS = 100 * NS_PER_MS
 _EARLY_NS = 5 * NS_PER_MS
 

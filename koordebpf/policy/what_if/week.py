@@ -6,7 +6,7 @@ Each count is defined in one sentence, in `DEFINITIONS`, which help and reports 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -83,7 +83,7 @@ class ShadowCounts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     def with_all(self, other: ShadowCounts) -> ShadowCounts:
         """Return both as one."""
-        found = {}
+        found: dict[str, Any] = {}
         for name in self.__struct_fields__:
             first, second = getattr(self, name), getattr(other, name)
             found[name] = first.with_all(second) if isinstance(first, Lead) else first + second

@@ -68,7 +68,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class World:
-    """One configuration's node. `release_ns` may be set anew at any time.
+    """One configuration's node. `release_ns` may be changed at any time.
 
     Args:
         release_ns: from an eviction until its memory is back.
@@ -121,7 +121,7 @@ class World:
             evictions=self._evict(decision, view),
         )
 
-    # A pod that goes in the recording and stays here is held; one that goes in both needs not be taken out for long.
+    # A pod that is evicted in the recording and not here is held; one that is evicted in both is not.
     def _take_evicted(self, seen: Observed) -> None:
         for pod, age_ns in seen.evicted:
             if (gone := self._gone.get(pod.uid)) is not None:

@@ -34,15 +34,15 @@ class AgentMetrics(Collector):
     def __init__(
         self, koordlet: KoordletMetrics | None = None, own: Collector | None = None, pod_series: int = POD_SERIES
     ) -> None:
-        self._series = PodSeries.of(pod_series)
+        series = PodSeries.of(pod_series)
         self._own_usage = own
         self._koordlet = koordlet
         self.decision = DecisionMetrics()
-        self.pods = PodMetrics(self._series.stalls)
+        self.pods = PodMetrics(series.stalls)
         self.signals = SignalMetrics()
         self.sinks = SinkMetrics()
-        self.node = NodeMetrics()
-        self.ledger = LedgerMetrics(self._series.pairs)
+        self.node = NodeMetrics(series.forecast_pods)
+        self.ledger = LedgerMetrics(series.pairs)
         self.indicators = IndicatorMetrics()
         self.suppression = SuppressionMetrics()
         self.ticks = 0
@@ -70,7 +70,7 @@ class AgentMetrics(Collector):
         yield from self.ledger.families()
         yield from self.suppression.families()
         yield from self.indicators.families()
-        yield from forecast_families(self.node.forecast, self.node.forecast_pods, self._series.forecast_pods)
+        yield from forecast_families(self.node.forecast, self.node.forecast_pods, self.node.most_forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
             held = None if self.decision.is_dry_run else self.suppression

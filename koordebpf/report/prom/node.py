@@ -24,7 +24,8 @@ class MetricFamilies(Protocol):
 class NodeMetrics:
     """The node as last measured; None: not yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_forecast_pods: int = 0) -> None:
+        self.most_forecast_pods = most_forecast_pods  # of which the forecast is shown
         self.measure: NodeMeasure | None = None
         self.capacity_bytes: int | None = None
         self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes

@@ -15,7 +15,7 @@ from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 
 if TYPE_CHECKING:
-    from koordebpf.report.prom.shadow import ShadowMetrics
+    from koordebpf.report.prom.what_if.shadow import ShadowMetrics
     from koordebpf.store.recorder.recorder import RecorderCounts
 
 

@@ -49,6 +49,8 @@ def validation_page(found: Validation) -> str:
     lines = filled(f"{found.recording}, {found.minutes:.1f} min, simulated under the settings of {found.other}")
     for name, (here, there) in found.settings.items():
         lines += filled(f"{name}: {here} in the recording, {there} in the other one", "  ")
+    if found.sections:
+        lines += filled(f"of the agents' own settings these differ: {', '.join(found.sections)}", "  ")
     rows = [
         (
             _WORDS[each.figure][0],

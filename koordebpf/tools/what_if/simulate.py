@@ -69,7 +69,8 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     other: str
     minutes: float
     other_minutes: float
-    settings: dict[str, tuple[Any, Any]]  # that differ: here, and there
+    settings: dict[str, tuple[Any, Any]]  # of the NodeSLO that differ: here, and there
+    sections: tuple[str, ...]  # of the agents' own settings that differ
     figures: tuple[Compared, ...]
     apart_percent: float
     is_good: bool
@@ -165,6 +166,11 @@ def validated(
         minutes=run.recorded.passed_ns / 60e9,
         other_minutes=happened.passed_ns / 60e9,
         settings=_differing(here, there),
+        sections=tuple(
+            each
+            for each in here.settings.__struct_fields__
+            if getattr(here.settings, each) != getattr(there.settings, each)
+        ),
         figures=figures,
         apart_percent=100 * outcome.apart_ns / max(run.recorded.passed_ns, 1),
         is_good=off is not None and abs(off) <= GOOD_PERCENT,
@@ -235,9 +241,6 @@ def _settings_of(tick: TickFrame) -> Variant:
 def _differing(here: TickFrame, there: TickFrame) -> dict[str, tuple[Any, Any]]:
     first, second = (msgspec.to_builtins(strategy_of_frame(each.frame)) or {} for each in (here, there))
     found = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
-    for section in here.settings.__struct_fields__:
-        if getattr(here.settings, section) != getattr(there.settings, section):
-            found[section] = ("as there", "differs")
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
 

@@ -35,6 +35,7 @@ from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.slo.convert import laid_over
 from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.store.shadow.settings import ShadowConfiguration
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}
@@ -105,6 +106,8 @@ def another(setting: Setting, now: Any) -> Any:
         item = get_args(of)[0]
         if get_origin(item) is Literal:
             return [next(word for word in get_args(item) if word not in now)]
+        if item is ShadowConfiguration:
+            return [{"name": "eager", "settings": {"memoryEvictThresholdPercent": 70}}]
         text = (
             "prod-*" if "exemptions" in setting.field else "some=thing" if "katalystEviction" in setting.field else "/a"
         )

@@ -19,7 +19,7 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.report.prom.shadow import ShadowMetrics
+from koordebpf.report.prom.what_if.shadow import ShadowMetrics
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.shadow.kept_week import read_week
 from koordebpf.store.sink import AgentStopped, MemoryReleased, OomKilled, RoundEnded

@@ -54,6 +54,7 @@ def test_all_sinks_are_found() -> None:
         "OpenPlans",
         "Recent",
         "Recorder",
+        "ShadowSink",
     }
 
 

@@ -204,7 +204,7 @@ class TestShadows:
         shadows.look(each.tick, each.view, each.decision)
         assert list(shadows.problems) == ["odd"] and "lower" in shadows.problems["odd"].lower()
 
-    def test_counting_goes_on_after_a_take(self):
+    def test_counting_continues_after_a_take(self):
         shadows = Shadows([Variant("enforced")], 100 * MIB)
         days = []
         for each in play(jobs_of(1, 300), 300, enforce=False):
@@ -285,7 +285,7 @@ class TestLifetimes:
             lifetimes.look(at_ns + 1 + (90 if number < 100 else 10) * NS_PER_S, (), ())
         assert lifetimes.left_ns(20 * NS_PER_S) is None
 
-    def test_a_clock_that_begins_again_begins_anew(self):
+    def test_a_clock_that_begins_again_starts_again(self):
         lifetimes = Lifetimes()
         lifetimes.look(100, {"a"}, ())
         lifetimes.look(5, {"b"}, ())

@@ -167,6 +167,18 @@ def test_earlier_evictions_are_simulated_within_a_fifth_of_what_happens(tmp_path
     assert found.settings == {AT: (85, 70), "memoryEvictLowerPercent": (75, 60)}
 
 
+def test_on_a_real_node_earlier_evictions_are_within_a_fifth_of_what_happened():
+    """Of tests/bench/what_if.py, seed 4: processes in two node cgroups on Linux 6.18, their agents at 85 and 70 %."""
+    first, second = (Recording(GOLDEN / f"at-{percent}.rounds") for percent in (85, 70))
+    found = validated(first, second)
+    evictions, freed, *_ = found.figures
+    assert (evictions.simulated, simulated([second], []).recorded.evictions) == (5, 5)
+    assert found.is_good and abs(freed.off_percent) < 5
+    assert simulated([first], []).configurations[0].outcome.evictions == 2  # under its own settings, as really
+    back = validated(second, first)
+    assert (back.figures[0].simulated, back.is_good) == (1, False)  # 2 really: what was evicted would have grown on
+
+
 def test_it_says_how_far_it_is_off(tmp_path):
     first, second = recorded(tmp_path, 1, 70, 60), recorded(tmp_path, 1, 85, 75)
     page = run("simulate", first, "--validate", second).output

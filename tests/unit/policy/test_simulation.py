@@ -168,7 +168,7 @@ def test_usage_that_is_not_known_evicts_nothing():
     assert run.results[0].evictions == 0 and run.recorded.above_ns == 0
 
 
-def test_a_gap_is_not_counted_and_another_run_begins_anew():
+def test_a_gap_is_not_counted_and_another_run_starts_again():
     rounds = list(play(HOG, 60, enforce=False))
     run = Simulation([Variant("enforced")])
     for each in rounds[:40]:
@@ -177,13 +177,13 @@ def test_a_gap_is_not_counted_and_another_run_begins_anew():
     for each in rounds[52:]:  # 13 s later
         run.look(each.tick)
     assert seconds(run.recorded.passed_ns) == 39 + 7
-    for each in rounds[15:40]:  # the clock has begun again
+    for each in rounds[15:40]:  # the clock has restarted
         run.look(each.tick)
     assert seconds(run.recorded.passed_ns) == 39 + 7 + 24
     assert run.results[0].evictions == 2  # of the other run nothing is carried over
 
 
-def test_an_agent_that_was_restarted_begins_anew():
+def test_an_agent_that_was_restarted_starts_again():
     rounds = list(play(HOG, 40, enforce=False))
     observer = Observer()
     first = observer.look(rounds[0].tick, rounds[0].view)

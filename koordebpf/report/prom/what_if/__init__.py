@@ -1,0 +1,1 @@
+"""Metrics of other configurations than the acting one."""
