@@ -29,8 +29,6 @@ from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
-from koordebpf.report.prom.shadow import ShadowMetrics
-from koordebpf.report.prom.sources import MAX_POD_SERIES
 from koordebpf.report.prom.what_if.shadow import ShadowMetrics
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
