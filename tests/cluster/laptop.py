@@ -20,7 +20,7 @@ _TIMEOUT_S = 120
 
 
 class Laptop:
-    """Commands as somebody types them who is of `group`."""
+    """Commands as a user of `group` types them."""
 
     def __init__(self, cluster: ControlPlane, binaries: Binaries, group: str, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Laptop:
         }  # fmt: skip
 
     def types(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run what somebody types."""
+        """Run what a user types."""
         return subprocess.run(
             ["sh", "-c", line],
             cwd=self.folder,

@@ -138,7 +138,7 @@ def test_without_events_all_agents_are_asked(deployment: HostDeployment, operato
     why = json.loads(operator.sees(f"{STORY[1]} -o json"))
     assert (why["now"], why["events"], why["asked"]) == (None, [], [NODE])
     assert why["decisions"][-1]["decision"]["outcomes"][0]["name"] == "low"
-    assert "no decision" in operator.sees("kubectl koordebpf why users/nobody", code=1)
+    assert "no decision" in operator.sees("kubectl koordebpf why users/absent", code=1)
 
 
 def test_a_pod_that_stayed(operator: Laptop) -> None:
@@ -160,7 +160,7 @@ def test_its_recording_is_fetched_and_decided_again(operator: Laptop) -> None:
     assert (operator.folder / f"{NODE}.recording").is_dir()
     before = operator.sees(STORY[4])
     assert f"{USERS}/low" in before
-    # With another threshold nobody is evicted.
+    # With another threshold no pod is evicted.
     other = operator.sees(STORY[5])
     assert f"evicting {USERS}/low" not in other.replace("recorded: evicting", "")
 

@@ -121,7 +121,7 @@ class RemoteCluster:
             request.wfile.write(frame(b"\x02" + said.stderr))
             if not said.cut:
                 request.wfile.write(frame(b"\x03" + (said.status or status_of(said.code))))
-        except OSError:  # whoever asked waits no longer
+        except OSError:  # the client waits no longer
             pass
         request.close_connection = True
 

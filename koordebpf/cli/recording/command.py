@@ -59,7 +59,7 @@ def redact(path: str, output: Path) -> None:
 @recording.command()
 @click.argument("folder", required=False, metavar="[FOLDER]", type=click.Path(path_type=Path))
 def pack(folder: Path | None) -> None:
-    """Write an agent's recording to standard output, as a tar archive; the agent goes on recording.
+    """Write an agent's recording to standard output, as a tar archive; the agent still records.
 
     FOLDER is by default that of the agents on this machine, /var/lib/koordebpf/recorder, or, where that could not be
     written, /run/koordebpf/recorder. kubectl koordebpf record fetches recordings this way.

@@ -70,8 +70,6 @@ class BurstCollector(Closing):
         self._apart: tuple[str, ...] = ()  # paths of LSE, LSR and BE pods
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._quotas: dict[str, _Quota | None] = {}
-        # By path: CPU time used then; periods, and those throttled.
-        self._counts: dict[str, tuple[int, tuple[int, int] | None]] = {}
         self._rates = _Rates()
         self._due = Due(_ALL_QUOTAS_NS)
 
@@ -132,7 +130,6 @@ class BurstCollector(Closing):
         self._files.keep_only({*known, self._node_path})
         self._rates.keep_only(known)
         self._quotas = {path: each for path, each in self._quotas.items() if path in known}
-        self._counts = {path: each for path, each in self._counts.items() if path in known}
 
     def _containers(self, cgroup_id: int) -> Mapping[str, str]:
         owners = (self._index.owner(child) for child in self._index.children(cgroup_id))
@@ -172,11 +169,11 @@ class BurstCollector(Closing):
 
     # What it said before, while it cannot have been throttled since. None: it is gone, or counts none.
     def _throttling(self, path: str, used_ns: int, quota_us: int) -> tuple[int, int] | None:
-        counted_ns, counts = self._counts.get(path, (0, None))
+        counted_ns, counts = self._rates.counted.get(path, (0, None))
         if counts is not None and 0 <= used_ns - counted_ns < throttles_ns(quota_us):
             return counts
         counts = self._files.read(path, CgroupCpu.throttling)
-        self._counts[path] = used_ns, counts
+        self._rates.counted[path] = used_ns, counts
         return counts
 
     # None: it is gone, or has no such files.
@@ -217,10 +214,12 @@ class _NodeFiles(Closing):
 
 class _Rates:
     # Of the node and what is apart, of containers, and how often these were throttled: now_ns, periods, throttled.
+    # `counted`: CPU time used when a container's counts were read last; periods, throttled.
     def __init__(self) -> None:
         self.node: CpuRates[str] = CpuRates(_NODE_WINDOW_NS)
         self.used: CpuRates[str] = CpuRates(NS_PER_S)
         self._counts: dict[str, deque[tuple[int, int, int]]] = {}
+        self.counted: dict[str, tuple[int, tuple[int, int] | None]] = {}
 
     def throttled(self, path: str, now_ns: int, periods: int, throttled: int) -> tuple[bool, float | None]:
         samples = self._counts.setdefault(path, deque())
@@ -238,3 +237,4 @@ class _Rates:
         self.node.keep_only({*known, _NODE})
         self.used.keep_only(known)
         self._counts = {path: each for path, each in self._counts.items() if path in known}
+        self.counted = {path: each for path, each in self.counted.items() if path in known}

@@ -159,7 +159,7 @@ class Transport:
     def credentials(self) -> dict[str, str]:
         """Return the headers that show who asks, for what is no plain request.
 
-        Raises:  KubeError: they cannot be had.
+        Raises:  KubeError: they cannot be read.
         """
         with self._authorizing:
             return dict(self._authorize())

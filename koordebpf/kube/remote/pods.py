@@ -1,4 +1,4 @@
-"""The pods of a cluster as commands from outside look for them: the agents', and those that somebody asks about."""
+"""The pods of a cluster as commands from outside look for them: the agents', and those that a user asks about."""
 
 from __future__ import annotations
 

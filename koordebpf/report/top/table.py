@@ -32,7 +32,7 @@ _COLUMNS = (
     _Column("BY", 5, blamed, left=True),
     _Column("OOM IN", 11, lambda row: time_text(row.full_in)),
 )
-_GIVEN_UP = ("FULL%", "BY", "GROWTH/s", "QOS", "OOM IN")  # the first goes first
+_GIVEN_UP = ("FULL%", "BY", "GROWTH/s", "QOS", "OOM IN")  # in this order
 # Where there is room, in this order.
 _BESIDES = (
     _Column("CACHE", 8, lambda row: bytes_text(row.file_bytes)),

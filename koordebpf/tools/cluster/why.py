@@ -89,7 +89,7 @@ def _decisions(agents: Agents, agent: RemotePod, key: str, *, recorded: bool) ->
     if recorded:
         command = ("explain", "--json", "--last", str(_ALL), "--pod", key, _RECORDER)
         return "its agent's recording", _spoken(agents.output(agent, *command), key)
-    if len(reasons) > 1:  # neither was to be had
+    if len(reasons) > 1:  # neither answered
         raise KubeError("; ".join(reasons))
     return "", ()
 

@@ -60,7 +60,7 @@ def moments(recording: Recording, at: int, choice: Choice, keyboard: Keyboard | 
                 return
             while keys:
                 key = keys.pop(0)
-                if choice.typing or not travel.goes(key):
+                if choice.typing or not travel.moves(key):
                     names = [placed.row.name for placed in shown_rows(moment.page, choice, moment.around)]
                     choice = pressed(choice, key, names)
                 choice = msgspec.structs.replace(choice, level="pod")
@@ -75,7 +75,7 @@ class _Travel:
         self._trails: tuple[int, Trails] = (-1, Trails())
 
     # Whether the key is one of time; at an end time stands still.
-    def goes(self, key: str) -> bool:
+    def moves(self, key: str) -> bool:
         times, decisions = self._recording.times_ns, self._recording.decisions
         now_ns = times[self._at]
         match key:
