@@ -265,7 +265,7 @@ class TestWhy:
         assert code == 0
         assert out.startswith("pod spark/hog: running, on b\n\ndecided on b, says its agent's log:\n")
 
-    def test_an_agent_of_which_nothing_can_be_had_is_named(self, cluster: RemoteCluster) -> None:
+    def test_an_agent_that_answers_nothing_is_named(self, cluster: RemoteCluster) -> None:
         cluster.exec_status = 403
         cluster.pages[f"{AGENTS}/koordebpf-agent-b/log?container=agent"] = 403
         code, out, error = kubectl(cluster, "why", "spark/hog")

@@ -80,7 +80,7 @@ def test_while_pods_use_less_than_throttles_one_none_is_read(tree: Tree):
     assert watch.looks == 5
 
 
-def test_where_the_usage_of_all_pods_goes_back_each_is_read(tree: Tree):
+def test_where_the_usage_of_all_pods_falls_each_is_read(tree: Tree):
     watch = ThrottleWatch(tree.mounts, lambda: None)
     watch.watched = quotas(*PATHS[:1])
     for used_ms in (1000, 5):
