@@ -36,7 +36,7 @@ LOADS = ROOT / "tests/workloads/build"
 
 _ROWS = ("At a glance", "Memory", "Service level indicators", "Evictions", "What agents cost")
 _SECONDS, _EACH_S = 180, 20
-_NODE_MIB, _HOG_MIB = 768, 600
+_NODE_MIB, _HOG_MIB = 768, 720
 _RATE = "15s"  # $__rate_interval of a scrape each second
 
 
