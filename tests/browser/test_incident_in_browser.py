@@ -28,6 +28,7 @@ for (let at = 0; at < pixels.length; at += 4) seen.add(pixels[at] << 16 | pixels
 return seen.size;
 """
 FETCH = "const done = arguments[0]; fetch(location.href + '?more').then(() => done('sent'), () => done('refused'))"
+pytestmark = pytest.mark.slow  # a browser: make test-all runs all of it
 
 
 def violations(found: dict[str, Any]) -> list[str]:
