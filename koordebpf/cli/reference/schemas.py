@@ -28,7 +28,10 @@ TYPES: Mapping[str, str] = {
     "replay": "koordebpf.tools.recorder.replay.Replay",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
     "request": "koordebpf.store.v1.requests.AuditedRequest",
+    "shadow": "koordebpf.policy.what_if.week.ShadowWeek",
+    "simulation": "koordebpf.tools.what_if.simulate.SimulationResult",
     "slo-problem": "koordebpf.slo.manager.webhook.Problem",
+    "validation": "koordebpf.tools.what_if.simulate.Validation",
     "write": "koordebpf.store.write_log.AuditedWrite",
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.reference.schemas import schema_option
 
 
 class _Defined(click.Command):
@@ -28,6 +29,7 @@ class _Defined(click.Command):
     help="The last days on which something was counted, today's included.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each node.")
+@schema_option("shadow")
 def shadow(path: Path, days: int, as_json: bool) -> None:
     """Say what the shadow configurations of this node's agent would have done in the last days.
 

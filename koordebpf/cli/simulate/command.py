@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.cli.reference.schemas import schema_option
 
 _HELP = """Say what other settings would have evicted in RECORDING, and how full the node would have been.
 
@@ -60,6 +61,7 @@ Examples:
     help="How long a pod counts at most that really was evicted and is not in the simulation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@schema_option("simulation", "validation")
 def simulate(
     recordings: tuple[str, ...],
     entries: tuple[str, ...],

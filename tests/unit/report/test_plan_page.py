@@ -62,8 +62,7 @@ def test_requests_against_what_is_allocatable() -> None:
     ) in page
     assert page.endswith(
         "MemoryEvict: skipped (invalid_config)\n"
-        "  resourceUsedThresholdWithBE is unusable: EvictEnabledPriorityThreshold not\n"
-        "    config\n"
+        "  resourceUsedThresholdWithBE is unusable: set evictEnabledPriorityThreshold\n"
         "\n"
         "StallEvict: skipped (gate_off)"
     )
