@@ -176,7 +176,7 @@ def test_an_error_that_ends_the_agent_is_said_last(tmp_path: Path) -> None:
         assert agent.process.wait(patience(15)) == 2
         first, last = agent.log.splitlines()
     assert "PerCPUMetric" in first
-    assert last.startswith("koordebpf: --pods: None: source kubelet needs a file with the NodeSLO")
+    assert last.startswith("koordebpf: --pods: source kubelet needs a file with the NodeSLO")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from koordebpf.agent.config.settings import AgentConfig
@@ -23,6 +24,8 @@ def check_arguments(config: AgentConfig) -> None:
     for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
         if listen:
             parse_listen(listen, option)
+    if os.geteuid() != 0:  # what it may not see or write is not what it lacks: the programs' loader says that
+        return
     above = config.run_dir.absolute().parent
     if not above.is_dir():
         raise ConfigError("--run-dir", str(config.run_dir), f"{above} must be a folder that is there")
