@@ -56,7 +56,7 @@ AT_A_GLANCE = Row("At a glance", (
     _stat("Nodes that may not act", "Agents with a closed guard, or with signals that were lost.",
           f"count(sum by (node) ({_on('guard_closed')}) + on (node) {_on('lost_signals')} > 0) or vector(0)",
           thresholds=_BAD),
-    _stat("Evictions, 24 h", "Pods that were evicted within a day.", f"sum(increase({_DONE}[1d]))"),
+    _stat("Evictions, 24 h", "Pods that were evicted within a day.", f"round(sum(increase({_DONE}[1d])))"),
     _stat("Decision, p99", "From the first sight of a crossing to the plan, over a day.",
           f"histogram_quantile(0.99, sum by (le) ({_DECIDED}))", "s"),
     _stat("LS stalls by others", "Milliseconds a minute that latency-sensitive pods stalled for memory on account of "

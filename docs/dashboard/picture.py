@@ -171,7 +171,7 @@ def draw() -> None:
         place = panel["gridPos"]
         left, width = place["x"] / _WIDTH, place["w"] / _WIDTH
         bottom, tall = 1 - (place["y"] + place["h"]) / height, place["h"] / height
-        axes = figure.add_axes((left + 0.035, bottom + 0.012, width - 0.05, tall - 0.03))
+        axes = figure.add_axes((left + 0.055, bottom + 0.012, width - 0.07, tall - 0.03))
         axes.set_title(panel["title"], loc="left")
         _KINDS.get(panel["type"], _lines)(axes, panel, recording["seconds"])
     figure.savefig(PICTURE, metadata={"Software": None})
@@ -204,6 +204,7 @@ def _lines(axes: Any, panel: dict[str, Any], seconds: int) -> None:
     axes.set_xlim(0, seconds)
     axes.yaxis.set_major_formatter(lambda value, _: _written(value, panel["unit"]))
     if panel["series"]:
+        axes.set_ylim(top=min(axes.get_ylim()[1], _MOST.get(panel["title"], float("inf"))))
         axes.legend(loc="upper left", ncols=2, framealpha=0.4)
     else:
         axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes)
@@ -231,6 +232,7 @@ def _written(value: float, unit: str) -> str:
 
 
 _WIDTH = 24  # of Grafana's grid
+_MOST = {"Until a mark is reached": 120}  # what is hours away hides the rest
 _KINDS = {"stat": _stat, "heatmap": _heat}
 
 
