@@ -204,7 +204,8 @@ def _lines(axes: Any, panel: dict[str, Any], seconds: int) -> None:
     axes.set_xlim(0, seconds)
     axes.yaxis.set_major_formatter(lambda value, _: _written(value, panel["unit"]))
     if panel["series"]:
-        axes.set_ylim(top=min(axes.get_ylim()[1], _MOST.get(panel["title"], float("inf"))))
+        if panel["title"] in _MOST:
+            axes.set_ylim(0, _MOST[panel["title"]])
         axes.legend(loc="upper left", ncols=2, framealpha=0.4)
     else:
         axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes)
