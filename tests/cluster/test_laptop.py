@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -165,9 +164,18 @@ def test_its_recording_is_fetched_and_decided_again(operator: Laptop) -> None:
     assert f"evicting {USERS}/low" not in other.replace("recorded: evicting", "")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("koordebpf.cli.report") is None, reason="there is no page yet")
-def test_its_page_opens(operator: Laptop, tmp_path: Path) -> None:
+def test_its_page_opens_in_a_browser(operator: Laptop, tmp_path: Path) -> None:
+    pytest.importorskip("selenium", reason="needs a browser; install it with: .ci/setup browser")
+    from tests.browser.chromium import NoBrowser, chromium
+
     operator.sees(f"kubectl koordebpf report {NODE} -o incident.html")
-    page = (operator.folder / "incident.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
-    assert "low" in page
+    try:
+        with chromium(tmp_path) as browser:
+            browser.open(operator.folder / "incident.html")
+            browser.opened_ms()
+            shown = browser.run("return document.body.innerText")
+            assert "users/low" in shown
+            assert browser.run("return document.querySelectorAll('canvas').length") > 0
+            assert browser.complaints() == []
+    except NoBrowser as error:
+        pytest.skip(str(error))
