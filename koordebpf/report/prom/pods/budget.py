@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-POD_SERIES = 100  # Why: with those of the node itself 200 series at 110 pods
+POD_SERIES = 80  # Why: with the 110 to 120 of the node itself 200 series
 _POD_FORECASTS = 3  # series of one forecast: low, point, high
 
 
