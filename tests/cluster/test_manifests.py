@@ -39,7 +39,7 @@ COMPONENTS = [
     ["batch-resources"],
     ["host-processes"],
     ["oom-score-adj"],
-    ["core-sched"],
+    ["core-sched", "readers"],
     ["privileged"],
 ]
 
