@@ -227,7 +227,6 @@ MATRIX = (
             *_host("test_swap_ins", "test_silent_probe"),
             f"{_RECLAIM}idle_page_cache_of_a_best_effort_pod_is_taken_and_no_other_pods[--enforce]",
             *_host("test_proactive_swap"),
-            "tests/host/test_scenarios.py::test_idle_page_cache",
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
             "tests/host/test_scenarios.py::test_swap_death",
