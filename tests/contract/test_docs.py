@@ -125,6 +125,7 @@ class TestPage:
     def test_its_links_lead_somewhere(self, path):
         assert broken_links(path) == []
 
+    @pytest.mark.slow
     def test_its_options_exist(self, path):
         commands = re.findall(r"`koordebpf (\w+) ([^`]*)`", path.read_text())
         for command, arguments in commands:

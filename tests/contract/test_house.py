@@ -159,10 +159,12 @@ def test_a_literal_page_size_is_found(tmp_path):
     assert literal_page_sizes(path) == [2, 3, 5]
 
 
+@pytest.mark.slow
 def test_functions_and_classes_are_small():
     assert {key: count for key, count in all_exceeding().items() if key not in EXCEEDS} == {}
 
 
+@pytest.mark.slow
 def test_what_may_exceed_only_shrinks():
     assert sorted(EXCEEDS.keys() - all_exceeding().keys()) == []
     assert len(EXCEEDS) <= MAX_ENTRIES

@@ -61,6 +61,7 @@ def test_a_wrong_setting_is_named(package: Path) -> None:
     assert "strategies.bestEffortWeight.busyPercent" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_plan_shows_it_where_its_gate_is_on(package: Path, frame: Path) -> None:
     assert "bestEffortWeight" not in koordebpf_in(package, "plan", frame)
     recorded = json.loads(frame.read_text())

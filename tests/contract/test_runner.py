@@ -214,6 +214,7 @@ def test_a_quick_run_leaves_out_what_is_slow(folders):
     assert "4 passed, 0 failed, 0 skipped" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_is_counted(folders):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
     done = run(folders, "", "unit")
