@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.state.prediction.checkpoint import ModelCheckpoint, decode_checkpoint
 
 _PART: Final = ".tmp"  # koordlet's name of a file that is not complete; both remove such files
@@ -102,7 +102,7 @@ def read_checkpoints(path: Path, wanted: frozenset[str]) -> Found:
         if uid not in wanted or not is_file_name(uid):
             continue
         try:
-            checkpoints[uid] = decode_checkpoint(_content(path / uid), uid, str(path / uid))
+            checkpoints[uid] = decode_checkpoint(read_regular_file(path / uid, _MOST_BYTES), uid, str(path / uid))
         except ConfigError as error:
             problems.append(str(error))
         except OSError as error:
@@ -133,15 +133,3 @@ def _names(path: Path) -> Iterator[str]:
                 return
             if not entry.is_dir(follow_symlinks=False):
                 yield entry.name
-
-
-def _content(path: Path) -> bytes:
-    # A pipe would be waited for, and a link may lead anywhere.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(str(path), "", "must be a regular file")
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ConfigError(str(path), f"{len(content)} bytes or more", f"must be {_MOST_BYTES} bytes or less")
-    return content

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import stat
 import threading
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
 log = logging.getLogger("koordebpf")
@@ -33,14 +33,7 @@ def read_week(path: Path) -> ShadowWeek:
 
     Raises:  ConfigError: it is none of this version. OSError: it cannot be read.
     """
-    # A pipe would be waited for, and a link may lead anywhere.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(str(path), "", "must be a regular file")
-        raw = file.read(_MOST_BYTES + 1)
-    if len(raw) > _MOST_BYTES:
-        raise ConfigError(str(path), f"{len(raw)} bytes or more", f"must be {_MOST_BYTES} bytes or less")
+    raw = read_regular_file(path, _MOST_BYTES)
     try:
         return msgspec.json.decode(raw, type=ShadowWeek)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
