@@ -76,8 +76,10 @@ class ThrottleWatch(Closing):
 
         Cost:    5 µs a class of pods, and 5 µs a container.
         """
-        if self.watched is not self._known:
-            self._learn(self.watched)
+        if (watched := self.watched) is not self._known:  # each round brings one; most are equal to the last
+            if watched != self._known:
+                self._learn(watched)
+            self._known = watched
         for each in self._classes:
             self._look_at_class(each)
         is_throttled = False
@@ -86,7 +88,6 @@ class ThrottleWatch(Closing):
         return is_throttled
 
     def _learn(self, watched: Mapping[str, int]) -> None:
-        self._known = watched
         classes: dict[str, dict[str, int]] = {}
         for path, quota_us in watched.items():
             classes.setdefault(path.rsplit("/", 2)[0], {})[path] = throttles_ns(quota_us)
