@@ -8,14 +8,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.decision import Histogram
-from koordebpf.state.measured import Party
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S
 
-_BATCH_MEMORY = "kubernetes.io/batch-memory"
-_BATCH_CPU = "kubernetes.io/batch-cpu"
 _LEAD_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _MILLI = 1_000
 
@@ -34,7 +32,7 @@ class IndicatorMetrics:
         self._be_lost_s = 0.0
         self._used_s: dict[str, float] = {}  # of best-effort pods that are there, by uid
         self._looked_ns: int | None = None
-        self._returned: list[tuple[int, int | None]] = []  # bytes that are back, and the threshold; till the next look
+        self._returned: list[tuple[int, int]] = []  # bytes that are back, and the threshold; till the next look
         self._needless = 0
         self._lead = Histogram(_LEAD_BOUNDS_S)
         self._oom_kills = {"node": 0, "limit": 0}
@@ -49,21 +47,19 @@ class IndicatorMetrics:
             self._ls_stalls_by_be_ns += sum(
                 each.ns
                 for each in charges
-                if _is_pod(each.victim) and each.victim.uid not in be and each.cause.uid in be
+                if each.victim.kind == "pod" and each.victim.uid not in be and each.cause.uid in be
             )
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says; evictions whose memory came back before it are judged."""
         be = [pod for pod in view.pods if _is_best_effort(pod)]
         self._be_bytes = sum(pod.memory.usage_bytes for pod in be if pod.memory is not None)
-        self._batch_bytes = (view.allocatable or {}).get(_BATCH_MEMORY)
-        self._batch_millicpu = (view.cpu.allocatable or {}).get(_BATCH_CPU) if view.cpu else None
+        self._batch_bytes = (view.allocatable or {}).get(BATCH_MEMORY)
+        self._batch_millicpu = (view.cpu.allocatable or {}).get(BATCH_CPU) if view.cpu else None
         self._add_cpu(be, view)
         returned, self._returned = self._returned, []
         if view.used_bytes is not None:
-            self._needless += sum(
-                threshold is not None and view.used_bytes + back < threshold for back, threshold in returned
-            )
+            self._needless += sum(view.used_bytes + back < threshold for back, threshold in returned)
 
     def _add_cpu(self, be: Sequence[PodView], view: NodeView) -> None:
         before, self._looked_ns = self._looked_ns, view.now_ns
@@ -85,7 +81,8 @@ class IndicatorMetrics:
 
     def released(self, back_bytes: int, threshold: int | None) -> None:
         """Note memory of an eviction that is back; `threshold` None: its feature does not judge memory in use."""
-        self._returned.append((back_bytes, threshold))
+        if threshold is not None:
+            self._returned.append((back_bytes, threshold))
 
     def oom_killed(self, *, is_global: bool) -> None:
         """Count a kill by the kernel."""
@@ -118,10 +115,6 @@ class IndicatorMetrics:
         yield self._lead.family("koordebpf_lead_over_oom_seconds", text)
         text = "Processes that the kernel's OOM killer killed, by whose limit it was."
         yield by_label(CounterMetricFamily, "koordebpf_oom_kills", text, "scope", self._oom_kills)
-
-
-def _is_pod(party: Party) -> bool:
-    return party.kind == "pod"
 
 
 def _is_best_effort(pod: PodFacts | PodView) -> bool:

@@ -9,7 +9,7 @@ from koordebpf.report.incident.values import Chart, Series
 from koordebpf.tools.incident.moments import Moment
 from koordebpf.units import NS_PER_S
 
-NAMED = 10  # pods of a stack. Why: more colours than these are not told apart
+NAMED = 10  # pods of a stack. Why: more colours than these cannot be distinguished
 _LINES = 6  # pods of a plot of lines
 _GAP_NS = 20 * NS_PER_S  # Why: the slowest pace is a round each 5 s
 _GAP_OF_STEPS = 5
