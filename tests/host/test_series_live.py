@@ -54,7 +54,7 @@ def test_the_next_agent_continues_the_series(
             time.sleep(8)
             before = count(first.run_dir)
             assert before >= 4
-            assert {"kind": "load1", "series": 1} in asked(first.run_dir)
+            assert {"schema": "koordebpf.metrics-kind/v1", "kind": "load1", "series": 1} in asked(first.run_dir)
             first.process.send_signal(ends_by)
             first.process.wait(20)
         # WHEN it has ended, in whatever way, and the next one has started

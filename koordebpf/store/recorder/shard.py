@@ -225,6 +225,14 @@ def _next(data: bytes, offset: int, entries: list[int]) -> int | None:
     return None
 
 
+# As after a crash between the making of the file and its first write, or in it.
+def _ends_within_header(data: bytes) -> bool:
+    if len(data) < HEAD_BYTES:
+        return MAGIC.startswith(data[: len(MAGIC)])
+    head = parse_head(data, 0)
+    return head is not None and head.kind == Kind.HEADER and head.end > len(data)
+
+
 class ShardContent:
     """The records of a shard that can be read, and its damages.
 
@@ -243,6 +251,8 @@ class ShardContent:
         self._by_number = {each.number: each for each in self.records}
         self._last: dict[int, tuple[int, bytes]] = {}  # kind → number of the record that was read last, and its content
         self._plain = zstandard.ZstdDecompressor()
+        if _ends_within_header(data):
+            raise DecodeError("the file ends within a record, its header: no round is in it")
         if not self.records or self.records[0].kind != Kind.HEADER:
             raise DecodeError("it does not begin with the header of a recording")
         try:

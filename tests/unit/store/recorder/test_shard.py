@@ -125,10 +125,16 @@ def test_cut_at_any_byte_it_loses_the_last_record_alone(has_index: bool) -> None
         assert [damage.is_end for damage in reader.damages] == ([] if cut in ends else [True])
 
 
-def test_cut_within_its_header_it_is_no_recording() -> None:
+def test_cut_within_its_header_it_has_no_round_and_says_so() -> None:
     for cut in range(len(shard()[0])):
-        with pytest.raises(DecodeError, match="does not begin with the header"):
+        with pytest.raises(DecodeError, match="the file ends within a record, its header: no round is in it"):
             ShardReader(b"".join(shard())[:cut])
+
+
+@pytest.mark.parametrize("data", [b"not a recording", b"x" * 400, b"".join(shard()[1:])])
+def test_without_a_header_it_is_no_recording(data: bytes) -> None:
+    with pytest.raises(DecodeError, match="does not begin with the header"):
+        ShardReader(data)
 
 
 @pytest.mark.parametrize("has_index", [True, False])
