@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from koordebpf.units import MIB
+from tests.cluster.agent_image import obtain_image
 from tests.cluster.api import Object
-from tests.cluster.binaries import Binaries
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.binaries import Binaries, say_line
+from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.deployment import Deployment
-from tests.cluster.node import RealNode
-from tests.cluster.objects import PRIORITIES
+from tests.cluster.node import RealNode, hierarchies
+from tests.cluster.objects import PRIORITIES, pod
 from tests.cluster.processes import ServerProcess
+from tests.contract.apiserver import until
 from tests.deploy.programs import promtool
 
 NODE = "worker-1"
 NODE_BYTES = 3 << 30
 _CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 _PROMETHEUS = 9090
+USERS = "users"
+_HOLD_S = 600
+
+
+@contextmanager
+def deployed_on_host(binaries: Binaries, folder: Path) -> Iterator[HostDeployment]:
+    """Yield a deployment on a cluster of its own, with a namespace of users where the agent may evict.
+
+    Without root, and on a machine without cgroup v1, the test is skipped.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes cgroups, namespaces and an image")
+    if not hierarchies():
+        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
+    image = obtain_image(say_line)
+    with control_plane(binaries.kubernetes, controllers="*") as cluster:
+        deployment = HostDeployment(cluster, binaries, image, folder)
+        try:
+            users = cluster.add_namespace(USERS)
+            cluster.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
+            yield deployment
+        finally:
+            deployment.close()
 
 
 class HostDeployment(Deployment):
@@ -48,6 +78,18 @@ class HostDeployment(Deployment):
         except BaseException:
             super().close()
             raise
+
+    def user_pod(self, name: str, mib: int, **more: object) -> Object:
+        """Create a pod of the users that holds so much memory; return it once it does."""
+        command = ("/bin/hog", "--mib", mib, "--hold", _HOLD_S)
+        made = self.api.create(pod(name, NODE, *command, namespace=USERS, **more))  # type: ignore[arg-type]
+
+        def holds() -> bool:
+            found = self.node.pod_cgroup(made)
+            return found is not None and int((found / "memory.usage_in_bytes").read_text()) >= mib * MIB
+
+        until(holds, f"{name} holds {mib} MiB", 60)
+        return made
 
     def prometheus(self) -> ServerProcess:
         """Start Prometheus in the node's network, with deploy/monitoring; its minutes are seconds.

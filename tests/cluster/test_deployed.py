@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,21 +11,17 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus
-from koordebpf.units import MIB
-from tests.cluster.agent_image import IMAGE, ROOT, obtain_image
+from tests.cluster.agent_image import IMAGE, ROOT
 from tests.cluster.api import Object
-from tests.cluster.binaries import Binaries, say_line
-from tests.cluster.control_plane import control_plane
-from tests.cluster.host_deployment import HostDeployment
-from tests.cluster.node import hierarchies
-from tests.cluster.objects import NAMESPACE, pod, reasons
+from tests.cluster.binaries import Binaries
+from tests.cluster.host_deployment import USERS, HostDeployment, deployed_on_host
+from tests.cluster.objects import NAMESPACE, reasons
 from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
 from tests.support.followed import Followed
 
 pytestmark = pytest.mark.slow  # one story: each test needs the one before
 
-USERS = "users"
 USER_PODS = ("web", "batch")
 WRITTEN = (
     "cpu.cfs_*_us",
@@ -40,7 +35,6 @@ SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}  # un
 AMPLE = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
 HELD = {**AMPLE, "cpuSuppressThresholdPercent": 40, "cpuSuppressPolicy": "cfsQuota"}
 NO_QUOTA = "-1"
-HOLD_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +45,10 @@ def untouched(deployment: HostDeployment) -> dict[Path, bytes]:
 
 @pytest.fixture(scope="module")
 def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostDeployment]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it makes cgroups, namespaces and an image")
-    if not hierarchies():
-        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
-    image = obtain_image(say_line)
-    with control_plane(binaries.kubernetes, controllers="*") as cluster:
-        deployment = HostDeployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
-        try:
-            users = cluster.add_namespace(USERS)
-            cluster.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
-            user_pod(deployment, "web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
-            user_pod(deployment, "batch", 50)
-            yield deployment
-        finally:
-            deployment.close()
-
-
-def user_pod(deployment: HostDeployment, name: str, mib: int, **more: object) -> Object:
-    """Create a pod that holds so much memory; return it once it does."""
-    command = ("/bin/hog", "--mib", mib, "--hold", HOLD_S)
-    made = deployment.api.create(pod(name, deployment.node.name, *command, namespace=USERS, **more))  # type: ignore[arg-type]
-
-    def holds() -> bool:
-        found = deployment.node.pod_cgroup(made)
-        return found is not None and int((found / "memory.usage_in_bytes").read_text()) >= mib * MIB
-
-    until(holds, f"{name} holds {mib} MiB", 60)
-    return made
+    with deployed_on_host(binaries, tmp_path_factory.mktemp("deployment")) as deployment:
+        deployment.user_pod("web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
+        deployment.user_pod("batch", 50)
+        yield deployment
 
 
 def files_of(deployment: HostDeployment) -> dict[Path, bytes]:
@@ -209,7 +179,7 @@ def test_prometheus_finds_the_agent_and_both_controllers(deployment: HostDeploym
 
 def test_an_observer_reports_and_evicts_no_pod(deployment: HostDeployment, prometheus: ServerProcess) -> None:
     agent = deployment.rolled_out("observe")
-    low = user_pod(deployment, "low", 500)
+    low = deployment.user_pod("low", 500)
     deployment.follow("Read what it would have done", agent)
     (plan, *_) = until(lambda: decided(deployment, agent), "a plan", 60)
     assert [(each["name"], each["result"]) for each in plan["outcomes"]] == [("low", "dry_run")]

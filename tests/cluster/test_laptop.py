@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from koordebpf.units import MIB
-from tests.cluster.agent_image import obtain_image
-from tests.cluster.api import Object
-from tests.cluster.binaries import Binaries, say_line
-from tests.cluster.control_plane import control_plane
-from tests.cluster.host_deployment import NODE, HostDeployment
+from tests.cluster.binaries import Binaries
+from tests.cluster.host_deployment import NODE, USERS, HostDeployment, deployed_on_host
 from tests.cluster.laptop import Laptop, documented_commands
-from tests.cluster.node import hierarchies
-from tests.cluster.objects import NAMESPACE, pod
+from tests.cluster.objects import NAMESPACE
 from tests.contract.apiserver import until
 
 pytestmark = pytest.mark.slow  # one story: each test needs the one before
 
-USERS = "users"
 AMPLE = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
 SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}
 STORY = documented_commands("An eviction, seen from outside")
@@ -30,27 +23,16 @@ STORY = documented_commands("An eviction, seen from outside")
 
 @pytest.fixture(scope="module")
 def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostDeployment]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it makes cgroups, namespaces and an image")
-    if not hierarchies():
-        pytest.skip("not this kind of machine: the node is made of cgroup v1 hierarchies")
-    image = obtain_image(say_line)
-    with control_plane(binaries.kubernetes, controllers="*") as cluster:
-        made = HostDeployment(cluster, binaries, image, tmp_path_factory.mktemp("deployment"))
-        try:
-            readers = "  - ../../components/readers\n"
-            made.edit("overlays/enforce/kustomization.yaml", f"# {readers}", readers)
-            users = cluster.add_namespace(USERS)
-            cluster.api.patch(users, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
-            made.apply("enforce")
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-            cluster.api.patch(node, {"metadata": {"labels": {"koordebpf.io/mode": "enforce"}}})
-            made.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
-            made.configure(**AMPLE)
-            made.rolled_out("enforce")
-            yield made
-        finally:
-            made.close()
+    with deployed_on_host(binaries, tmp_path_factory.mktemp("deployment")) as made:
+        readers = "  - ../../components/readers\n"
+        made.edit("overlays/enforce/kustomization.yaml", f"# {readers}", readers)
+        made.apply("enforce")
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        made.api.patch(node, {"metadata": {"labels": {"koordebpf.io/mode": "enforce"}}})
+        made.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
+        made.configure(**AMPLE)
+        made.rolled_out("enforce")
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +47,6 @@ def operator(deployment: HostDeployment, binaries: Binaries, tmp_path_factory: p
     return Laptop(deployment.cluster, binaries, "koordebpf:operators", folder)
 
 
-def user_pod(deployment: HostDeployment, name: str, mib: int, **more: object) -> Object:
-    command = ("/bin/hog", "--mib", mib, "--hold", 600)
-    made = deployment.api.create(pod(name, NODE, *command, namespace=USERS, **more))  # type: ignore[arg-type]
-
-    def holds() -> bool:
-        found = deployment.node.pod_cgroup(made)
-        return found is not None and int((found / "memory.usage_in_bytes").read_text()) >= mib * MIB
-
-    until(holds, f"{name} holds {mib} MiB", 60)
-    return made
-
-
 def test_a_reader_sees_that_all_is_well(reader: Laptop) -> None:
     first, row = reader.sees(STORY[0]).splitlines()
     assert first.split()[:3] == ["NODE", "AGENT", "READY"]
@@ -89,9 +59,9 @@ def test_a_reader_sees_that_all_is_well(reader: Laptop) -> None:
 
 
 def test_nodes_and_pods_by_what_they_use(deployment: HostDeployment, reader: Laptop, operator: Laptop) -> None:
-    user_pod(deployment, "web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
-    user_pod(deployment, "batch", 50)
-    user_pod(deployment, "low", 500)
+    deployment.user_pod("web", 200, qos="LS", priority="koord-prod", requests={"memory": "200Mi"})
+    deployment.user_pod("batch", 50)
+    deployment.user_pod("low", 500)
     assert f"\n{NODE} " in reader.sees("kubectl koordebpf top nodes")
 
     def rows() -> list[list[str]]:
