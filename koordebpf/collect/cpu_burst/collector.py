@@ -26,7 +26,8 @@ from koordebpf.units import NS_PER_S
 
 _NODE = ""  # its key among the rates
 _NODE_WINDOW_NS = 5 * NS_PER_S  # Why: koordlet's, five of its intervals of 1 s
-_ALL_QUOTAS_NS = 10 * NS_PER_S  # Why: who bursts is read in each round; quotas of the others change with their pods
+# Why: who bursts is read in each round, who is throttled at once; quotas of others change with their pods. 60 µs each.
+_ALL_QUOTAS_NS = 30 * NS_PER_S
 
 
 class _Quota(msgspec.Struct, frozen=True):
