@@ -135,13 +135,20 @@ def is_rise(claimed_millicpu: int, left_millicpu: int, capacity_millicpu: int, s
     return claimed_millicpu - left_millicpu >= max(settings.rise_ratio * capacity_millicpu, 1)
 
 
-def rise(others_millicpu: int, best_effort_millicpu: int, amount: BeAmount, settings: WakeSettings) -> str | None:
-    """Return in words how far others have risen above what the last round left them; None: not, or nothing runs.
+def is_idle(best_effort_millicpu: int, capacity_millicpu: int) -> bool:
+    """Tell whether best-effort pods use so little that there is nothing to take."""
+    return best_effort_millicpu < _IDLE_RATIO * capacity_millicpu
 
-    Without best-effort pods that run there is nothing to take.
+
+def rise(others_millicpu: int, best_effort_millicpu: int, amount: BeAmount, settings: WakeSettings) -> str | None:
+    """Return in words how far others have risen above what the last round left them; None: they have not.
+
+    Nothing is to be taken from best-effort pods that are idle: it is looked at again when they work.
     """
     left = amount.pods_millicpu + amount.host_applications_millicpu
-    if not best_effort_millicpu or not is_rise(others_millicpu, left, amount.capacity_millicpu, settings):
+    if is_idle(best_effort_millicpu, amount.capacity_millicpu) or not is_rise(
+        others_millicpu, left, amount.capacity_millicpu, settings
+    ):
         return None
     return f"{format_millicpu(others_millicpu)} used where {format_millicpu(left)} were left"
 
@@ -152,8 +159,7 @@ def next_usage_look_ns(
     """Return when what pods use is looked at again; while it rests, at its end."""
     if (heard_ns := state.heard_ns("usage")) > now_ns:
         return heard_ns
-    is_idle = best_effort_millicpu < _IDLE_RATIO * capacity_millicpu
-    return now_ns + (_IDLE_USAGE_NS if is_idle else _USAGE_NS)
+    return now_ns + (_IDLE_USAGE_NS if is_idle(best_effort_millicpu, capacity_millicpu) else _USAGE_NS)
 
 
 def judged(state: WakeState, now_ns: int, settings: WakeSettings, *, is_worth: bool) -> WakeState:

@@ -190,6 +190,8 @@ AMOUNT = BeAmount(1000, 4000, 65, pods_millicpu=400, host_applications_millicpu=
     (700, 1000, "0.7 CPUs used where 0.5 CPUs were left"),
     (699, 1000, None),  # less than 5 % of four CPUs more
     (2000, 0, None),  # there is nothing to take
+    (2000, 39, None),  # less than 1 % of four CPUs
+    (2000, 40, "2 CPUs used where 0.5 CPUs were left"),
 ])  # fmt: skip
 def test_a_rise_is_said_where_best_effort_pods_run(others, best_effort, said):
     assert rise(others, best_effort, AMOUNT, SETTINGS) == said
