@@ -26,7 +26,7 @@ def main(dpkg: str, environment: str) -> None:
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(str(each.purl) for each in bom.components)))
     bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
-    bom.metadata.component = Component(name="koordebpf", type=ComponentType.CONTAINER)
+    bom.metadata.component = Component(name="koordebpf", bom_ref="koordebpf", type=ComponentType.CONTAINER)
     print(JsonV1Dot6(bom).output_as_string(indent=1))
 
 
