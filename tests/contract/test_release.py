@@ -80,6 +80,15 @@ def test_it_is_the_same_at_another_place_and_under_another_umask_and_time_zone(r
     assert {name for name in first | second if first.get(name) != second.get(name)} == set()
 
 
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs Debian's dpkg-query, as the image has")
+def test_the_bill_of_the_image_is_the_same_each_time() -> None:
+    command = [sys.executable, "deploy/image/sbom.py", "/var/lib/dpkg", str(Path(sys.prefix))]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH}
+    one, two = (subprocess.check_output(command, cwd=ROOT, env=environment) for _ in range(2))
+    assert one == two
+    assert json.loads(one)["metadata"]["component"]["bom-ref"] == "koordebpf"
+
+
 @pytest.mark.skipif(not WITH_IMAGE, reason="takes 10 minutes; make release-check")
 def test_the_image_is_the_same_when_built_again(tmp_path: Path) -> None:
     for name in ("one", "two"):
