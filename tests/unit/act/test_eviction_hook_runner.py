@@ -117,9 +117,9 @@ def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixtur
     hooks.close()
     assert of(hooks.counts(), "a") == {"failed": 3, "timed_out": 1, "done": 1}
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert warnings == [
-        r"hook a failed: ended with status 1: no \x1b[31mroute; more of its failures are only counted"
-    ] * 2
+    assert (
+        warnings == [r"hook a failed: ended with status 1: no \x1b[31mroute; more of its failures are only counted"] * 2
+    )
     assert caplog.text.count("hook a works again, after 3 calls that failed") == 1
     debug = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
     assert debug == [r"hook a said: no \x1b[31mroute"] * 2 + ["hook a said: sent", r"hook a said: no \x1b[31mroute"]
@@ -141,7 +141,9 @@ def test_a_defect_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_hooks_are_asked_by_moment_and_mode() -> None:
-    hooks = EvictionHooks([(hook("a", when=("before",)), Answers()), (hook("b", when=("after",), dry_run=True), Answers())])
+    hooks = EvictionHooks(
+        [(hook("a", when=("before",)), Answers()), (hook("b", when=("after",), dry_run=True), Answers())]
+    )
     assert hooks.wants("before", dry_run=False)
     assert not hooks.wants("before", dry_run=True)
     assert hooks.wants("after", dry_run=True)

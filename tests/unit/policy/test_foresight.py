@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,7 +85,9 @@ def news_of(
         ),
     ],
 )
-def test_a_warning_and_what_becomes_of_it(looks: dict[float, Look], news: list[tuple[float, str, float | None]]) -> None:
+def test_a_warning_and_what_becomes_of_it(
+    looks: dict[float, Look], news: list[tuple[float, str, float | None]]
+) -> None:
     assert news_of(looks) == news
 
 
@@ -112,7 +116,7 @@ def test_each_warning_ends_once_and_no_two_come_within_the_calm(steps: list[tupl
     ended = kinds.count("came_true") + kinds.count("came_to_nothing")
     assert kinds.count("warned") - 1 <= ended <= kinds.count("warned")
     warned = [at for at, kind, _ in news if kind == "warned"]
-    assert all(b - a >= SETTINGS.calm_ns / NS_PER_S for a, b in zip(warned, warned[1:], strict=False))
+    assert all(b - a >= SETTINGS.calm_ns / NS_PER_S for a, b in pairwise(warned))
     open_warning = False
     for _, kind, after_s in news:
         if kind == "warned":

@@ -87,7 +87,7 @@ def test_an_eviction_has_a_call_before_it_and_one_after_it() -> None:
 def test_before_is_called_when_the_plan_is_started_not_when_it_ends() -> None:
     rig = Rig()
     rig.publish(started(plan()))
-    assert [each["when"] for each in rig.calls()][0] == "before"
+    assert rig.calls()[0]["when"] == "before"
 
 
 def test_a_hook_is_called_when_it_asks_for() -> None:

@@ -40,10 +40,10 @@ class Rig:
             self.sink.publish(look(second, 18, **asked))
 
 
-@pytest.mark.parametrize(("dry_run", "node", "pod"), [(True, "would evict", "would be evicted"), (False, "evicts", "is")])
-def test_node_and_pods_get_an_event_each(
-    dry_run: bool, node: str, pod: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(
+    ("dry_run", "node", "pod"), [(True, "would evict", "would be evicted"), (False, "evicts", "is")]
+)
+def test_node_and_pods_get_an_event_each(dry_run: bool, node: str, pod: str, caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(dry_run=dry_run)
     rig.sink.publish(look(0, 18))
     assert rig.posted == []
