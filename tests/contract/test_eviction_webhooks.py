@@ -92,7 +92,7 @@ def plain() -> Iterator[Server]:
 
 
 @contextmanager
-def webhook(url: str, **more: Any) -> Iterator[Webhook]:
+def webhook(url: str | None, **more: Any) -> Iterator[Webhook]:
     wires = OpenConnections()
     try:
         yield Webhook(WebhookHook(name="chat", url=url, **{"timeout_seconds": 5, **more}), wires)
@@ -100,7 +100,7 @@ def webhook(url: str, **more: Any) -> Iterator[Webhook]:
         wires.cut()
 
 
-def call(url: str, **more: Any) -> Ran:
+def call(url: str | None, **more: Any) -> Ran:
     with webhook(url, **more) as hook:
         return hook.call(PAYLOAD)
 
@@ -230,6 +230,31 @@ class TestHeaders:
         ran = call(tls.url, ca_file=str(authority / "ca.crt"), headers_file=str(tmp_path / "absent"))
         assert (ran.ending, ran.detail) == ("failed", "No such file or directory")
         assert tls.taken == []
+
+
+class TestUrlFile:
+    def test_it_is_read_for_each_call(self, plain: Server, tmp_path: Path) -> None:
+        path = tmp_path / "url"
+        with webhook(None, url_file=str(path)) as hook:
+            assert hook.call(PAYLOAD).detail == "No such file or directory"
+            path.write_text(f"{plain.url}/201\n")
+            assert hook.call(PAYLOAD).ending == "done"
+            path.write_text(f"{plain.url}/202\n")
+            assert hook.call(PAYLOAD).ending == "done"
+        assert [where for where, *_ in plain.taken] == ["/201", "/202"]
+
+    def test_what_is_none_is_not_shown(self, tmp_path: Path) -> None:
+        (tmp_path / "url").write_text("chat.example/s3cret")
+        ran = call(None, url_file=str(tmp_path / "url"))
+        assert (ran.ending, "s3cret" in ran.detail) == ("failed", False)
+        assert "must be a URL with http:// or https:// and a host" in ran.detail
+
+    def test_headers_are_not_sent_unencrypted(self, plain: Server, tmp_path: Path) -> None:
+        (tmp_path / "url").write_text(plain.url)
+        (tmp_path / "headers").write_text("Authorization: Bearer s3cret")
+        ran = call(None, url_file=str(tmp_path / "url"), headers_file=str(tmp_path / "headers"))
+        assert (ran.ending, ran.detail) == ("failed", "headersFile needs an https:// url: http is not encrypted")
+        assert plain.taken == []
 
 
 def test_a_server_that_hangs_does_not_keep_the_hooks_from_their_end(plain: Server) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 
 SECTION = "evictionHooks"
 MOST = 8  # Why: each has a thread of its own
@@ -41,14 +41,16 @@ class CommandHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 class WebhookHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A URL that the call is posted to, as JSON.
 
-    `ca_file`: in place of the system's certificates. `headers_file`: lines `Name: value`, read for each call.
+    `url_file`: has the URL in place of `url`, where it is a secret. `headers_file`: has lines `Name: value`. Both are
+    read for each call. `ca_file`: in place of the system's certificates.
     """
 
     name: _Name
-    url: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)] | None = None
     when: _Moments = ("before", "after")
     timeout_seconds: _Seconds = 5
     dry_run: bool = False
+    url_file: _Path | None = None
     ca_file: _Path | None = None
     headers_file: _Path | None = None
 
@@ -59,8 +61,8 @@ class EvictionHookSettings(msgspec.Struct, frozen=True):
     `commands`  each a name and a command, whose first word is an absolute path; `when` (before, after; both where it is
                 left out), `timeoutSeconds` (1 to 30, 5) and `dryRun` (false: not called in a dry run). Why none: what
                 is called runs with the agent's rights.
-    `webhooks`  each a name and a url, and also `caFile` and `headersFile`; at most 8 hooks in all. Why none: an
-                audit record names pods, and where it is sent is the operator's decision.
+    `webhooks`  each a name and a url or, where that is a secret, a `urlFile`; also `caFile` and `headersFile`. At most
+                8 hooks in all. Why none: an audit record names pods, and where it is sent is the operator's decision.
     """
 
     commands: Annotated[tuple[CommandHook, ...], Meta(max_length=MOST)] = ()
@@ -78,8 +80,9 @@ NO_HOOKS = EvictionHookSettings()
 def check_eviction_hooks(settings: EvictionHookSettings) -> None:
     """Return where the hooks can be called as they are set; whether their files are there shows later.
 
-    Raises:  ConfigError: a command has no absolute path or its words are too long, a URL is none of http or https,
-             names a user or is not encrypted although secrets are sent, or two hooks have one name.
+    Raises:  ConfigError: a command has no absolute path or its words are too long, a webhook has no URL or two, a URL
+             is none of http or https, names a user or is not encrypted although headers are sent, or two hooks have
+             one name.
     """
     names = [each.name for each in settings.hooks]
     if len(names) > MOST:
@@ -111,17 +114,27 @@ def _check_moments(place: str, when: Sequence[When]) -> None:
 
 
 def _check_webhook(place: str, webhook: WebhookHook) -> None:
-    url, shown = webhook.url, webhook.url[:80]
+    if (webhook.url is None) == (webhook.url_file is None):
+        raise ConfigError(place, webhook.name, "must have one of url and urlFile")
+    if webhook.url is None:
+        return
+    if problem := url_problem(webhook.url):
+        raise ConfigError(f"{place}.url", NOT_GIVEN, problem)  # it may hold a secret
+    if webhook.url.startswith("http:"):
+        for name, given in (("headersFile", webhook.headers_file), ("caFile", webhook.ca_file)):
+            if given is not None:
+                raise ConfigError(f"{place}.{name}", given, "needs an https:// url: http is not encrypted")
+
+
+def url_problem(url: str) -> str | None:
+    """Return the rule that a URL breaks; None: it can be called."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_one = False
     if not is_one or not url.isascii() or any(each <= " " for each in url):
-        raise ConfigError(f"{place}.url", shown, "must be a URL with http:// or https:// and a host")
+        return "must be a URL with http:// or https:// and a host"
     if "@" in parts.netloc:
-        raise ConfigError(f"{place}.url", "…", "must name no user: a header in headersFile does, and is not logged")
-    if parts.scheme == "http":
-        for name, given in (("headersFile", webhook.headers_file), ("caFile", webhook.ca_file)):
-            if given is not None:
-                raise ConfigError(f"{place}.{name}", given, "needs an https:// url: http is not encrypted")
+        return "must name no user: a header of headersFile does"
+    return None

@@ -10,14 +10,14 @@ from http import HTTPStatus
 from pathlib import Path
 
 import urllib3
-from urllib3.exceptions import HTTPError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
 from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.eviction_hooks.settings import WebhookHook, url_problem
 from koordebpf.kube.http.deadlines import Limit, OpenConnections, pool_classes
 
 _READ_BYTES = 4096  # of an answer
-_HEADER_BYTES = 16 << 10
+_FILE_BYTES = 16 << 10
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
 _OWN = {"Content-Type": "application/json", "User-Agent": "koordebpf"}
 
@@ -49,10 +49,15 @@ class Webhook:
 
     def _post(self, payload: bytes) -> Ran:
         settings = self._settings
-        headers = {**_OWN, **(read_headers(Path(settings.headers_file)) if settings.headers_file else {})}
+        url = settings.url or read_url(Path(settings.url_file or ""))
+        headers = dict(_OWN)
+        if settings.headers_file is not None:
+            headers |= read_headers(Path(settings.headers_file))
+            if not url.startswith("https:"):
+                raise ValueError("headersFile needs an https:// url: http is not encrypted")
         response = self._pool.request(
             "POST",
-            settings.url,
+            url,
             body=payload,
             headers=headers,
             timeout=urllib3.Timeout(total=settings.timeout_seconds),
@@ -71,9 +76,21 @@ class Webhook:
         return Ran("failed", detail, said)
 
     def _failed(self, error: Exception, limit: Limit) -> Ran:
-        if limit.is_over or isinstance(error, TimeoutError):
+        # A connection that is refused is of a kind of time-out too, for urllib3.
+        if limit.is_over or (isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError)):
             return Ran("timed_out", f"no answer within {self._settings.timeout_seconds} s")
         return Ran("failed", _reason(error))
+
+
+def read_url(path: Path) -> str:
+    """Return the URL that a file holds.
+
+    Raises:  OSError: it cannot be read. ValueError: it holds none; its text, a secret maybe, is not in it.
+    """
+    url = _read(path).strip()
+    if problem := url_problem(url):
+        raise ValueError(f"{path}: {problem}")
+    return url
 
 
 def read_headers(path: Path) -> Mapping[str, str]:
@@ -81,18 +98,22 @@ def read_headers(path: Path) -> Mapping[str, str]:
 
     Raises:  OSError: it cannot be read. ValueError: a line is no header; its text, a secret maybe, is not in it.
     """
-    with path.open("rb") as file:
-        raw = file.read(_HEADER_BYTES + 1)
-    if len(raw) > _HEADER_BYTES:
-        raise ValueError(f"{path}: more than {_HEADER_BYTES} bytes")
     headers: dict[str, str] = {}
-    for number, line in enumerate(raw.decode("latin-1").splitlines(), 1):
+    for number, line in enumerate(_read(path).split("\n"), 1):
         if line.strip():
             found = _HEADER.fullmatch(line)
             if found is None:
                 raise ValueError(f"{path}:{number}: must be Name: value")
             headers[found[1]] = found[2]
     return headers
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        raw = file.read(_FILE_BYTES + 1)
+    if len(raw) > _FILE_BYTES:
+        raise ValueError(f"{path}: more than {_FILE_BYTES} bytes")
+    return raw.decode("latin-1")
 
 
 # urllib3's texts name objects by their address; the innermost cause says what happened.

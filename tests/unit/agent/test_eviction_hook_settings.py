@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.eviction_hooks.settings import CommandHook, WebhookHook
+from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook
 from koordebpf.agent.config.file import check_config, config_text, read_config
 from koordebpf.agent.config.settings import AgentConfig, agent_config
 from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
 from koordebpf.errors import ConfigError
 from koordebpf.report.beside import Beside
 from koordebpf.store.open_plans import OpenPlans
+from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
 from koordebpf.units import NS_PER_S
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +91,9 @@ def webhooks(text: str) -> str:
         (commands(f"{{name: a, command: [/x, {'y' * 9000}]}}"), "8192 bytes or less"),
         (commands("{name: a, command: [/x]}, {name: a, command: [/y]}"), "'a': must be the name of one hook"),
         (commands(", ".join(f"{{name: a{n}, command: [/x]}}" for n in range(9))), "commands"),
-        (webhooks("{name: a, url: chat.example}"), "must be a URL with http:// or https:// and a host"),
+        (webhooks("{name: a}"), "'a': must have one of url and urlFile"),
+        (webhooks("{name: a, url: 'https://h', urlFile: /x}"), "'a': must have one of url and urlFile"),
+        (webhooks("{name: a, url: chat.example/secret}"), "must be a URL with http:// or https:// and a host"),
         (webhooks("{name: a, url: 'ftp://chat.example'}"), "must be a URL with http:// or https://"),
         (webhooks("{name: a, url: 'https://'}"), "must be a URL with http:// or https://"),
         (webhooks("{name: a, url: 'https://h:99999/'}"), "must be a URL with http:// or https://"),
@@ -122,6 +125,26 @@ def test_a_misspelled_field_is_placed() -> None:
         check_config("c.yaml", (HEAD + HOOKS.replace("dryRun", "dryrunn")).encode())
     assert "c.yaml:" in str(error.value)
     assert "did you mean dryRun?" in str(error.value)
+
+
+def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
+    assert eviction_hook_sources(AgentConfig()) == ()
+    (tmp_path / "url").write_text("https://chat.example/secret")
+    settings = EvictionHookSettings(
+        commands=(
+            CommandHook(name="there", command=("/bin/true",)),
+            CommandHook(name="gone", command=(str(tmp_path / "gone"),)),
+        ),
+        webhooks=(
+            WebhookHook(name="chat", url_file=str(tmp_path / "url")),
+            WebhookHook(name="ca", url="https://chat.example/secret", ca_file=str(tmp_path / "ca.crt")),
+        ),
+    )
+    there, gone, chat, authority = eviction_hook_sources(AgentConfig(eviction_hooks=settings))
+    assert (there.signal, there.works, there.how) == ("eviction hook there", True, "runs /bin/true")
+    assert (gone.works, gone.reason) == (False, f"{tmp_path}/gone: No such file or directory")
+    assert (chat.works, chat.how) == (True, "posts to its URL")
+    assert (authority.works, authority.reason) == (False, f"{tmp_path}/ca.crt: No such file or directory")
 
 
 def test_without_hooks_there_is_no_sink_and_with_ahead_0_no_warning() -> None:
