@@ -29,8 +29,7 @@ class EvictionWarningSettings(msgspec.Struct, frozen=True):
     """When the log and Events warn of evictions for memory in use: by the forecast that `koordebpf top` shows.
 
     `ahead_ns` warn where two looks in a row forecast that the threshold is reached within this time; 0: never. Why
-               20 s: most containers have ended within it, so that what is to be saved can be; earlier, more of the
-               forecasts come to nothing.
+               20 s: a job can save its work in it; the alert KoordebpfEvictsSoon looks a minute ahead.
     `calm_ns`  a warning is over when the threshold was farther off than twice ahead for so long; until then
                there is no other one. Why 1 min: node and pods get at most one Event each in it.
     """
