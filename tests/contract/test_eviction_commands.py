@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from koordebpf.act.eviction_hooks.runner import open_hooks
 from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings
 from tests.support.patience import patience
 
+ROOT = Path(__file__).parents[2]
 PAYLOAD = b'{"schema":"koordebpf.eviction-hook/v1"}\n'
 
 
@@ -183,6 +186,14 @@ class TestTheHelper:
         helper.close()
         assert not is_running(pid)
         assert run(helper, "/bin/true") == Ran("failed", "no command can be started: the agent ends")
+
+    def test_it_ends_with_an_agent_that_is_killed(self) -> None:
+        code = (
+            "import os, signal; from koordebpf.act.eviction_hooks.command import Helper; helper = Helper();"
+            "helper.run(['/bin/true'], b'', 9); print(helper.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+        wait_for(lambda: not is_running(int(done.stdout)), "it runs still")
 
     def test_one_that_is_killed_fails_a_call_and_is_started_again(
         self, helper: Helper, monkeypatch: pytest.MonkeyPatch
