@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from koordebpf.act.eviction_hooks.command import Helper, command_problem
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import open_hooks
 from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings
+from tests.conftest import OTHER_MACHINE
+from tests.support.hung import CannotHang, hung_filesystem
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +133,8 @@ class TestItsLimits:
         since_s = time.monotonic()
         ran = run(helper, command, timeout_s=0.3)
         assert (ran.ending, ran.detail) == ("timed_out", "not ended after 0.3 s")
-        assert ran.output == "started\nending\n"
+        lines = ran.output.splitlines()
+        assert (lines[0], lines[-1]) == ("started", "ending")
         assert time.monotonic() - since_s < patience(3)
 
     def test_one_that_ignores_sigterm_is_killed(self, helper: Helper, tmp_path: Path) -> None:
@@ -177,6 +181,35 @@ class TestItsLimits:
         assert run(helper, script(tmp_path, r"printf '\377\0b'")).output == "�\0b"
 
 
+def test_a_command_on_a_filesystem_that_hangs_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("koordebpf.act.eviction_hooks.command._SLACK_S", 0.5)
+    folder = tmp_path / "hung"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hung_filesystem(folder))
+        except CannotHang as error:
+            pytest.skip(f"{OTHER_MACHINE}{error}")
+        since_s = time.monotonic()
+        commands = (
+            CommandHook(name="hangs", command=(f"{folder}/hook",), timeout_seconds=1),
+            CommandHook(name="works", command=("/bin/true",)),
+        )
+        hooks = open_hooks(EvictionHookSettings(commands=commands))
+        hooks.call("before", lambda _: PAYLOAD, dry_run=False)
+        called_s = time.monotonic() - since_s
+        wait_for(lambda: hooks.counts()["works", "done"] == 1, "the other hook is not called")
+        since_s = time.monotonic()
+        hooks.close()
+        closed_s = time.monotonic() - since_s
+        assert called_s < patience(0.5)
+        assert closed_s < patience(1.5)
+        assert "hooks have not ended: hangs" in caplog.text
+    wait_for(lambda: "hook-hangs" not in {each.name for each in threading.enumerate()}, "its thread waits still")
+
+
 class TestTheHelper:
     def test_it_ends_with_the_agent(self) -> None:
         helper = Helper()
@@ -212,6 +245,7 @@ class TestTheHelper:
 
     def test_signals_to_its_session_do_not_end_it(self, helper: Helper) -> None:
         assert helper.pid is not None
+        run(helper, "/bin/true")  # it ignores them once it runs
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(helper.pid, number)
         assert run(helper, "/bin/true").ending == "done"

@@ -203,6 +203,9 @@ class JudgedOnce:
 
 
 class DoesNothing:
+    def problem(self) -> str | None:
+        return None
+
     def call(self, payload: bytes) -> Ran:
         del payload
         return Ran("done")

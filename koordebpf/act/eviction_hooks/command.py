@@ -135,6 +135,10 @@ class Command:
         self._settings = settings
         self._helper = helper
 
+    def problem(self) -> str | None:
+        """Return why its program cannot be run, or should not be."""
+        return command_problem(Path(self._settings.command[0]))
+
     def call(self, payload: bytes) -> Ran:
         """Run it with the payload on its standard input."""
         return self._helper.run(self._settings.command, payload, self._settings.timeout_seconds)

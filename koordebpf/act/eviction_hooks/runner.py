@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from queue import Empty, Full, Queue
 
 from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 # Why 20: the evictions of two minutes, before and after; a hook that is behind by more is of no use for them.
 QUEUED = 20
+# Why 20 ms: kills by cgroup have released their memory by then, and what a hook starts takes no CPU from them.
+_REST_S = 0.02
 _CLOSE_S = 0.5  # Why: as the audit has it; what is sent by then runs to its end
 _SHOWN_CHARS = 200
 _LOGGED_CHARS = 4096
@@ -35,13 +37,13 @@ class _Worker:
         self._hook = hook
         self._failed_in_a_row = 0
         self._is_full = False
-        self._queue: Queue[Payload | None] = Queue(QUEUED)
+        self._queue: Queue[tuple[float, Payload] | None] = Queue(QUEUED)
         self.thread = threading.Thread(target=self._work, name=f"hook-{settings.name}"[:15], daemon=True)
         self.thread.start()
 
     def put(self, payload: Payload) -> None:
         try:
-            self._queue.put_nowait(payload)
+            self._queue.put_nowait((time.monotonic() + _REST_S, payload))
         except Full:
             self.counts["dropped"] += 1
             if not self._is_full:
@@ -62,7 +64,11 @@ class _Worker:
                 self.counts["dropped"] += self._queue.get_nowait() is not None
 
     def _work(self) -> None:
-        while (payload := self._queue.get()) is not None:
+        if problem := self._hook.problem():
+            _log.warning("hook %s: %s", self.settings.name, problem)
+        while (entry := self._queue.get()) is not None:
+            due_s, payload = entry
+            time.sleep(max(0.0, due_s - time.monotonic()))
             try:
                 ran = self._hook.call(payload(self.settings.name))
             except Exception as error:  # a dead thread would call it for none of the later evictions
@@ -144,21 +150,18 @@ class EvictionHooks:
 
 
 def open_hooks(settings: EvictionHookSettings) -> EvictionHooks:
-    """Start what calls the hooks, and log what is wrong with a command by now.
+    """Start what calls the hooks; what is wrong with a command by now is logged by its thread.
 
     Only what is needed is loaded: urllib3 where there is a webhook.
     """
     hooks: list[tuple[CommandHook | WebhookHook, Hook]] = []
     closes: list[Callable[[], None]] = []
     if settings.commands:
-        from koordebpf.act.eviction_hooks.command import Command, Helper, command_problem
+        from koordebpf.act.eviction_hooks.command import Command, Helper
 
         helper = Helper()
         closes.append(helper.close)
         hooks += [(each, Command(each, helper)) for each in settings.commands]
-        for each in settings.commands:
-            if problem := command_problem(Path(each.command[0])):
-                _log.warning("hook %s: %s", each.name, problem)
     if settings.webhooks:
         from koordebpf.act.eviction_hooks.webhook import Webhook
         from koordebpf.kube.http.deadlines import OpenConnections

@@ -22,6 +22,9 @@ class Answers:
         self._answers = list(answers)
         self.payloads: list[bytes] = []
 
+    def problem(self) -> str | None:
+        return None
+
     def call(self, payload: bytes) -> Ran:
         self.payloads.append(payload)
         answer = self._answers.pop(0) if self._answers else Ran("done")
@@ -36,10 +39,19 @@ class Hangs:
     def __init__(self) -> None:
         self.over, self.is_called = threading.Event(), threading.Event()
 
-    def call(self, _payload: bytes) -> Ran:
+    def problem(self) -> str | None:
+        return None
+
+    def call(self, payload: bytes) -> Ran:
+        del payload
         self.is_called.set()
         self.over.wait()
         return Ran("timed_out", "not ended after 1 s")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordebpf.act.eviction_hooks.runner._REST_S", 0.0)
 
 
 def hook(name: str, **more: object) -> CommandHook:
@@ -100,6 +112,7 @@ def test_an_end_does_not_wait_for_a_hook_that_hangs(caplog: pytest.LogCaptureFix
     hooks.close()
     ended_s = time.monotonic() - since_s
     hangs.over.set()
+    wait_for(lambda: hooks.counts()["hangs", "timed_out"] == 1)
     assert ended_s < patience(2)
     assert "hooks have not ended: hangs" in caplog.text
     assert of(hooks.counts(), "hangs")["dropped"] == 2

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from koordebpf.act.eviction_hooks.ran import Hook, Ran
-from koordebpf.act.eviction_hooks.runner import EvictionHooks
-from koordebpf.act.eviction_hooks.settings import CommandHook
+from koordebpf.act.eviction_hooks.runner import EvictionHooks, Payload
+from koordebpf.act.eviction_hooks.settings import CommandHook, When
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.report.eviction_hooks import EvictionHookSink, HookCall, hook_schema
@@ -25,6 +25,9 @@ class Noted(Hook):
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
+    def problem(self) -> str | None:
+        return None
+
     def call(self, payload: bytes) -> Ran:
         assert payload.endswith(b"}\n")
         assert payload.count(b"\n") == 1
@@ -32,12 +35,21 @@ class Noted(Hook):
         return Ran("done")
 
 
+class Counted(EvictionHooks):
+    counted = 0
+
+    def call(self, when: When, payload: Payload, *, dry_run: bool) -> None:
+        self.counted += 1
+        super().call(when, payload, dry_run=dry_run)
+
+
 class Rig:
     def __init__(self, *, dry_run: bool = False, hook: CommandHook | None = None) -> None:
         self.noted = Noted()
         self.plans = OpenPlans("n1", dry_run=dry_run)
         self.settings = hook or CommandHook(name="page-me", command=("/opt/notify",))
-        self.sink = EvictionHookSink(EvictionHooks([(self.settings, self.noted)]), self.plans)
+        self.hooks = Counted([(self.settings, self.noted)])
+        self.sink = EvictionHookSink(self.hooks, self.plans)
 
     def publish(self, *events: Event) -> None:
         for event in events:
@@ -84,10 +96,20 @@ def test_an_eviction_has_a_call_before_it_and_one_after_it() -> None:
         assert decode_audit_line(msgspec.json.encode(call["record"])).id == before["record"]["id"]
 
 
-def test_before_is_called_when_the_plan_is_started_not_when_it_ends() -> None:
+def test_before_is_called_once_the_evictions_are_sent_with_what_was_known_before() -> None:
     rig = Rig()
     rig.publish(started(plan()))
-    assert rig.calls()[0]["when"] == "before"
+    assert not rig.hooks.counted
+    rig.publish(decided(plan(), [outcome(Result.SENT, 1)]))
+    assert rig.hooks.counted == 1
+    before = rig.calls()[0]
+    assert (before["when"], before["record"]["outcomes"]) == ("before", [])
+
+
+def test_before_is_called_too_where_an_error_ends_the_tick() -> None:
+    rig = Rig()
+    rig.publish(started(plan()), TickEnded(2_000))
+    assert rig.moments() == ["before", "after"]
 
 
 def test_a_hook_is_called_when_it_asks_for() -> None:
