@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,13 +95,10 @@ def _publish(sinks: Sinks, plan: Plan, now_ns: int) -> None:
 # A loop that sleeps for a millisecond, while another thread starts programs; how late it wakes.
 def _lateness(report: Report) -> None:
     n = 1_000 if report.quick else 5_000
-    ballast = bytearray(64 << 20)  # as large as an agent is, so that a fork has as many pages to copy
-    ballast[::4096] = b"x" * len(ballast[::4096])
     helper = Helper()
     ways: dict[str, Callable[[], object]] = {
         "nothing is started": lambda: None,
         "commands by the helper": lambda: helper.run(["/bin/true"], b"{}", 5),
-        "subprocess.run in the agent": lambda: subprocess.run(["/bin/true"], check=True),
     }
     for name, start in ways.items():
         with _starting(start):

@@ -72,7 +72,7 @@ def test_a_hog_is_warned_of_and_commands_are_called_around_its_eviction(node: No
     arguments = ["--config", configured(tmp_path, commands), "--pods", manifest, "--node-cgroup", node.path]
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
         agent.becomes_ready()
-        assert "hook missing: /nonexistent/hook: No such file or directory" in agent.log
+        agent.said("hook missing: /nonexistent/hook: No such file or directory")
         hog = Hog(container, NODE_MIB * 9 // 10, rate_mib_s=RATE_MIB_S, hold_s=60)
         try:
             warning = agent.said(" evicts in ")

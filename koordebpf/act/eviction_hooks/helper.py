@@ -1,4 +1,4 @@
-"""The process that starts commands for the agent, so that the agent itself never forks while memory is short.
+"""The process that starts commands for the agent: nice level, oom_score_adj and orphans are its own, not the agent's.
 
 It is run as a file by a bare interpreter, and imports little of the standard library: it is small, and has no thread.
 Each command has a supervisor of its own, a fork of this process, which ends all that the command has started.
