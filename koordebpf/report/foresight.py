@@ -60,8 +60,11 @@ class ForesightSink:
 
     def publish(self, event: Event) -> None:
         """Warn, or say what became of a warning."""
-        if not isinstance(event, RoundEnded):
-            return
+        match event:
+            case RoundEnded():
+                self._look(event)
+
+    def _look(self, event: RoundEnded) -> None:
         view, is_short = event.view, is_reached(event.decision.plan)
         forecast = view.forecast.threshold if view.forecast is not None and is_short is not None else None
         self._memory, news = look_ahead(self._memory, view.now_ns, forecast, self._settings, is_short=bool(is_short))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from koordebpf.act.eviction_hooks.command import Helper
+from koordebpf.act.eviction_hooks.command import Launcher
 from koordebpf.act.eviction_hooks.runner import open_hooks
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS, CommandHook, EvictionHookSettings
 from koordebpf.agent.sinks import Sinks, open_sinks
@@ -95,10 +95,10 @@ def _publish(sinks: Sinks, plan: Plan, now_ns: int) -> None:
 # A loop that sleeps for a millisecond, while another thread starts programs; how late it wakes.
 def _lateness(report: Report) -> None:
     n = 1_000 if report.quick else 5_000
-    helper = Helper()
+    launcher = Launcher()
     ways: dict[str, Callable[[], object]] = {
         "nothing is started": lambda: None,
-        "commands by the helper": lambda: helper.run(["/bin/true"], b"{}", 5),
+        "commands by the launcher": lambda: launcher.run(["/bin/true"], b"{}", 5),
     }
     for name, start in ways.items():
         with _starting(start):
@@ -109,7 +109,7 @@ def _lateness(report: Report) -> None:
                 late.append((time.perf_counter_ns() - due_ns) / 1e3)
         method = f"a loop each ms; one program each {_CALL_EVERY_S * 1e3:.0f} ms by another thread"
         report.add(figure(f"the loop is late, {name}", "µs", late, method))
-    helper.close()
+    launcher.close()
 
 
 @contextmanager
@@ -138,11 +138,11 @@ def _memory(report: Report) -> None:
         time.sleep(0.01)
     report.add(figure("memory of 4 hooks in the agent", "KiB", [_kib("self", "Rss") - before], "smaps_rollup, RSS"))
     hooks.close()
-    helper = Helper()
-    helper.run(["/bin/true"], b"{}", 5)
+    launcher = Launcher()
+    launcher.run(["/bin/true"], b"{}", 5)
     for kind in ("Rss", "Pss"):
-        report.add(figure(f"memory of the helper, {kind}", "KiB", [_kib(str(helper.pid), kind)], "smaps_rollup"))
-    helper.close()
+        report.add(figure(f"memory of the launcher, {kind}", "KiB", [_kib(str(launcher.pid), kind)], "smaps_rollup"))
+    launcher.close()
 
 
 def _kib(process: str, kind: str) -> float:

@@ -1,6 +1,6 @@
-"""Commands, started by a small process beside the agent: `helper` has why.
+"""Commands, started by a small process beside the agent: `launcher` has why.
 
-The helper is started with the agent. One that has ended is started again with the next call, at most once a minute.
+The launcher is started with the agent. One that has ended is started again with the next call, at most once a minute.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import cast
 from koordebpf.act.eviction_hooks.ran import Ending, Ran
 from koordebpf.act.eviction_hooks.settings import CommandHook
 
-_HELPER = Path(__file__).with_name("helper.py")
+_HELPER = Path(__file__).with_name("launcher.py")
 _ANSWER_BYTES = 64 << 10
-_SLACK_S = 3.0  # Why: the helper needs 0.5 s for SIGTERM, 1 s for SIGKILL and its own turn on a busy node
+_SLACK_S = 3.0  # Why: the launcher needs 0.5 s for SIGTERM, 1 s for SIGKILL and its own turn on a busy node
 _AGAIN_S = 60.0  # Why: a process that is killed at once each time is to cost next to nothing
 _CLOSE_S = 0.2
 
 
-class Helper:
+class Launcher:
     """The process that starts commands. Safe for threads.
 
     Cost:    7 MiB of memory of its own; 0.1 ms a call in the agent.
@@ -51,8 +51,9 @@ class Helper:
         """Run a command and wait for its end; its whole session is killed after `timeout_s`."""
         given = os.memfd_create("hook", os.MFD_CLOEXEC)
         try:
-            with open(given, "wb", closefd=False) as file:
-                file.write(payload)
+            left = memoryview(payload)
+            while left:
+                left = left[os.write(given, left) :]
             os.lseek(given, 0, os.SEEK_SET)
             mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with mine:
@@ -131,9 +132,9 @@ class Helper:
 class Command:
     """One command of the settings."""
 
-    def __init__(self, settings: CommandHook, helper: Helper) -> None:
+    def __init__(self, settings: CommandHook, launcher: Launcher) -> None:
         self._settings = settings
-        self._helper = helper
+        self._launcher = launcher
 
     def problem(self) -> str | None:
         """Return why its program cannot be run, or should not be."""
@@ -141,7 +142,7 @@ class Command:
 
     def call(self, payload: bytes) -> Ran:
         """Run it with the payload on its standard input."""
-        return self._helper.run(self._settings.command, payload, self._settings.timeout_seconds)
+        return self._launcher.run(self._settings.command, payload, self._settings.timeout_seconds)
 
 
 def command_problem(path: Path) -> str | None:

@@ -157,11 +157,11 @@ def open_hooks(settings: EvictionHookSettings) -> EvictionHooks:
     hooks: list[tuple[CommandHook | WebhookHook, Hook]] = []
     closes: list[Callable[[], None]] = []
     if settings.commands:
-        from koordebpf.act.eviction_hooks.command import Command, Helper
+        from koordebpf.act.eviction_hooks.command import Command, Launcher
 
-        helper = Helper()
-        closes.append(helper.close)
-        hooks += [(each, Command(each, helper)) for each in settings.commands]
+        launcher = Launcher()
+        closes.append(launcher.close)
+        hooks += [(each, Command(each, launcher)) for each in settings.commands]
     if settings.webhooks:
         from koordebpf.act.eviction_hooks.webhook import Webhook
         from koordebpf.kube.http.deadlines import OpenConnections

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from koordebpf.policy.foresight import Kind
-from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.decision import Histogram
 
 
@@ -23,6 +22,9 @@ def hook_family(counts: Mapping[tuple[str, str], int]) -> CounterMetricFamily:
 def warning_families(counts: Mapping[Kind, int], lead: Histogram) -> Iterator[Metric]:
     """Yield how often evictions were warned of, what became of that, and how long before."""
     text = "Warnings of evictions by the forecast, what became of them, and crossings without one."
-    yield by_label(CounterMetricFamily, "koordebpf_eviction_warnings", text, "event", {**counts})
+    family = CounterMetricFamily("koordebpf_eviction_warnings", text, labels=["event"])
+    for kind, number in counts.items():
+        family.add_metric([kind], number)
+    yield family
     text = "From a warning to the crossing of the threshold that it warned of."
     yield lead.family("koordebpf_eviction_warning_lead_seconds", text)
