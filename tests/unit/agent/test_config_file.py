@@ -110,9 +110,9 @@ def another(setting: Setting, now: Any) -> Any:
         if item is ShadowConfiguration:
             return [{"name": "eager", "settings": {"memoryEvictThresholdPercent": 70}}]
         if item is CommandHook:
-            return [{"name": "page-me", "command": ["/opt/notify"]}]
+            return [msgspec.json.decode(msgspec.json.encode(CommandHook(name="page-me", command=("/opt/notify",))))]
         if item is WebhookHook:
-            return [{"name": "chat", "url": "https://chat.example/"}]
+            return [msgspec.json.decode(msgspec.json.encode(WebhookHook(name="chat", url="https://chat.example/")))]
         text = (
             "prod-*" if "exemptions" in setting.field else "some=thing" if "katalystEviction" in setting.field else "/a"
         )
