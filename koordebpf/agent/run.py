@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
 from koordebpf.agent.config.settings import AgentConfig
@@ -42,6 +43,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
+from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collector import NodeParts, Schedule
@@ -55,6 +57,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory, open_all_files, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
+from koordebpf.policy.foresight import NO_WARNING
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -107,6 +110,7 @@ def run_agent(config: AgentConfig, seconds: float | None = None) -> None:
 
             def watch_until(is_over: Callable[[], bool]) -> None:
                 beside = replace(config, enforce=False, recorder=NOT_RECORDED, shadow=NO_SHADOW)
+                beside = replace(beside, eviction_hooks=NO_HOOKS, eviction_warning=NO_WARNING)
                 _run(beside, scope, loop, measuring, None, None, is_over)
 
             acting = stand_by(config, scope, loop, watch_until, stack)
@@ -284,6 +288,7 @@ def _open_sinks(
     plans = OpenPlans(node_name(config), dry_run=dry_run)
     health, recent = Health(), Recent(plans)
     metrics.node.series = series_metrics(measuring)
+    events = EventPoster(actions) if actions else None
     sinks = open_sinks(
         plans,
         metrics,
@@ -291,7 +296,9 @@ def _open_sinks(
         recent,
         audit=open_audit(config.audit),
         in_flight=acting.in_flight if acting else None,
-        events=EventPoster(actions) if actions else None,
+        events=events,
+        hooks=open_eviction_hooks(config, plans, measuring.beside),
+        foresight=open_foresight(config, plans, events),
         frames=open_frames(config.frames),
         recorder=open_recorder(config, measuring.watch.scope, plans.node),
         shadow=open_shadow(config, measuring.watch.scope, plans.node),

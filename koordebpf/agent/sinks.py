@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from koordebpf.act.writer.change import FileChange
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.report.events import EventPoster, EventSink
+from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health
 from koordebpf.report.log.sink import LogSink
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -23,6 +24,7 @@ from koordebpf.store.wal import InFlight
 
 if TYPE_CHECKING:
     from koordebpf.agent.shadow.sink import ShadowSink
+    from koordebpf.report.eviction_hooks import EvictionHookSink
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.store.recorder.recorder import Recorder
 
@@ -72,6 +74,8 @@ def open_sinks(
     audit: AuditLog | None = None,
     in_flight: InFlight | None = None,
     events: EventPoster | None = None,
+    hooks: EvictionHookSink | None = None,
+    foresight: ForesightSink | None = None,
     frames: FrameLog | None = None,
     katalyst: KatalystSink | None = None,
     recorder: Recorder | None = None,
@@ -89,6 +93,8 @@ def open_sinks(
             trail,
             MetricsSink(metrics, plans),
             LogSink(plans),
+            *((hooks,) if hooks else ()),
+            *((foresight,) if foresight else ()),
             *((EventSink(events, plans, clock),) if events else ()),
             health,
             recent,
@@ -100,6 +106,7 @@ def open_sinks(
         clock,
     )
     metrics.sinks.audit, metrics.sinks.events, metrics.sinks.errors = trail, events, sinks.errors
+    metrics.sinks.hooks, metrics.sinks.foresight = hooks, foresight
     metrics.sinks.recorder = recorder.counts if recorder else None
     if shadow:
         from koordebpf.report.prom.what_if.shadow import ShadowMetrics

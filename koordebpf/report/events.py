@@ -12,7 +12,7 @@ from typing import Protocol
 from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
-from koordebpf.kube.clients.events import EventType
+from koordebpf.kube.clients.events import About, EventType
 from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
@@ -66,8 +66,9 @@ class CreatesEvents(Protocol):
         timeout_s: float,
         kind: EventType = "Warning",
         action: str | None = None,
+        about: About = "Pod",
     ) -> None:
-        """Record an Event on a pod."""
+        """Record an Event on a pod or a Node."""
 
     def close(self) -> None:
         """Let requests that wait fail at once."""
@@ -130,6 +131,7 @@ class EventPoster:
                     timeout_s=_TIMEOUT_S,
                     kind=event.kind,
                     action=event.action,
+                    about=event.about,
                 )
             except KubeError as error:
                 self.dropped += 1

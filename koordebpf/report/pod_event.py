@@ -1,14 +1,17 @@
-"""An Event on a pod, before it is posted."""
+"""An Event on a pod, or on the node, before it is posted."""
 
 from __future__ import annotations
 
 import msgspec
 
-from koordebpf.kube.clients.events import EventType
+from koordebpf.kube.clients.events import About, EventType
 
 
 class PodEvent(msgspec.Struct, frozen=True):
-    """What was done to a pod. `kind` is the Event's type; `action` is Katalyst's word for it, None: it has none."""
+    """What was done to a pod, or is to be. `kind` is the Event's type; `action` is Katalyst's word, None: it has none.
+
+    `about` Node: `name` and `uid` are both the Node's name, as in kubelet's own Events, and it has no namespace.
+    """
 
     namespace: str
     name: str
@@ -17,3 +20,4 @@ class PodEvent(msgspec.Struct, frozen=True):
     message: str
     kind: EventType = "Warning"
     action: str | None = None
+    about: About = "Pod"

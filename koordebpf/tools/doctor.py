@@ -28,6 +28,7 @@ from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
+from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.doctor_nri import nri_sources
 
@@ -58,7 +59,7 @@ def examine(
         sources.append(_usage_of_pods(scope))
         if config:
             sources += [support_of_dead_man()] if config.dead_man.action != "nothing" else []
-            sources += nri_sources(config)
+            sources += [*nri_sources(config), *eviction_hook_sources(config)]
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]

@@ -21,6 +21,7 @@ from tests.support.tracefs import mount_tracefs
 # Name → what it measures; tests/bench/<name>.py has a function of that name. Quick ones first.
 _BENCHES = {
     "plan": "a decision for 1,000 pods, three features",
+    "eviction_hooks": "hooks around evictions: a round's events, how late the loop is, memory",
     "prediction": "a minute of prediction for 110 pods, beside numpy",
     "series": "30 minutes of usage of 110 pods and 330 containers: rounds, memory, queries, snapshots",
     "incident": "the page of an incident: size, time to make it and to open it",

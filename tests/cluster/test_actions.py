@@ -171,6 +171,20 @@ def test_an_event_is_seen_through_the_api_and_sent_twice_is_one(cluster, actions
     assert (event["type"], event["message"], event["source"]["component"]) == ("Warning", "it went", "koordebpf")
 
 
+def test_an_event_on_a_node_is_found_as_kubectl_describe_looks_for_it(cluster, actions, namespace):
+    at = datetime.now(UTC)
+    actions.create_event(
+        "", NODE, NODE,
+        reason="EvictionSoon", message=f"{namespace}: soon", at=at, timeout_s=TIMEOUT_S, about="Node",
+    )  # fmt: skip
+    # As for kubelet's Events: by the Node's name in place of its UID.
+    query = {"fieldSelector": f"involvedObject.kind=Node,involvedObject.name={NODE},involvedObject.uid={NODE}"}
+    events = cluster.api.items("v1", "Event", "default", **query)
+    (event,) = [each for each in events if namespace in each["message"]]
+    assert (event["type"], event["reason"], event["source"]["host"]) == ("Warning", "EvictionSoon", NODE)
+    assert event["involvedObject"].get("namespace", "") == ""
+
+
 def record(actions: KubeActions, one: Object, at: datetime | None = None) -> None:
     metadata = one["metadata"]
     actions.create_event(

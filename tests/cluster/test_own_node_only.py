@@ -123,6 +123,13 @@ def record(actions: KubeActions, one: Object) -> None:
     )  # fmt: skip
 
 
+def record_on_node(actions: KubeActions, name: str) -> None:
+    actions.create_event(
+        "", name, name,
+        reason="EvictionSoon", message="soon", at=datetime.now(UTC), timeout_s=TIMEOUT_S, about="Node",
+    )  # fmt: skip
+
+
 def refusal(act: Callable[[], object]) -> str:
     """Return what the API server says against it, empty: nothing."""
     try:
@@ -306,6 +313,11 @@ class TestEvents:
         query = {"fieldSelector": f"involvedObject.uid={one['metadata']['uid']}"}
         (event,) = tenant.cluster.api.items("v1", "Event", tenant.namespace, **query)
         assert event["reportingInstance"] == tenant.here
+
+    def test_of_nodes_it_records_on_its_own_alone(self, tenant: Tenant, agent: KubeActions) -> None:
+        for name, said in ((tenant.here, ""), (tenant.elsewhere, f"involvedObject must be no Node but {tenant.here}")):
+            refused = refusal(lambda name=name: record_on_node(agent, name))  # type: ignore[misc]
+            assert (said in refused, bool(refused)) == (True, bool(said))
 
     def test_none_is_in_another_nodes_name(self, tenant: Tenant) -> None:
         one = tenant.pod(tenant.here)

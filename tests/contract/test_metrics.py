@@ -18,11 +18,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from koordebpf.act.eviction_hooks.ran import Ran
+from koordebpf.act.eviction_hooks.runner import EvictionHooks
+from koordebpf.act.eviction_hooks.settings import CommandHook
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.what_if.week import Lead, ShadowCounts, ShadowDay
+from koordebpf.report.eviction_hooks import EvictionHookSink
+from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
@@ -40,6 +46,7 @@ from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.store.line_sink import LineSink
+from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import RecorderCounts
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
@@ -100,6 +107,11 @@ CONTRACT = {
     "koordebpf_recorder_bytes": set(),
     "koordebpf_recorder_failing": set(),
     "koordebpf_recorder_cpu_seconds_total": set(),
+    "koordebpf_eviction_hook_calls_total": {"hook", "outcome"},
+    "koordebpf_eviction_warnings_total": {"event"},
+    "koordebpf_eviction_warning_lead_seconds_bucket": {"le"},
+    "koordebpf_eviction_warning_lead_seconds_count": set(),
+    "koordebpf_eviction_warning_lead_seconds_sum": set(),
     "koordebpf_shadow_evictions_total": {"configuration"},
     "koordebpf_shadow_freed_bytes_total": {"configuration"},
     "koordebpf_shadow_above_seconds_total": {"configuration"},
@@ -190,6 +202,15 @@ class JudgedOnce:
         return ShadowDay(day="", shadows={"eager": ShadowCounts(evictions=2, over_acting=Lead().with_one(3.0))})
 
 
+class DoesNothing:
+    def problem(self) -> str | None:
+        return None
+
+    def call(self, payload: bytes) -> Ran:
+        del payload
+        return Ran("done")
+
+
 @pytest.fixture
 def metrics() -> AgentMetrics:
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
@@ -229,6 +250,10 @@ def metrics() -> AgentMetrics:
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
     metrics.sinks.errors = {"audit": 1}
+    metrics.sinks.foresight = ForesightSink(EvictionWarningSettings(), "n1", None, dry_run=True)
+    hooks = EvictionHooks([(CommandHook(name="page-me", command=("/opt/notify",)), DoesNothing())])
+    hooks.close()
+    metrics.sinks.hooks = EvictionHookSink(hooks, OpenPlans("n1", dry_run=True))
     metrics.sinks.log_sink = LineSink(lambda _line: None, "log")
     metrics.decision.seen_to_decided.observe_ns(3_000_000)
     metrics.decision.seen_to_decided.observe_ns(5_000_000)  # on a bound: counted at or below it

@@ -54,6 +54,7 @@ HEALTHY = {
     agent("koordebpf_log_dropped_total"): "0x500",
     controller("koordebpf_log_dropped_total"): "0x500",
     agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x500",
+    agent("koordebpf_eviction_hook_calls_total", hook="page-me", outcome="done"): "0+1x500",
     agent("koordebpf_released_bytes_total"): "0x500",
     agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x500",
     agent("koordebpf_file_writes_total", file="cpu.cfs_quota_us", result="written"): "0+9x500",
@@ -154,6 +155,14 @@ CASES = {
         {agent("koordebpf_node_forecast_seconds", mark="threshold", bound="point"): "_x9 20x9"},
         12,
         {"KoordebpfEvictsSoon": {"node": "n1"}},
+    ),
+    "a hook around evictions hangs": Case(
+        {agent("koordebpf_eviction_hook_calls_total", hook="page-me", outcome="timed_out"): "0x5 1x100"},
+        9,
+        {"KoordebpfEvictionHookFails": {"node": "n1", "hook": "page-me"}},
+    ),
+    "a hook failed an hour ago": Case(
+        {agent("koordebpf_eviction_hook_calls_total", hook="page-me", outcome="failed"): "0x5 1x100"}, 80
     ),
     "it will be, but not soon": Case(
         {agent("koordebpf_node_forecast_seconds", mark="threshold", bound="point"): "90x20"}, 12

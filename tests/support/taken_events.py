@@ -23,6 +23,7 @@ class TakenEvents:
         timeout_s: float,
         kind: str = "Warning",
         action: str | None = None,
+        about: str = "Pod",
     ) -> None:
         self.events.append((reason, kind, message, action))
 

@@ -17,12 +17,12 @@ import yaml
 
 from koordebpf.agent.config.schema import TYPED, Setting, settings
 from koordebpf.agent.config.settings import AgentConfig, agent_config, defaults_for
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
 from koordebpf.kube.sources.positions import position
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.convert import converted
-from koordebpf.slo.manager.field_names import no_such
+from koordebpf.slo.manager.field_names import no_such, unknown_fields
 from koordebpf.units import NS_PER_S
 
 API_VERSION = "koordebpf.io/v1alpha1"
@@ -248,6 +248,9 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
     if written is None and setting.is_nullable:
         return None
     if setting.form == "plain":
+        for unknown in unknown_fields(written, setting.file_type, path):
+            near = f"; did you mean {unknown.near}?" if unknown.near else ""
+            raise ConfigError(unknown.path, NOT_GIVEN, f"no such field{near}")
         try:
             plain = converted(written, setting.file_type, path)
         except ConfigError as error:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, check_eviction_hooks
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.agent.config.killers import check_killers
 from koordebpf.errors import ConfigError
@@ -18,6 +19,7 @@ from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
 from koordebpf.policy.dead_man import DeadManSettings
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
@@ -147,6 +149,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     emergency: EmergencySettings = EmergencySettings()
     dead_man: DeadManSettings = DeadManSettings()
     node_mark: NodeMarkSettings = NodeMarkSettings()
+    eviction_warning: EvictionWarningSettings = EvictionWarningSettings()
+    eviction_hooks: EvictionHookSettings = EvictionHookSettings()
     prediction: PredictionSettings = PredictionSettings()
     series: SeriesSettings = SeriesSettings()
     usage: UsageSettings = UsageSettings()
@@ -233,6 +237,7 @@ def _check(config: AgentConfig) -> None:
         rule = "must be false with compat: strict: Koordinator has no such feature"
         raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)
+    check_eviction_hooks(config.eviction_hooks)
     check_killers(config)
     if emergency.action == "nothing":
         return

@@ -8,8 +8,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 EventType = Literal["Normal", "Warning"]
+About = Literal["Pod", "Node"]
 
 COMPONENT: Final = "koordebpf"
+CLUSTER_NAMESPACE: Final = "default"  # of Events on objects that have none; the API server takes no other
 MESSAGE_BYTES: Final = 1024  # what events.k8s.io/v1 allows; core/v1 sets no limit of its own
 
 
@@ -34,7 +36,7 @@ def core_event(
     kind: EventType = "Warning",
     action: str | None = None,
 ) -> dict[str, Any]:
-    """Return a core/v1 Event in the namespace of its object. A message that is too long is cut.
+    """Return a core/v1 Event in the namespace of its object, or in default. A message that is too long is cut.
 
     `action` is what was done, in one word; None: the Event has none.
     """
@@ -44,7 +46,7 @@ def core_event(
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name or by_moment, "namespace": regarding.namespace},
+        "metadata": {"name": name or by_moment, "namespace": regarding.namespace or CLUSTER_NAMESPACE},
         "involvedObject": {"apiVersion": "v1", **msgspec.structs.asdict(regarding)},
         "type": kind,
         "reason": reason,

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from koordebpf.kube.clients.events import EventType, Regarding, core_event
+from koordebpf.kube.clients.events import CLUSTER_NAMESPACE, About, EventType, Regarding, core_event
 from koordebpf.kube.http.transport import Transport
 
 
@@ -64,17 +64,21 @@ class KubeActions:
         count: int = 1,
         kind: EventType = "Warning",
         action: str | None = None,
+        about: About = "Pod",
     ) -> None:
-        """Record an Event on a pod, seen by `kubectl describe`. A message that is too long is cut.
+        """Record an Event on a pod or a Node, seen by `kubectl describe`. A message that is too long is cut.
+
+        A Node has no namespace, and its name as `uid`, by which `kubectl describe node` finds kubelet's Events too.
 
         Raises:  KubeError and its kin, as evict does. KubeGone: the namespace is gone. A repeated request answers
                  409 AlreadyExists: KubeError with `retry` false.
         """
-        pod = Regarding("Pod", namespace, name, uid)
+        regarding = Regarding(about, namespace, name, uid)
+        host = self._node_name
         body = core_event(
-            pod, reason=reason, message=message, at=at, host=self._node_name, count=count, kind=kind, action=action
+            regarding, reason=reason, message=message, at=at, host=host, count=count, kind=kind, action=action
         )
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+        path = f"/api/v1/namespaces/{quote(namespace or CLUSTER_NAMESPACE, safe='')}/events"
         self._transport.post(path, msgspec.json.encode(body), resource="events", timeout_s=timeout_s)
 
     def close(self) -> None:

@@ -11,10 +11,13 @@ from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.events import EventPoster
 from koordebpf.report.prom.bounded import by_label
+from koordebpf.report.prom.warning.families import hook_family, warning_families
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 
 if TYPE_CHECKING:
+    from koordebpf.report.eviction_hooks import EvictionHookSink
+    from koordebpf.report.foresight import ForesightSink
     from koordebpf.report.prom.what_if.shadow import ShadowMetrics
     from koordebpf.store.recorder.recorder import RecorderCounts
 
@@ -62,6 +65,8 @@ class SinkMetrics:
         self.events: EventPoster | None = None
         self.recorder: RecorderCounts | None = None  # None: nothing is recorded
         self.shadow: ShadowMetrics | None = None  # None: no configuration is judged
+        self.hooks: EvictionHookSink | None = None  # None: none is set
+        self.foresight: ForesightSink | None = None  # None: it never warns
         self.errors: Mapping[str, int] = {}  # by sink
 
     def families(self) -> Iterator[Metric]:
@@ -79,6 +84,10 @@ class SinkMetrics:
         yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)
         if self.recorder is not None:
             yield from _recorder_families(self.recorder)
+        if self.hooks is not None:
+            yield hook_family(self.hooks.counts())
+        if self.foresight is not None:
+            yield from warning_families(self.foresight.counts, self.foresight.lead)
         if self.shadow is not None:
             yield from self.shadow.families()
 

@@ -46,6 +46,8 @@ def test_all_sinks_are_found() -> None:
     assert {name for name, _, _ in ALL} == {
         "AuditTrail",
         "EventSink",
+        "EvictionHookSink",
+        "ForesightSink",
         "FrameLog",
         "Health",
         "KatalystSink",

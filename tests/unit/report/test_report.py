@@ -203,6 +203,7 @@ class Recorder:
         timeout_s: float,
         kind: str = "Warning",
         action: str | None = None,
+        about: str = "Pod",
     ) -> None:
         if name == "bad":
             raise KubeError("500")

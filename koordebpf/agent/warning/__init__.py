@@ -1,0 +1,1 @@
+"""Warnings before evictions: opens the hooks around them and what the forecast expects."""

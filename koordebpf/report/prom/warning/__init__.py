@@ -1,0 +1,1 @@
+"""Metrics of the hooks around evictions, and of warnings before them."""

@@ -1,0 +1,150 @@
+"""What hooks around evictions add to an agent's round, how late they make its loop, and what they take of memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from koordebpf.act.eviction_hooks.command import Launcher
+from koordebpf.act.eviction_hooks.runner import open_hooks
+from koordebpf.act.eviction_hooks.settings import NO_HOOKS, CommandHook, EvictionHookSettings
+from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.policy.decide_tick import decided_again
+from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.plan import Plan
+from koordebpf.report.eviction_hooks import EvictionHookSink
+from koordebpf.report.http.routes import Health
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.recent import Recent
+from koordebpf.state.outcome import Outcome, Result
+from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.sink import PlanDecided, PlanStarted, TickEnded
+from koordebpf.units import NS_PER_MS
+from tests.bench.figure import figure
+from tests.bench.report import Report
+from tests.support.values.rounds import tick_at
+
+PODS = 110
+_CALL_EVERY_S = 0.02
+_STEP_S = 0.001
+
+
+def eviction_hooks(report: Report) -> None:
+    """Measure a round's events, the loop's lateness, and memory."""
+    with TemporaryDirectory() as name:
+        hangs = Path(name) / "hangs"
+        hangs.write_text("#!/bin/sh\nsleep 100\n")
+        hangs.chmod(0o755)
+        commands = {
+            "none": NO_HOOKS,
+            "4 that work": _commands("/bin/true"),
+            "4 that hang": _commands(str(hangs)),
+        }
+        _rounds(report, commands)
+    _lateness(report)
+    _memory(report)
+
+
+def _commands(command: str) -> EvictionHookSettings:
+    hooks = (CommandHook(name=f"hook-{n}", command=(command,), timeout_seconds=1) for n in range(4))
+    return EvictionHookSettings(commands=tuple(hooks))
+
+
+# In turn, so that what else the machine does is in each of them.
+def _rounds(report: Report, settings: dict[str, EvictionHookSettings]) -> None:
+    n = 100 if report.quick else 1_000
+    plan = decided_again(tick_at(0, used_mib=900, pods=PODS)).plan
+    method = f"events of a round that evicts, through all sinks; {PODS} pods"
+    samples: dict[str, list[float]] = {name: [] for name in settings}
+    rigs = {name: _rig(each) for name, each in settings.items()}
+    raise_thread_priority()
+    for number in range(n):
+        for name, (sinks, _) in rigs.items():
+            since_ns = time.perf_counter_ns()
+            _publish(sinks, plan, number * NS_PER_MS)
+            samples[name].append((time.perf_counter_ns() - since_ns) / 1e3)
+        time.sleep(_STEP_S)
+    for name, taken in samples.items():
+        report.add(figure(f"a round's events, hooks: {name}", "µs", taken, method))
+    for _, close in rigs.values():
+        close()
+
+
+def _rig(settings: EvictionHookSettings) -> tuple[Sinks, Callable[[], None]]:
+    plans = OpenPlans("node", dry_run=False)
+    opened = open_hooks(settings)
+    hooks = EvictionHookSink(opened, plans) if settings.hooks else None
+    return open_sinks(plans, AgentMetrics(), Health(), Recent(plans), hooks=hooks), opened.close
+
+
+def _publish(sinks: Sinks, plan: Plan, now_ns: int) -> None:
+    sinks.publish(PlanStarted(plan, None, now_ns, 0.0))
+    pods = [each.candidate for each in plan.victims]
+    gone = [Outcome(pod.uid, pod.namespace, pod.name, "api", Result.GONE, "gone", now_ns) for pod in pods]
+    sinks.publish(PlanDecided(plan, tuple(gone), None, now_ns, 0.0))
+    for outcome in gone:
+        sinks.publish(OutcomeArrived(outcome, now_ns))
+    sinks.publish(TickEnded(now_ns))
+
+
+# A loop that sleeps for a millisecond, while another thread starts programs; how late it wakes.
+def _lateness(report: Report) -> None:
+    n = 1_000 if report.quick else 5_000
+    launcher = Launcher()
+    ways: dict[str, Callable[[], object]] = {
+        "nothing is started": lambda: None,
+        "commands by the launcher": lambda: launcher.run(["/bin/true"], b"{}", 5),
+    }
+    for name, start in ways.items():
+        with _starting(start):
+            late = []
+            for _ in range(n):
+                due_ns = time.perf_counter_ns() + int(_STEP_S * 1e9)
+                time.sleep(_STEP_S)
+                late.append((time.perf_counter_ns() - due_ns) / 1e3)
+        method = f"a loop each ms; one program each {_CALL_EVERY_S * 1e3:.0f} ms by another thread"
+        report.add(figure(f"the loop is late, {name}", "µs", late, method))
+    launcher.close()
+
+
+@contextmanager
+def _starting(start: Callable[[], object]) -> Iterator[None]:
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(_CALL_EVERY_S):
+            start()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _memory(report: Report) -> None:
+    before = _kib("self", "Rss")
+    hooks = open_hooks(_commands("/bin/true"))
+    for _ in range(20):
+        hooks.call("before", lambda _: b"{}", dry_run=False)
+    while sum(hooks.counts().values()) < 80:
+        time.sleep(0.01)
+    report.add(figure("memory of 4 hooks in the agent", "KiB", [_kib("self", "Rss") - before], "smaps_rollup, RSS"))
+    hooks.close()
+    launcher = Launcher()
+    launcher.run(["/bin/true"], b"{}", 5)
+    for kind in ("Rss", "Pss"):
+        report.add(figure(f"memory of the launcher, {kind}", "KiB", [_kib(str(launcher.pid), kind)], "smaps_rollup"))
+    launcher.close()
+
+
+def _kib(process: str, kind: str) -> float:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{kind}:")))

@@ -1,0 +1,166 @@
+"""Calls of hooks: each hook by itself, bounded, counted, and its failures named once in an outage."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from koordebpf.act.eviction_hooks.ran import Ran
+from koordebpf.act.eviction_hooks.runner import QUEUED, EvictionHooks
+from koordebpf.act.eviction_hooks.settings import CommandHook
+from tests.support.patience import patience
+
+
+class Answers:
+    """Answers each call with the next of these; an error is raised."""
+
+    def __init__(self, *answers: Ran | Exception) -> None:
+        self._answers = list(answers)
+        self.payloads: list[bytes] = []
+
+    def problem(self) -> str | None:
+        return None
+
+    def call(self, payload: bytes) -> Ran:
+        self.payloads.append(payload)
+        answer = self._answers.pop(0) if self._answers else Ran("done")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Hangs:
+    """Hangs until it is let go; `is_called` once it does."""
+
+    def __init__(self) -> None:
+        self.over, self.is_called = threading.Event(), threading.Event()
+
+    def problem(self) -> str | None:
+        return None
+
+    def call(self, payload: bytes) -> Ran:
+        del payload
+        self.is_called.set()
+        self.over.wait()
+        return Ran("timed_out", "not ended after 1 s")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordebpf.act.eviction_hooks.runner._REST_S", 0.0)
+
+
+def hook(name: str, **more: object) -> CommandHook:
+    return CommandHook(name=name, command=("/x",), **more)  # type: ignore[arg-type]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + patience(10)
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def of(counts: dict[tuple[str, str], int] | object, name: str) -> dict[str, int]:
+    return {outcome: number for (hook_name, outcome), number in dict(counts).items() if hook_name == name and number}  # type: ignore[call-overload]
+
+
+def test_calls_come_in_their_order_each_with_the_hooks_name() -> None:
+    answers = Answers()
+    hooks = EvictionHooks([(hook("a"), answers)])
+    for number in range(5):
+        hooks.call("before", lambda name, number=number: f"{name}{number}".encode(), dry_run=False)
+    hooks.close()
+    assert answers.payloads == [b"a0", b"a1", b"a2", b"a3", b"a4"]
+    assert of(hooks.counts(), "a") == {"done": 5}
+    assert hooks.problem() is None
+
+
+def test_a_hook_that_hangs_keeps_neither_the_caller_nor_another_hook(caplog: pytest.LogCaptureFixture) -> None:
+    hangs, answers = Hangs(), Answers()
+    hooks = EvictionHooks([(hook("hangs"), hangs), (hook("works"), answers)])
+    try:
+        calls, longest_ns = 10 * QUEUED, 0
+        for number in range(calls):
+            since_ns = time.monotonic_ns()
+            hooks.call("before", lambda _: b"{}", dry_run=False)
+            longest_ns = max(longest_ns, time.monotonic_ns() - since_ns)
+            if number == 0:
+                assert hangs.is_called.wait(patience(10))
+            wait_for(lambda number=number: len(answers.payloads) == number + 1)  # type: ignore[misc]
+        # THEN it has one call in progress and as many as fit, and what did not fit is counted
+        assert of(hooks.counts(), "hangs") == {"dropped": calls - 1 - QUEUED}
+        assert of(hooks.counts(), "works") == {"done": calls}
+        assert caplog.text.count("hook hangs is behind") == 1
+        print(f"the longest call took {longest_ns / 1000:.0f} µs")
+    finally:
+        threading.Timer(0.05, hangs.over.set).start()
+        hooks.close()
+
+
+def test_an_end_does_not_wait_for_a_hook_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    hangs = Hangs()
+    hooks = EvictionHooks([(hook("hangs"), hangs)])
+    for _ in range(3):
+        hooks.call("before", lambda _: b"{}", dry_run=False)
+    assert hangs.is_called.wait(patience(10))
+    since_s = time.monotonic()
+    hooks.close()
+    ended_s = time.monotonic() - since_s
+    hangs.over.set()
+    wait_for(lambda: hooks.counts()["hangs", "timed_out"] == 1)
+    assert ended_s < patience(2)
+    assert "hooks have not ended: hangs" in caplog.text
+    assert of(hooks.counts(), "hangs")["dropped"] == 2
+
+
+def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    failed = Ran("failed", "ended with status 1", "no \x1b[31mroute\n")
+    answers = Answers(failed, failed, Ran("timed_out", "not ended after 2 s"), Ran("done", "", "sent"), failed)
+    hooks = EvictionHooks([(hook("a"), answers)])
+    for _ in range(5):
+        hooks.call("after", lambda _: b"{}", dry_run=False)
+    wait_for(lambda: sum(hooks.counts().values()) == 5)
+    assert hooks.problem() == r"a: ended with status 1: no \x1b[31mroute"
+    hooks.close()
+    assert of(hooks.counts(), "a") == {"failed": 3, "timed_out": 1, "done": 1}
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert (
+        warnings == [r"hook a failed: ended with status 1: no \x1b[31mroute; more of its failures are only counted"] * 2
+    )
+    assert caplog.text.count("hook a works again, after 3 calls that failed") == 1
+    debug = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert debug == [r"hook a said: no \x1b[31mroute"] * 2 + ["hook a said: sent", r"hook a said: no \x1b[31mroute"]
+
+
+def test_a_defect_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = EvictionHooks([(hook("a"), Answers(ZeroDivisionError("x"), Ran("done")))])
+
+    def broken(_name: str) -> bytes:
+        raise TypeError("no JSON")
+
+    hooks.call("after", lambda _: b"{}", dry_run=False)
+    hooks.call("after", broken, dry_run=False)
+    hooks.call("after", lambda _: b"{}", dry_run=False)
+    hooks.close()
+    assert of(hooks.counts(), "a") == {"failed": 2, "done": 1}
+    assert "ZeroDivisionError" in caplog.text
+    assert "no JSON" in caplog.text
+
+
+def test_hooks_are_asked_by_moment_and_mode() -> None:
+    hooks = EvictionHooks(
+        [(hook("a", when=("before",)), Answers()), (hook("b", when=("after",), dry_run=True), Answers())]
+    )
+    assert hooks.wants("before", dry_run=False)
+    assert not hooks.wants("before", dry_run=True)
+    assert hooks.wants("after", dry_run=True)
+    hooks.call("after", lambda _: b"{}", dry_run=False)
+    hooks.close()
+    assert of(hooks.counts(), "a") == {}
+    assert of(hooks.counts(), "b") == {"done": 1}
