@@ -113,8 +113,8 @@ INDICATORS = Row("Service level indicators", (
                 for of_what, name in (("memory", "overcommit_yield_memory:ratio"),
                                       ("CPU", "overcommit_yield_cpu:ratio_rate5m"))
                 for share, said in ((0, "least"), (0.5, "median"), (1, "most"))), "percentunit"),
-    Panel("Share of needless evictions", "Of a node's evictions for memory in a day, the part without which it would have been "
-          "below its threshold. Above 20 % there is an alert. Recorded by rules.yaml.",
+    Panel("Share of needless evictions", "Of a node's evictions for memory in a day, the part without which it would "
+          "have been below its threshold. Above 20 % there is an alert. Recorded by rules.yaml.",
           ((f"topk(10, {recorded('needless_evictions:ratio_rate1d')})", "{{node}}"),), "percentunit",
           thresholds=((None, "green"), (0.2, "red")), links=_TO_NODE),
     Panel("Lead over a full node", "Nine of ten evictions of a day were decided so long before the node would have "
