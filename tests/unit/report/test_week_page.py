@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,10 +21,13 @@ HOSTILE = "</script><script>window.hacked=1</script>"
 
 def test_it_answers_for_each_configuration_and_defines_its_words() -> None:
     page = week_page([week()], "/x")
-    assert "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings" in page
+    assert (
+        "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings and OOM kills"
+        in page
+    )
     assert "memoryEvictThresholdPercent=75" in page and "as the acting one, enforced" in page
     assert "it has no memory threshold in force: none is set" in page
-    assert "2.5 s (1.0 to 4.0)" in page
+    assert "2.5 (1.0…4.0) s" in page
     assert all(text in page.replace("&lt;", "<") for text in DEFINITIONS.values())
     assert '"id":"evictions-1"' in page
     assert ">\u2013<" in page  # of the first day nothing is known of one
@@ -33,7 +37,14 @@ def test_a_single_day_has_no_plot_and_several_nodes_have_parts() -> None:
     assert "<script" not in week_page([week(1)], "/x")
     assert "no day yet" in week_page([week(0)], "/x")
     two = week_page([week(), week()], "/x")
+    assert two.count("node-1: eager would have evicted") == 2
     assert 'id="evictions-1"' in two and 'id="evictions-2"' in two and 'id="node-2"' in two
+
+
+def test_days_are_days_and_what_nothing_is_known_of_is_no_zero() -> None:
+    text = " ".join(re.sub("<[^>]*>", " ", week_page([week(2)], "/x")).split())
+    assert "2027-01-01 2 3 – 2027-01-02 2 3 3" in text  # of the plot's table
+    assert "2027-01-01 2 1 1 3 – 2027-01-02 2 1 1 3 3" in text
 
 
 def test_hostile_names_stay_text() -> None:
