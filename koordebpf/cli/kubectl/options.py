@@ -11,11 +11,30 @@ import click
 import msgspec
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.tools.cluster.asking import Agents
 
+_NO_LIMIT_S = 20 * 86_400.0  # Why: a socket's timeout is at most 2^31 ms, 24.8 days
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Timeout(click.ParamType):
+    """A duration as kubectl has it, in seconds: Go's text, or a number of seconds; 0 is no limit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from koordebpf.errors import ConfigError
+        from koordebpf.slo.go_duration import duration_ns
+
+        text = f"{value}s" if str(value).replace(".", "", 1).isdecimal() else str(value)
+        try:
+            seconds = duration_ns(text, "--request-timeout") / NS_PER_S
+        except ConfigError:
+            self.fail(f"{value!r} is no duration: as 30s, 1m or 1h30m; 0 is no limit", param, ctx)
+        return min(seconds, _NO_LIMIT_S) if seconds else _NO_LIMIT_S
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -63,10 +82,10 @@ def cluster_options(timeout_s: float = 30.0) -> Callable[[F], F]:
         for option in (
             click.option(
                 "--request-timeout",
-                type=click.FloatRange(min=0.1),
-                default=timeout_s,
+                type=_Timeout(),
+                default=f"{timeout_s:g}s",
                 show_default=True,
-                help="Seconds for one node.",
+                help="For one node, as 30s or 1m; 0: as long as it takes.",
             ),
             click.option(
                 "--agents-namespace",
