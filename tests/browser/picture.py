@@ -1,8 +1,8 @@
 """`python -m tests.browser.picture FOLDER`: record a real shortage on this kernel, show its page in Chromium (root).
 
-A cgroup of 1 GiB is the node. Best-effort pods fill its page cache, burn CPU and grow beside latency-sensitive ones, which
-have to wait for memory; an agent with its recorder suppresses and evicts them. What it recorded becomes incident.html,
-light.png, dark.png, paper.pdf and the docs' picture.
+A cgroup of 1 GiB is the node. Best-effort pods fill its page cache, burn CPU and grow beside latency-sensitive ones,
+which have to wait for memory; an agent with its recorder suppresses and evicts them. What it recorded becomes
+incident.html, light.png, dark.png, paper.pdf and the picture of the docs.
 """
 
 from __future__ import annotations

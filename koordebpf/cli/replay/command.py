@@ -54,7 +54,7 @@ def replay(
     \b
     Examples:
       koordebpf replay node.rounds
-      koordebpf replay /var/lib/koordebpf/recorder/machine --since 2026-03-01T12:00:00Z
+      koordebpf replay /var/lib/koordebpf/recorder/machine --since 2026-03-01
       koordebpf replay node.rounds --set memoryEvictThresholdPercent=85
       koordebpf replay node.rounds --at 2026-03-01T12:00:00Z
     """
