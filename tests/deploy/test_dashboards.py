@@ -162,6 +162,15 @@ def test_a_mark_has_a_line(name: str) -> None:
     assert all(any(re.search(line, legend) for line in lines) for legend in legends)
 
 
+@each_page
+def test_a_figure_is_red_where_it_is_meant_to_be(name: str) -> None:
+    # Grafana gives one without thresholds its own: red from 80 on, of whatever unit.
+    for panel in panels(PAGES[name]):
+        if panel["type"] == "stat":
+            steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            assert steps[0] == {"value": None, "color": "green"}, panel["title"]
+
+
 class TestLinks:
     def test_bookmarks_of_both_pages_stay(self) -> None:
         assert {name: page["uid"] for name, page in PAGES.items()} == {"fleet": "koordebpf", "node": "koordebpf-node"}

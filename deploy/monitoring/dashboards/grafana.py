@@ -17,6 +17,7 @@ _KEPT = "${datasource:queryparam}&${__url_time_range}"
 TO_FLEET = {"title": "All nodes", "url": f"/d/{FLEET}?{_KEPT}"}
 
 Thresholds = tuple[tuple[float | None, str], ...]
+_CALM: Thresholds = ((None, "green"),)  # Grafana's own has red from 80 on
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -56,9 +57,9 @@ class Column(NamedTuple):
     defaults: Mapping[str, Any] = _NOTHING
 
 
-def stat(title: str, text: str, query: str, unit: str = "short", **more: Any) -> Panel:
+def stat(title: str, text: str, query: str, unit: str = "short", thresholds: Thresholds = _CALM, **more: Any) -> Panel:
     """Return a panel of one figure."""
-    return Panel(title, text, ((query, title),), unit, "stat", 4, 4, **more)
+    return Panel(title, text, ((query, title),), unit, "stat", 4, 4, thresholds, **more)
 
 
 def words(*said: tuple[int, str, str]) -> dict[str, Any]:
