@@ -18,15 +18,15 @@ _MOST = {"Until a mark is reached": 120, "Pods that are full soon": 120}  # what
 _COLORS = {"green": "#73bf69", "red": "#f2495c", "orange": "#ff9830", "blue": "#5794f2", "text": "#ccccdc"}
 _LEGENDS = 12
 _STYLE = {"font.size": 7, "axes.titlesize": 8, "legend.fontsize": 6.5, "axes.grid": True, "grid.alpha": 0.15}
+_NAMES = 0.14
 _PALETTE = 128  # colours of the file
 
 
 def draw_page(panels: list[dict[str, Any]], step_s: int, path: Path) -> None:
-    """Draw the rows that are open, and of the closed ones those that have something to show."""
+    """Draw the rows that are open, and of the closed ones the panels that have something to show."""
+    panels = [panel for panel in panels if panel["series"] or not panel["is_closed"]]
     rows = list(dict.fromkeys(panel["row"] for panel in panels))
-    shown = [row for row in rows if any(p["row"] == row and (not p["is_closed"] or p["series"]) for p in panels)]
-    panels = [panel for panel in panels if panel["row"] in shown]
-    heads, height = _pack(panels, shown)
+    heads, height = _pack(panels, rows)
     pyplot.style.use("dark_background")
     pyplot.rcParams.update(_STYLE)
     figure = pyplot.figure(figsize=(_WIDTH_PX / 100, height * _UNIT_PX / 100), dpi=100, facecolor="#111217")
@@ -54,6 +54,9 @@ def _pack(panels: list[dict[str, Any]], rows: list[str]) -> tuple[dict[str, int]
     heads, top = {}, 0
     for row in rows:
         places = [panel["gridPos"] for panel in panels if panel["row"] == row]
+        if any(panel["is_closed"] for panel in panels if panel["row"] == row):
+            for number, place in enumerate(places):  # two beside each other
+                place["x"], place["y"] = number % 2 * place["w"], number // 2 * place["h"]
         least = min(place["y"] for place in places)
         heads[row] = top
         for place in places:
@@ -102,11 +105,12 @@ def _lines(axes: Any, panel: dict[str, Any], step_s: int) -> None:
         at = [number * step_s for number in range(len(values))]
         axes.plot(at, values, linewidth=1, label=each["name"], **_dashes(each["name"], panel))
     _marks(axes, panel)
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]), top=_MOST.get(panel["title"]))
+    least = panel["fieldConfig"]["defaults"].get("min", min(0, axes.get_ylim()[0]))
+    axes.set_ylim(bottom=least, top=_MOST.get(panel["title"]))
     axes.tick_params(labelsize=6)
     handles, labels = axes.get_legend_handles_labels()
     shown = handles[:_LEGENDS], labels[:_LEGENDS]
-    axes.legend(*shown, loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=3, frameon=False, handlelength=1.2,
+    axes.legend(*shown, loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=4, frameon=False, handlelength=1.2,
                 columnspacing=1, labelspacing=0.15)  # fmt: skip
 
 
@@ -133,12 +137,12 @@ def _heat(axes: Any, panel: dict[str, Any], step_s: int) -> None:
         axes.text(0.5, 0.5, "no data", ha="center", color="gray", transform=axes.transAxes)
         axes.set_yticks([])
         return
+    left, bottom, width, tall = axes.get_position().bounds
+    axes.set_position((left + _NAMES, bottom, width - _NAMES, tall))  # room for the names
     extent = (0, len(cells[0]) * step_s, len(cells) - 0.5, -0.5)
     axes.imshow(cells, aspect="auto", interpolation="nearest", cmap="inferno", extent=extent)
-    axes.set_yticks([])
+    axes.set_yticks(range(len(series)), [each["name"] for each in series], fontsize=6)
     axes.grid(visible=False)
-    for row, each in enumerate(series):
-        axes.text(1, row, each["name"], va="center", fontsize=6, color="white")
 
 
 def _table(axes: Any, panel: dict[str, Any], step_s: int) -> None:

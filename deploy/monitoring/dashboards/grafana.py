@@ -98,7 +98,7 @@ def heat(title: str, text: str, query: str, legend: str, unit: str) -> Panel:
         "tooltip": {"mode": "single", "yHistogram": False},
         "legend": {"show": True},
     }
-    return Panel(title, text, ((query, legend),), unit, "heatmap", more={"options": options})
+    return Panel(title, text, ((query, legend),), unit, "heatmap", WIDTH, 12, more={"options": options})
 
 
 def matrix(title: str, text: str, query: str, unit: str, row: str, column: str) -> Panel:
@@ -109,7 +109,8 @@ def matrix(title: str, text: str, query: str, unit: str, row: str, column: str) 
     shaded = {"custom": {"cellOptions": {"type": "color-background", "mode": "gradient"}}}
     scale = {"color": {"mode": "continuous-YlRd"}, "min": 0}
     more = {"transformations": made, "options": {"showHeader": True, "cellHeight": "sm"}}
-    return Panel(title, text, ((query, ""),), unit, "table", is_now=True, defaults=shaded | scale, more=more)
+    defaults = shaded | scale
+    return Panel(title, text, ((query, ""),), unit, "table", WIDTH, is_now=True, defaults=defaults, more=more)
 
 
 def of_nodes(title: str, text: str, columns: tuple[Column, ...], worst: str) -> Panel:
