@@ -1,4 +1,4 @@
-"""Run the dashboards' queries on a real Prometheus, and draw them: `python docs/dashboard/picture.py record|draw`.
+"""Run the dashboards' queries on a real Prometheus, and draw them: `docs/dashboard/picture.py record|draw`.
 
 `record` (root) starts three agents on small nodes: n1 acts, and its best-effort pods grow, fill the page cache and burn
 CPU beside latency-sensitive ones; n2 only watches a pod that grows; on n3 nothing happens. A Prometheus scrapes them
@@ -67,7 +67,7 @@ def record() -> None:
 def _agent(folder: Path, name: str, *arguments: object) -> LiveAgent:
     own = folder / name
     own.mkdir()
-    return LiveAgent(own, *arguments, keeps_frames=False)
+    return LiveAgent(own, "--node-name", name, *arguments, keeps_frames=False)
 
 
 def _watched(hierarchy: MemoryHierarchy, stack: contextlib.ExitStack) -> tuple[NodeCgroup, Path]:

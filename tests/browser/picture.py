@@ -2,7 +2,7 @@
 
 A cgroup of 1 GiB is the node. Best-effort pods fill its page cache, burn CPU and grow beside latency-sensitive ones,
 which have to wait for memory; an agent with its recorder suppresses and evicts them. What it recorded becomes
-incident.html, light.png, dark.png, paper.pdf and the picture of the docs.
+incident.html, light.png, dark.png, paper.pdf and the pictures of the docs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.browser.picture")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recording", type=Path, help="show this one in place of a new one")
-    parser.add_argument("--docs", type=Path, help="the picture of the documentation is put there")
+    parser.add_argument("--docs", type=Path, help="the pictures of the documentation are put into this folder")
     asked = parser.parse_args()
     folder: Path = asked.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,9 @@ def main() -> None:
         if asked.docs is not None:
             browser.emulate()
             browser.open(page)
-            browser.run("document.querySelector('#memory').scrollIntoView({behavior: 'instant'})")
-            browser.picture(asked.docs)
+            for part, name in (("#memory", "incident.png"), ("#suppression", "stalls.png")):
+                browser.run("document.querySelector(arguments[0]).scrollIntoView({behavior: 'instant'})", part)
+                browser.picture(asked.docs / name)
 
 
 if __name__ == "__main__":
