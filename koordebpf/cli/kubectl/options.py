@@ -20,21 +20,17 @@ _NO_LIMIT_S = 20 * 86_400.0  # Why: a socket's timeout is at most 2^31 ms, 24.8 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Timeout(click.ParamType):
-    """A duration as kubectl has it, in seconds: Go's text, or a number of seconds; 0 is no limit."""
+# A duration as kubectl has it: Go's text, or a number of seconds; 0 is no limit.
+def _seconds(_context: click.Context, _option: click.Parameter, written: str) -> float:
+    from koordebpf.errors import ConfigError
+    from koordebpf.slo.go_duration import duration_ns
 
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from koordebpf.errors import ConfigError
-        from koordebpf.slo.go_duration import duration_ns
-
-        text = f"{value}s" if str(value).replace(".", "", 1).isdecimal() else str(value)
-        try:
-            seconds = duration_ns(text, "--request-timeout") / NS_PER_S
-        except ConfigError:
-            self.fail(f"{value!r} is no duration: as 30s, 1m or 1h30m; 0 is no limit", param, ctx)
-        return min(seconds, _NO_LIMIT_S) if seconds else _NO_LIMIT_S
+    text = f"{written}s" if written.replace(".", "", 1).isdecimal() else written
+    try:
+        seconds = duration_ns(text, "--request-timeout") / NS_PER_S
+    except ConfigError:
+        raise click.BadParameter(f"{written!r} is no duration: as 30s, 1m or 1h30m; 0 is no limit") from None
+    return min(seconds, _NO_LIMIT_S) if seconds else _NO_LIMIT_S
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -82,7 +78,8 @@ def cluster_options(timeout_s: float = 30.0) -> Callable[[F], F]:
         for option in (
             click.option(
                 "--request-timeout",
-                type=_Timeout(),
+                callback=_seconds,
+                metavar="DURATION",
                 default=f"{timeout_s:g}s",
                 show_default=True,
                 help="For one node, as 30s or 1m; 0: as long as it takes.",
