@@ -52,7 +52,7 @@ def metrics(
       koordebpf metrics node_cpu_usage --window 30m
       koordebpf metrics 'pod_memory_usage{pod_uid="7d1…"}' --window 5m --agg p95
       koordebpf metrics container_cpu_usage --json | jq -c .values.p99
-      koordebpf metrics node_memory_usage --snapshot /run/koordebpf/machine/series.snapshot
+      koordebpf metrics node_memory_usage --snapshot series.snapshot
     """
     from koordebpf.agent.config.file import duration_ns
 

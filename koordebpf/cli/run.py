@@ -156,7 +156,7 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
 
     \b
     Examples:
-      koordebpf run --pods pods.yaml                            this machine, dry run
+      koordebpf run --pods pods.yaml                     this machine, dry run
       koordebpf run --pods pods.yaml --node-cgroup kind/node --enforce
       koordebpf run --source api --node-name $NODE_NAME --audit -
       koordebpf run --config /etc/koordebpf/config.yaml --enforce

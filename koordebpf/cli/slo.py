@@ -72,7 +72,8 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
     \b
     Examples:
       koordebpf slo check slo-controller-config.yaml
-      kubectl get nodes -o json | koordebpf slo check --nodes - slo-controller-config.yaml
+      kubectl get nodes -o json > n.json
+      koordebpf slo check --nodes n.json slo-controller-config.yaml
     """
     from koordebpf.kube.sources.manifest import node_labels
     from koordebpf.slo.manager.shapes import unknown_in_config

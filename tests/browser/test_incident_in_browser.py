@@ -7,40 +7,38 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from tests.browser.checks import (
+    DARK,
+    LIGHT,
+    background,
+    colours,
+    drawn,
+    fits,
+    is_printed_on_white,
+    loads_nothing,
+    reached_by_tab,
+    refuses_a_script,
+    runs_no_name,
+    satisfies_axe,
+)
 from tests.browser.chromium import Browser
 from tests.contract.apiserver import until
 from tests.support.patience import patience
+from tests.support.values.incidents import HOSTILE
 
 PLOTS = 4
 OPENS_WITHIN_MS = 1000
-# Of a plot: how many colours its canvas has.
-COLOURS = """
-const canvas = document.querySelector('#plot-' + arguments[0] + ' canvas');
-const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-const seen = new Set();
-for (let at = 0; at < pixels.length; at += 4) seen.add(pixels[at] << 16 | pixels[at + 1] << 8 | pixels[at + 2]);
-return seen.size;
-"""
 FETCH = "const done = arguments[0]; fetch(location.href + '?more').then(() => done('sent'), () => done('refused'))"
 pytestmark = pytest.mark.slow  # a browser: make test-all runs all of it
 
 
-def violations(found: dict[str, Any]) -> list[str]:
-    """Return what axe found, with the elements."""
-    return [f"{each['id']}: {node['html'][:160]}" for each in found["violations"] for node in each["nodes"]]
-
-
 def test_it_loads_nothing_and_breaks_no_rule(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    assert browser.run("return document.documentElement.dataset.drawn") == str(PLOTS)
-    assert browser.requests() == [page.as_uri()]
-    assert browser.complaints() == []
+    loads_nothing(browser, page, PLOTS)
 
 
 class Served:
@@ -87,30 +85,20 @@ def test_its_policy_lets_no_script_reach_the_network(browser: Browser, page: Pat
 
 
 def test_no_name_of_a_pod_is_run(browser: Browser, hostile: Path) -> None:
-    browser.open(hostile)
-    assert browser.run("return document.documentElement.dataset.drawn") == str(PLOTS)
-    assert browser.run("return window.hacked") is None
-    assert browser.run("return document.querySelectorAll('img, svg, iframe, object, embed').length") == 0
-    assert browser.complaints() == []
-    assert "</script><script>window.hacked=1</script>" in browser.driver.find_element(By.TAG_NAME, "body").text
+    runs_no_name(browser, hostile, PLOTS, HOSTILE[0])
 
 
 def test_a_script_that_a_name_would_bring_in_is_not_run_either(browser: Browser, page: Path, tmp_path: Path) -> None:
-    forged = tmp_path / "forged.html"
-    forged.write_text(page.read_text().replace("<h1>", "<script>window.hacked = 1</script><h1>"))
-    browser.open(forged)
-    assert browser.run("return window.hacked") is None
-    assert any("Content Security Policy" in each for each in browser.complaints())
+    refuses_a_script(browser, page, tmp_path)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_plot_is_drawn(browser: Browser, page: Path, dark: bool) -> None:
     browser.emulate(dark=dark)
     browser.open(page)
-    background = browser.run("return getComputedStyle(document.documentElement).backgroundColor")
-    assert background == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+    assert background(browser) == (DARK if dark else LIGHT)
     for identity, least in (("memory", 14), ("stalls", 5), ("growth", 3), ("suppression", 4)):
-        assert browser.run(COLOURS, identity) >= least, identity
+        assert colours(browser, identity) >= least, identity
 
 
 def test_plots_follow_the_theme_that_changes(browser: Browser, page: Path) -> None:
@@ -124,11 +112,7 @@ def test_plots_follow_the_theme_that_changes(browser: Browser, page: Path) -> No
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_that_a_screen_reader_would_stumble_over(browser: Browser, page: Path, dark: bool) -> None:
     browser.emulate(dark=dark)
-    browser.open(page)
-    browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
-    found = browser.axe()
-    assert len(found["passes"]) > 20
-    assert violations(found) == []
+    satisfies_axe(browser, page)
 
 
 def test_axe_finds_what_is_wrong(browser: Browser, page: Path, tmp_path: Path) -> None:
@@ -140,15 +124,8 @@ def test_axe_finds_what_is_wrong(browser: Browser, page: Path, tmp_path: Path) -
 
 
 def test_keys_reach_everything_and_move_through_time(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    body = browser.driver.find_element(By.TAG_NAME, "body")
-    body.send_keys(Keys.TAB)
-    assert browser.run("return document.activeElement.className") == "skip"
-    reached = []
-    for _ in range(60):
-        reached.append(browser.run("const e = document.activeElement; return e.id || e.tagName"))
-        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
-    plots = list(dict.fromkeys(each for each in reached if str(each).startswith("plot-")))
+    reached = reached_by_tab(browser, page, 60)
+    plots = list(dict.fromkeys(each for each in reached if each.startswith("plot-")))
     assert plots == ["plot-memory", "plot-stalls", "plot-growth", "plot-suppression"]  # in the order of the page
     assert reached.count("SUMMARY") >= PLOTS
     plot = browser.driver.find_element(By.ID, "plot-memory")
@@ -175,22 +152,11 @@ def test_without_a_script_the_tables_are_there(browser: Browser, page: Path) -> 
 
 
 def test_it_is_printed_on_white_with_its_plots(browser: Browser, page: Path) -> None:
-    browser.emulate(dark=True)
-    browser.open(page)
-    browser.run("addEventListener('beforeprint', () => { window.printed = document.documentElement.className })")
-    pdf = browser.pdf()
-    assert pdf.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 2
-    assert browser.run("return window.printed") == "paper"
-    assert browser.run("return document.documentElement.className") == ""  # and on the screen it is as before
+    is_printed_on_white(browser, page, 2)
 
 
 def test_it_fits_a_narrow_window(browser: Browser, page: Path) -> None:
-    browser.command("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
-    try:
-        browser.open(page)
-        assert browser.run("return document.documentElement.scrollWidth") <= 400
-    finally:
-        browser.command("Emulation.clearDeviceMetricsOverride")
+    fits(browser, page, 400)
 
 
 def test_motion_is_reduced_where_that_is_wished(browser: Browser, page: Path) -> None:
@@ -205,7 +171,7 @@ def test_an_hour_of_1000_pods_opens_at_once(browser: Browser, large: Path) -> No
     painted, loaded = [], []
     for _ in range(3):  # Why: this machine may do something else meanwhile
         browser.open(large)
-        assert browser.run("return document.documentElement.dataset.drawn") == str(PLOTS)
+        assert drawn(browser) == str(PLOTS)
         paint_ms, load_ms = browser.opened_ms()
         painted.append(paint_ms)
         loaded.append(load_ms)

@@ -199,6 +199,17 @@ class TestStatus:
         assert "763MiB" in a and "no answer" in b
         assert code == 1
 
+    @pytest.mark.parametrize("written", ["0", "30", "30s", "1m", "0.5m", "9999h"])
+    def test_a_timeout_is_written_as_kubectl_has_it(self, cluster: RemoteCluster, written: str) -> None:
+        code, out, _ = kubectl(cluster, "status", "a", "--request-timeout", written)
+        assert (code, len(out.splitlines())) == (0, 2)
+
+    @pytest.mark.parametrize("written", ["-1s", "soon", "1 m", "5d", "", "inf", "nan", "1e9"])
+    def test_any_other_is_refused(self, cluster: RemoteCluster, written: str) -> None:
+        code, _, err = kubectl(cluster, "status", "a", "--request-timeout", written)
+        assert code == 2
+        assert "is no duration: as 30s, 1m or 1h30m" in " ".join(err.split())
+
     @pytest.mark.parametrize(("page", "words"), [(403, "needs RBAC verb"), (b"\xff\x00{", "no page of metrics")])
     def test_one_that_answers_nonsense_is_named(self, cluster: RemoteCluster, page: Any, words: str) -> None:
         cluster.pages[f"{AGENTS}/koordebpf-agent-b:9320/proxy/metrics"] = page

@@ -240,7 +240,9 @@ def metrics() -> AgentMetrics:
     metrics.ledger.add([Charge(web, hog, 1_500_000_000)])
     cpu = CpuView(CpuMeasured(CpuTopology(())), 4000, allocatable={"kubernetes.io/batch-cpu": 2500})
     seen = view_of_frame(frame([pod("hog")]))
-    metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable={"kubernetes.io/batch-memory": 4096}))
+    pods = tuple(msgspec.structs.replace(each, cpu_used_millicpu=100) for each in seen.pods)
+    allocatable = {"kubernetes.io/batch-memory": 4096}
+    metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable=allocatable, pods=pods))
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
     metrics.suppression.writes = {("cpu.quota", "written"): 2}
     metrics.suppression.wake.wakes = {("scheduler", "round"): 3}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,10 @@ import yaml
 
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.state.outcome import Result
+from tests.deploy.monitoring import MONITORING, ROOT, RULES, every_rule, metrics, promtool_says, recorded, selectors
 from tests.deploy.programs import promtool
 from tests.deploy.rendered import DEPLOY
 
-MONITORING = DEPLOY / "monitoring"
-RULES = MONITORING / "rules.yaml"
-ROOT = DEPLOY.parent
 AGENT = 'job="koordebpf",instance="10.0.0.7:9320",node="n1",namespace="koordebpf-system",pod="agent-x"'
 CONTROLLER = 'job="koordebpf",instance="10.0.0.9:9321",node="n2",namespace="koordebpf-system",pod="controller-x"'
 
@@ -366,19 +362,9 @@ CASES = {
 }
 
 
-def every_rule() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-
-
 def rules() -> list[dict[str, Any]]:
     """The alerts."""
     return [rule for rule in every_rule() if "alert" in rule]
-
-
-def promtool_says(*arguments: object) -> str:
-    done = subprocess.run([promtool(), *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def group_of(name: str, case: Case) -> dict[str, Any]:
@@ -393,7 +379,7 @@ def group_of(name: str, case: Case) -> dict[str, Any]:
         wanted.append((",".join(of), [_series("", "", of)]))
     alerts = [(f"count by ({by}) ({firing})", [(each, 1) for each in samples]) for by, samples in wanted]
     of_node = _series("", "", {"instance": "10.0.0.7:9320", "node": "n1"})
-    recorded = [
+    values = [
         (f"sum by (instance, node) (round({name} * 1000))", [(of_node, round(value * 1000))])
         for name, value in case.records.items()
     ]
@@ -410,7 +396,7 @@ def group_of(name: str, case: Case) -> dict[str, Any]:
                 "eval_time": f"{case.minutes}m",
                 "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
             }
-            for expr, samples in [*alerts, *recorded]
+            for expr, samples in [*alerts, *values]
         ],
     }
 
@@ -445,9 +431,8 @@ class TestRules:
         assert {alert for case in CASES.values() for alert in case.fires} == {rule["alert"] for rule in rules()}
 
     def test_what_is_recorded_has_a_case_with_its_value(self) -> None:
-        recorded = {rule["record"] for rule in every_rule() if "record" in rule}
-        assert recorded
-        assert {name for case in CASES.values() for name in case.records} == recorded
+        assert recorded()
+        assert {name for case in CASES.values() for name in case.records} == recorded()
 
     def test_each_says_what_it_is_and_what_to_do(self) -> None:
         for rule in rules():
@@ -467,8 +452,7 @@ class TestRules:
             for name, labels in selectors(expr):
                 of_target = {"job", "instance", "node", "namespace", "pod", "component"}
                 assert labels <= known.get(name, set()) | of_target, (expr, name)
-        recorded = {rule["record"] for rule in every_rule() if "record" in rule}
-        assert {name for rule in rules() for name in re.findall(r"node:koordebpf_\w+:\w+", rule["expr"])} <= recorded
+        assert {name for rule in rules() for name in re.findall(r"node:koordebpf_\w+:\w+", rule["expr"])} <= recorded()
 
     def test_words_that_they_look_for_are_those_of_the_code(self) -> None:
         said = {
@@ -513,66 +497,3 @@ def test_both_ways_to_scrape_give_the_same_labels() -> None:
         assert relabelled[rule["targetLabel"]] == rule["sourceLabels"]
     # What the operator adds by itself.
     assert relabelled.keys() == {rule["targetLabel"] for rule in endpoint["relabelings"]} | {"namespace", "pod"}
-
-
-def metrics() -> Iterator[tuple[str, set[str]]]:
-    """Yield each metric of deploy/metrics.md with its labels; the buckets of a histogram by their own name."""
-    for name, kind, labels in re.findall(
-        r"^\| `(\w+)` \| (\w+) \| (.*?) \|", (DEPLOY / "metrics.md").read_text(), re.M
-    ):
-        own = set(re.findall(r"`(\w+)`", labels))
-        yield (f"{name}_bucket", own | {"le"}) if kind == "histogram" else (name, own)
-    # Those of a QoS strategy are on its page, without their labels.
-    for page in sorted((ROOT / "docs/qos").glob("*.md")):
-        yield from (
-            (name, {"result", "state"}) for name in re.findall(r"^\| `(koordebpf_\w+)` \|", page.read_text(), re.M)
-        )
-
-
-def selectors(expr: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield each metric of an expression with the labels that it is chosen by."""
-    for name, _, matchers in re.findall(r"\b((?:koordebpf|koordlet|process)_\w+|up\b)({([^}]*)})?", expr):
-        yield name, set(re.findall(r"(\w+)[=!]~?", matchers)) - {""}
-
-
-class TestDashboard:
-    DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
-
-    def panels(self) -> list[dict[str, Any]]:
-        """Those that show something: a row holds them only while it is closed."""
-        every = [each for panel in self.DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
-        return [each for each in every if each["type"] != "row"]
-
-    def expressions(self) -> list[str]:
-        marks = [each["expr"] for each in self.DASHBOARD["annotations"]["list"]]
-        return [target["expr"] for panel in self.panels() for target in panel["targets"]] + marks
-
-    def test_it_is_what_its_program_prints(self) -> None:
-        command = [sys.executable, str(MONITORING / "dashboard.py")]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        assert printed == (MONITORING / "dashboard.json").read_text(), "run deploy/monitoring/dashboard.py again"
-
-    def test_prometheus_takes_each_expression(self, tmp_path: Path) -> None:
-        recorded = [
-            {"record": f"panel:{number}", "expr": expr.replace("$__rate_interval", "1m").replace("$node", ".*")}
-            for number, expr in enumerate(self.expressions())
-        ]
-        path = tmp_path / "panels.yaml"
-        path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
-        assert f"SUCCESS: {len(recorded)} rules found" in promtool_says("check", "rules", path)
-
-    def test_it_shows_metrics_and_labels_that_there_are(self) -> None:
-        known = dict(metrics())
-        for expr in self.expressions():
-            for name, labels in selectors(expr):
-                assert labels <= known[name] | {"job", "node"}, (expr, name)
-
-    def test_no_panel_hides_another_and_each_says_what_it_shows(self) -> None:
-        panels = self.panels()
-        ids = [each["id"] for panel in self.DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
-        assert len(set(ids)) == len(ids)
-        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
-        closed = [panel["gridPos"] for row in self.DASHBOARD["panels"] for panel in row.get("panels", ())]
-        places = [place for place in places if place not in {(each["x"], each["y"]) for each in closed}]
-        assert len(set(places)) == len(places)
-        assert all(panel["title"] and panel["description"] for panel in panels)

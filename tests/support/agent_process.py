@@ -65,7 +65,7 @@ class AgentProcess:
             return []
         *whole, _unfinished = self._audit.read_bytes().split(b"\n")
         lines = [json.loads(line) for line in whole]
-        return [line for line in lines if line["outcomes"]]
+        return [line for line in lines if line.get("outcomes")]
 
     def wait_for_eviction(self, number: int, timeout_s: float = 30) -> dict[str, Any]:
         """Return eviction `number`, counted from 0, once all of its audit lines are there."""

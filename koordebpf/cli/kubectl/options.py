@@ -11,11 +11,26 @@ import click
 import msgspec
 
 from koordebpf.cli.echo import echo, echo_json
+from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.tools.cluster.asking import Agents
 
+_NO_LIMIT_S = 20 * 86_400.0  # Why: a socket's timeout is at most 2^31 ms, 24.8 days
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+# A duration as kubectl has it: Go's text, or a number of seconds; 0 is no limit.
+def _seconds(_context: click.Context, _option: click.Parameter, written: str) -> float:
+    from koordebpf.errors import ConfigError
+    from koordebpf.slo.go_duration import duration_ns
+
+    text = f"{written}s" if written.replace(".", "", 1).isdecimal() else written
+    try:
+        seconds = duration_ns(text, "--request-timeout") / NS_PER_S
+    except ConfigError:
+        raise click.BadParameter(f"{written!r} is no duration: as 30s, 1m or 1h30m; 0 is no limit") from None
+    return min(seconds, _NO_LIMIT_S) if seconds else _NO_LIMIT_S
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -63,10 +78,11 @@ def cluster_options(timeout_s: float = 30.0) -> Callable[[F], F]:
         for option in (
             click.option(
                 "--request-timeout",
-                type=click.FloatRange(min=0.1),
-                default=timeout_s,
+                callback=_seconds,
+                metavar="DURATION",
+                default=f"{timeout_s:g}s",
                 show_default=True,
-                help="Seconds for one node.",
+                help="For one node, as 30s or 1m; 0: as long as it takes.",
             ),
             click.option(
                 "--agents-namespace",

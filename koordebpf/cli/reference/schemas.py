@@ -26,6 +26,7 @@ TYPES: Mapping[str, str] = {
     "pod": "koordebpf.report.hooks.pod_values.ExplainedPodValues",
     "recording-summary": "koordebpf.tools.recorder.summary.RecordingSummary",
     "replay": "koordebpf.tools.recorder.replay.Replay",
+    "replayed-plan": "koordebpf.tools.recorder.round_plan.ReplayedPlan",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
     "request": "koordebpf.store.v1.requests.AuditedRequest",
     "shadow": "koordebpf.policy.what_if.week.ShadowWeek",

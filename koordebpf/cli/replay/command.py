@@ -27,8 +27,10 @@ from koordebpf.cli.reference.schemas import schema_option
     help="Decide under this NodeSLO, ConfigMap slo-controller-config or agent's configuration file.",
 )
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Decide with these feature gates.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, and one with the totals.")
-@schema_option("replayed-round", "replay")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line, the last with the totals; of --at, one."
+)
+@schema_option("replayed-round", "replay", "replayed-plan")
 def replay(
     recording: str,
     at: str | None,
@@ -52,18 +54,23 @@ def replay(
     \b
     Examples:
       koordebpf replay node.rounds
-      koordebpf replay /var/lib/koordebpf/recorder/machine --since 2026-03-01T12:00:00Z
+      koordebpf replay /var/lib/koordebpf/recorder/machine --since 2026-03-01
       koordebpf replay node.rounds --set memoryEvictThresholdPercent=85
       koordebpf replay node.rounds --at 2026-03-01T12:00:00Z
     """
     from koordebpf.tools.recorder.pages import lines_of, round_page, totals_line
     from koordebpf.tools.recorder.replay import Replay, change_of, replayed
+    from koordebpf.tools.recorder.round_plan import replayed_plan
     from koordebpf.tools.recorder.rounds import open_recording, parse_time, place_at, round_at
 
     change = change_of([(each, read_input(each)) for each in files], entries, feature_gates)
     opened = open_recording(recording)
     if at is not None:
-        echo(round_page(round_at(opened, parse_time("--at", at)), change))
+        found = round_at(opened, parse_time("--at", at))
+        if as_json:
+            echo_object("replayed-plan", replayed_plan(found, change), indent=2)
+        else:
+            echo(round_page(found, change))
     else:
         first = 0 if since is None else max(0, place_at(opened, parse_time("--since", since) - 1) + 1)
         last = None if until is None else place_at(opened, parse_time("--until", until)) + 1

@@ -98,10 +98,12 @@ def _table(chart: Chart) -> Node:
     return table(f"{chart.title}, {shown}", columns, rows)
 
 
-# Of days the date, else the time.
+# Counts are of whole days. Of several days the date, too, else the time.
 def _when(chart: Chart, place: int) -> str:
-    is_long = chart.times_s[-1] - chart.times_s[0] >= _DAY_S
-    return moment(chart.times_s[place])[5:16] if is_long else clock(chart.times_s[place])
+    at_s = chart.times_s[place]
+    if chart.unit == "count":
+        return moment(at_s)[:10]
+    return moment(at_s)[5:16] if chart.times_s[-1] - chart.times_s[0] >= _DAY_S else clock(at_s)
 
 
 def _cell(series: Series, place: int, chart: Chart) -> str:

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from koordebpf import __version__
-from koordebpf.policy.what_if.week import DEFINITIONS, Lead, NodeCounts, ShadowCounts, ShadowWeek
+from koordebpf.policy.what_if.week import DEFINITIONS, NodeCounts, ShadowCounts, ShadowWeek
 from koordebpf.report.incident.amounts import ABSENT
 from koordebpf.report.incident.charts import chart_section, charts_json
 from koordebpf.report.incident.markup import Child, Column, Node, element, facts, table
 from koordebpf.report.incident.page import whole_page
 from koordebpf.report.incident.parts import section
 from koordebpf.report.incident.values import Chart, Series
+from koordebpf.report.incident.week_words import (
+    COUNTED,
+    DAY_HEAD,
+    DRY_RUN,
+    UNKNOWN,
+    Counted,
+    answer,
+    configured,
+    days_said,
+    evictions_of,
+    pods,
+    times,
+    word,
+)
 from koordebpf.units import format_bytes
-
-_ROWS: tuple[tuple[str, Callable[[ShadowCounts], str]], ...] = (
-    ("Evictions", lambda each: str(each.evictions)),
-    ("Memory freed", lambda each: format_bytes(each.freed_bytes)),
-    ("Same as the acting one", lambda each: str(each.same)),
-    ("Avoided", lambda each: str(each.avoided)),
-    ("Needless", lambda each: str(each.needless)),
-    ("In time", lambda each: str(each.in_time)),
-    ("Too late", lambda each: str(each.too_late)),
-    ("Above its threshold", lambda each: f"{each.above_s / 60:.1f} min"),
-    ("Lead over the acting one", lambda each: _lead(each.over_acting)),
-    ("Lead over kubelet", lambda each: _lead(each.over_kubelet)),
-    ("Lead over OOM kills", lambda each: _lead(each.over_oom)),
-    ("Its node was not the real one", lambda each: f"{each.apart_s / 60:.1f} min"),
-)
-_UNKNOWN = (
-    "Cannot be known: what the node would have done after an eviction that did not happen. A shadow node is"
-    " the real one without the pods that it evicted, and with those that it kept as they last were."
-)
 
 
 def week_page(weeks: Sequence[ShadowWeek], source: str) -> str:
@@ -45,46 +40,45 @@ def week_page(weeks: Sequence[ShadowWeek], source: str) -> str:
         if chart is not None:
             charts.append(chart)
             sections.append(chart_section(chart, ()))
-    sections.append(_definitions())
+    sections.append(_definitions(is_dry_run=any(week.is_dry_run for week in weeks)))
     nodes = ", ".join(week.node for week in weeks)
-    lead = [element("p", _answer(week, name), class_="lead") for week in weeks for name in week.settings]
+    # Of one node the heading has its name.
+    of_node = {week.node: f"{week.node}: " if len(weeks) > 1 else "" for week in weeks}
+    answers = [f"{of_node[week.node]}{answer(week, name)}" for week in weeks for name in week.settings]
+    lead = [element("p", text, class_="lead") for text in answers]
     title = f"Shadow mode on {nodes}"
     foot = f"Made by koordebpf {__version__} from {source}. koordebpf shadow prints the same."
     return whole_page(title, title, lead, sections, foot, charts_json(charts, ()) if charts else None)
 
 
-def _answer(week: ShadowWeek, name: str) -> str:
-    counts, node = week.total(name), week.node_total()
-    events = node.kubelet + node.oom_kills
-    return (
-        f"{name} would have evicted {counts.evictions} pods, {format_bytes(counts.freed_bytes)}: {counts.needless}"
-        f" needlessly, and in time for {counts.in_time} of {events} crossings of kubelet's threshold and OOM kills."
-    )
-
-
 def _totals(week: ShadowWeek, number: int) -> Node:
     names = list(week.settings)
+    node, totals = week.node_total(), [week.total(name) for name in names]
     columns = [Column("Counted"), *(Column(name, is_number=True) for name in names)]
-    totals = {name: week.total(name) for name in names}
-    rows: list[list[Child]] = [[label, *(form(totals[name]) for name in names)] for label, form in _ROWS]
-    configured = [(name, _settings(week, name)) for name in names]
+    rows: list[list[Child]] = [[_title(row.label), *(_cell(row, each, node) for each in totals)] for row in COUNTED]
+    settings = [(name, _settings(week, name)) for name in names]
     return section(
         f"node-{number}",
-        f"{week.node}, {_span(week)}",
-        facts([*_node(week, week.node_total()), *configured]),
+        f"{week.node}, {days_said(week)}",
+        facts([*_node(week, node), *settings]),
         table(f"What each configuration came to on {week.node}", columns, rows),
         *_days(week, names),
     )
 
 
-def _span(week: ShadowWeek) -> str:
-    return f"{week.days[0].day} to {week.days[-1].day}" if week.days else "no day yet"
+def _cell(row: Counted, counts: ShadowCounts, node: NodeCounts) -> str:
+    value = row.value(counts, node)
+    return ABSENT if value is None else f"{value} {row.unit}".rstrip()
+
+
+def _title(label: str) -> str:
+    return f"{label[:1].upper()}{label[1:]}"
 
 
 def _node(week: ShadowWeek, node: NodeCounts) -> list[tuple[str, Child]]:
-    mode = "dry run" if week.is_dry_run else f"enforcing: {node.really} pods were really evicted"
+    mode = "dry run" if week.is_dry_run else f"enforcing: {pods(node.really)} really evicted"
     acting = f"{node.evictions} evictions, {node.above_s / 60:.1f} min above its threshold"
-    hard = f"{format_bytes(week.kubelet_hard_bytes)}, crossed {node.kubelet} times"
+    hard = f"{format_bytes(week.kubelet_hard_bytes)}, crossed {times(node.kubelet)}"
     return [
         ("Watched", f"{node.watched_s / 3600:.1f} h"),
         ("The acting configuration", f"{mode}; {acting}"),
@@ -94,48 +88,35 @@ def _node(week: ShadowWeek, node: NodeCounts) -> list[tuple[str, Child]]:
 
 
 def _settings(week: ShadowWeek, name: str) -> str:
-    said = ", ".join(f"{key}={value}" for key, value in week.settings[name].items())
-    problem = week.problems.get(name)
-    text = said or "as the acting one, enforced"
+    text, problem = configured(week, name), week.problems.get(name)
     return f"{text}; it has no memory threshold in force: {problem}" if problem else text
 
 
 def _days(week: ShadowWeek, names: Sequence[str]) -> list[Node]:
     if not week.days:
         return []
-    heads = ("Acting", "Kubelet", "OOM kills", *names)
-    columns = [Column("Day, UTC"), *(Column(name, is_number=True) for name in heads)]
+    columns = [Column("Day, UTC"), *(Column(name, is_number=True) for name in (*map(_title, DAY_HEAD), *names))]
     rows: list[list[Child]] = []
     for each in week.days:
-        shadows = (each.shadows.get(name) for name in names)
-        node = each.node
-        counts = [node.evictions, node.kubelet, node.oom_kills]
-        found = [ABSENT if counted is None else str(counted.evictions) for counted in shadows]
-        rows.append([each.day, *map(str, counts), *found])
+        counts = [each.node.evictions, each.node.kubelet, each.node.oom_kills, *evictions_of(each, week)]
+        rows.append([each.day, *(ABSENT if count is None else str(count) for count in counts)])
     return [table(f"Counts by day on {week.node}", columns, rows)]
 
 
 def _chart(week: ShadowWeek, number: int) -> Chart | None:
     if len(week.days) < 2:
         return None
-    times = tuple(datetime.fromisoformat(each.day).replace(tzinfo=UTC).timestamp() for each in week.days)
+    days_s = tuple(datetime.fromisoformat(each.day).replace(tzinfo=UTC).timestamp() for each in week.days)
     series = [Series("acting", "line", tuple(float(each.node.evictions) for each in week.days))]
-    for name in week.settings:
-        found = [each.shadows.get(name) for each in week.days]
-        series.append(Series(name, "line", tuple(None if one is None else float(one.evictions) for one in found)))
+    by_day = [evictions_of(each, week) for each in week.days]
+    for name, counts in zip(week.settings, zip(*by_day, strict=True), strict=True):
+        series.append(Series(name, "line", tuple(None if count is None else float(count) for count in counts)))
     title = f"Evictions by day on {week.node}"
     note = "Of the acting configuration, and of the others, had they acted."
-    return Chart(f"evictions-{number}", title, "count", times, tuple(series), note)
+    return Chart(f"evictions-{number}", title, "count", days_s, tuple(series), note)
 
 
-def _definitions() -> Node:
-    said: list[tuple[str, Child]] = [(word.replace("_", " "), text) for word, text in DEFINITIONS.items()]
-    return section("definitions", "What is counted", facts(said), element("p", _UNKNOWN))
-
-
-def _lead(lead: Lead) -> str:
-    if lead.mean_s is None:
-        return ABSENT
-    if lead.count == 1:
-        return f"{lead.mean_s:.1f} s"
-    return f"{lead.mean_s:.1f} s ({lead.least_s:.1f} to {lead.most_s:.1f})"
+def _definitions(*, is_dry_run: bool) -> Node:
+    said: list[tuple[str, Child]] = [(word(name), text) for name, text in DEFINITIONS.items()]
+    notes = [element("p", text) for text in ((UNKNOWN, DRY_RUN) if is_dry_run else (UNKNOWN,))]
+    return section("definitions", "What is counted", facts(said), *notes)

@@ -29,7 +29,7 @@ class IndicatorMetrics:
     def __init__(self) -> None:
         self._ls_stalls_by_be_ns = 0
         self._be_used_s: float | None = None  # None: CPUs are not measured
-        self._be_lost_s = 0.0
+        self._be_lost_s: float | None = None  # None: those of pods are not
         self._used_s: dict[str, float] = {}  # of best-effort pods that are there, by uid
         self._looked_ns: int | None = None
         self._returned: list[tuple[int, int]] = []  # bytes that are back, and the threshold; till the next look
@@ -66,9 +66,16 @@ class IndicatorMetrics:
         if view.cpu is None:
             return
         seconds = 0.0 if before is None else (view.now_ns - before) / NS_PER_S
-        used = {pod.uid: (pod.cpu_used_millicpu or 0) / _MILLI * seconds for pod in be}
-        self._be_used_s = (self._be_used_s or 0.0) + sum(used.values())
-        self._used_s = {uid: self._used_s.get(uid, 0.0) + more for uid, more in used.items()}
+        used = {pod.uid: pod.cpu_used_millicpu for pod in be if pod.cpu_used_millicpu is not None}
+        is_by_pod = len(used) == len(be)
+        usage = view.cpu.measured.usage
+        # Suppression measures the best-effort directory, and no pod in it.
+        millicpu = sum(used.values()) if is_by_pod else usage.be_used_millicpu if usage else None
+        if millicpu is not None:
+            self._be_used_s = (self._be_used_s or 0.0) + millicpu / _MILLI * seconds
+        if is_by_pod:
+            self._be_lost_s = self._be_lost_s or 0.0
+            self._used_s = {uid: self._used_s.get(uid, 0.0) + more / _MILLI * seconds for uid, more in used.items()}
 
     def decided(self, view: NodeView) -> None:
         """Count the lead of a plan that evicts: a node that did not grow has none."""
@@ -77,7 +84,8 @@ class IndicatorMetrics:
 
     def evicted(self, uid: str) -> None:
         """Count what a pod that was evicted had used."""
-        self._be_lost_s += self._used_s.pop(uid, 0.0)
+        if self._be_lost_s is not None:
+            self._be_lost_s += self._used_s.pop(uid, 0.0)
 
     def released(self, back_bytes: int, threshold: int | None) -> None:
         """Note memory of an eviction that is back; `threshold` None: its feature does not judge memory in use."""
@@ -98,6 +106,7 @@ class IndicatorMetrics:
         if self._be_used_s is not None:
             text = "CPU time of best-effort pods."
             yield CounterMetricFamily("koordebpf_be_cpu_seconds", text, self._be_used_s)
+        if self._be_lost_s is not None:
             text = "CPU time that best-effort pods had used when they were evicted."
             yield CounterMetricFamily("koordebpf_be_lost_cpu_seconds", text, self._be_lost_s)
         if self._be_bytes is not None:

@@ -1,26 +1,17 @@
-"""The help of `koordebpf top`, key `?`. 60 columns."""
+"""The help of `koordebpf top`, key `?`. 60 columns, and no more lines than a terminal of 24 has room for."""
 
 from __future__ import annotations
 
-_TABLE = """\
-Sort
-  s stall   u usage   g growth   t time left   n name
-Rows
-  v     pods, containers, cgroups
-  r     as a tree: what is part of what
-  /     only rows with a text in their name; Esc drops it
-  l     the ledger: who stalls on whose account
-Look closer
-  ↑ ↓ PgUp PgDn Home End   mark a row
-  Enter   that row alone, with what it was before
-  Esc     back
+_SORT = "Sort   s stall  u usage  g growth  t time left  n name\n"
+_SORT_IN_REPLAY = "Sort   s stall  u usage  g growth  n name\n"
+_KEYS = """\
+Rows   v pods, containers, cgroups   r as a tree
+       l the ledger: who stalls on whose account
+       / only rows with a text in their name; Esc drops it
+Look   ↑ ↓ PgUp PgDn Home End mark a row; Enter: it alone,
+       with what it was before; Esc: back
 """
-_REPLAY = """\
-Time
-  t T     one round on, one back
-  j J     a minute on, one back
-  d D     the next decision, the one before
-"""
+_REPLAY = "Time   t T a round on, back   j J a minute   d D a decision\n"
 _COLUMNS = """\
 Columns
   USED      what an eviction frees; K: mostly the kernel's
@@ -39,5 +30,6 @@ q ends
 
 
 def help_lines(*, replays: bool) -> list[str]:
-    """Return its lines; with `replays` the keys of time travel are among them."""
-    return [*_TABLE.splitlines(), *(_REPLAY.splitlines() if replays else []), *_COLUMNS.splitlines()]
+    """Return its lines; with `replays` the keys of time travel are among them, in which t does not sort."""
+    keys = _SORT_IN_REPLAY + _KEYS + _REPLAY if replays else _SORT + _KEYS
+    return [*keys.splitlines(), *_COLUMNS.splitlines()]

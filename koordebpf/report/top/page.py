@@ -54,6 +54,8 @@ def page_lines(
     lines: list[tuple[str, Style]] = [(line, "bold") for line in _wrapped(around.note, width)] if around.note else []
     if choice.help:
         lines += [(line, "bold" if not line.startswith(" ") else "") for line in help_lines(replays=around.replays)]
+        if height is not None and 0 < height < len(lines):
+            lines[height - 1 :] = [(f"… and {len(lines) - height + 1} lines more: a higher terminal has room", "dim")]
         return _cut(lines, width, height)
     lines += [
         (each, _node_style(page) if at == 0 else "")

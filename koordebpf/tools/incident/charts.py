@@ -103,14 +103,11 @@ def _marks(rows: Sequence[Moment | None]) -> list[Series]:
 
 
 def _stalls(rows: Sequence[Moment | None], times: tuple[float, ...], names: Mapping[str, str]) -> Chart | None:
-    series = [
+    of_node = [
         Series("node, some task stalls", "line", _values(rows, lambda each: _percent(each.some_ratio))),
         Series("node, every task stalls", "line", _values(rows, lambda each: _percent(each.full_ratio))),
     ]
-    for uid in _largest([each for each in rows if each is not None], lambda each: each.stalls)[:_LINES]:
-        ratios = _of_pod(rows, uid, lambda each: each.stalls)
-        series.append(Series(name_of(uid, names), "line", tuple(map(_percent, ratios))))
-    shown = tuple(each for each in series if _has_any(each))
+    shown = _with_pods(of_node, rows, names, lambda each: each.stalls, _percent)
     note = (
         "Share of the time in which tasks wait for memory; of pods the sum of their timed waits, at most 100 %. Of each"
         " stretch of time the largest."
@@ -119,17 +116,26 @@ def _stalls(rows: Sequence[Moment | None], times: tuple[float, ...], names: Mapp
 
 
 def _growth(rows: Sequence[Moment | None], times: tuple[float, ...], names: Mapping[str, str]) -> Chart | None:
-    series = [Series("node", "line", _values(rows, lambda each: _whole(each.growth_bytes_per_s)))]
-    known = [each for each in rows if each is not None]
-    for uid in _largest(known, lambda each: each.growths)[:_LINES]:
-        growths = _of_pod(rows, uid, lambda each: each.growths)
-        series.append(Series(name_of(uid, names), "line", tuple(map(_whole, growths))))
-    shown = tuple(each for each in series if _has_any(each))
+    of_node = [Series("node", "line", _values(rows, lambda each: _whole(each.growth_bytes_per_s)))]
+    shown = _with_pods(of_node, rows, names, lambda each: each.growths, _whole)
     note = (
         "How fast memory in use grows: of the node, and of the pods that grew fastest. Below zero it shrinks;"
         " where that is faster than anything grew it is cut off."
     )
     return Chart("growth", "Growth", "bytes/s", times, shown, note) if shown else None
+
+
+# Lines of the node, and of the pods whose peaks are highest; those that have a value.
+def _with_pods(
+    of_node: Sequence[Series],
+    rows: Sequence[Moment | None],
+    names: Mapping[str, str],
+    of: Callable[[Moment], Mapping[str, float]],
+    shown_as: Callable[[Value], Value],
+) -> tuple[Series, ...]:
+    largest = _largest([each for each in rows if each is not None], of)[:_LINES]
+    of_pods = [Series(name_of(uid, names), "line", tuple(map(shown_as, _of_pod(rows, uid, of)))) for uid in largest]
+    return tuple(each for each in (*of_node, *of_pods) if _has_any(each))
 
 
 def _suppression(rows: Sequence[Moment | None], times: tuple[float, ...]) -> Chart | None:

@@ -57,7 +57,9 @@ class Hog:
         """Kill and reap it; twice is harmless."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 class Holder:

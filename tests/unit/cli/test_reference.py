@@ -61,6 +61,12 @@ def schema_members(schema: dict[str, object]) -> list[str]:
     return members
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(name: str) -> None:
+    context = click.Context(COMMANDS[name], info_name=name, terminal_width=80, max_content_width=80)
+    assert [line for line in COMMANDS[name].get_help(context).splitlines() if len(line) > 80] == []
+
+
 def test_there_are_commands_with_json() -> None:
     assert len(WITH_JSON) >= 12
 

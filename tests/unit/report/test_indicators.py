@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuView
+from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuUsage, CpuView
 from koordebpf.state.measured import NodeForecast, Party, TimeTo
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge
@@ -85,6 +85,18 @@ def test_where_cpus_are_not_measured_their_time_is_absent() -> None:
     for at_s in (1, 2):
         metrics.take(seen(at_s, cpu=None, hog=0))
     assert not [name for name in samples(metrics) if "cpu" in name or "batch" in name]
+
+
+def test_where_the_directory_alone_is_measured_its_time_counts_and_no_pods_work_is_known_to_be_lost() -> None:
+    metrics = IndicatorMetrics()
+    usage = CpuUsage(S, node_used_millicpu=3000, be_used_millicpu=700)
+    for at_s, cpu in ((1, CPU), (2, CPU), (4, replace(CPU, measured=replace(CPU.measured, usage=usage)))):
+        view = seen(at_s, cpu=cpu, hog=0)
+        metrics.take(replace(view, pods=tuple(replace(each, cpu_used_millicpu=None) for each in view.pods)))
+        assert ("koordebpf_be_cpu_seconds_total" in samples(metrics)) is (at_s == 4)
+    metrics.evicted("hog")
+    assert samples(metrics)["koordebpf_be_cpu_seconds_total"] == pytest.approx(1.4)
+    assert "koordebpf_be_lost_cpu_seconds_total" not in samples(metrics)
 
 
 @pytest.mark.parametrize(

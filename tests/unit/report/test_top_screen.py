@@ -243,7 +243,22 @@ class TestAround:
 
     def test_help_fits_and_has_the_keys_of_time_in_a_replay(self) -> None:
         assert max(map(len, help_lines(replays=True))) <= LEAST_WIDTH
-        assert ("  t T     one round on, one back" in help_lines(replays=True)) is True
-        assert ("  t T     one round on, one back" in help_lines(replays=False)) is False
-        assert text(SHOP, Choice(help=True))[0] == "Sort"
+        assert [line for line in help_lines(replays=True) if "t T a round on, back" in line]
+        assert not [line for line in help_lines(replays=False) if "t T a round on, back" in line]
+        assert text(SHOP, Choice(help=True))[0] == "Sort   s stall  u usage  g growth  t time left  n name"
+        assert "t time left" not in help_lines(replays=True)[0]  # there it is a key of time
         assert len(KEY_LINE) <= 80 and len(REPLAY_KEY_LINE) <= 90
+
+    @pytest.mark.parametrize("replays", [False, True])
+    def test_a_terminal_of_24_lines_shows_all_of_it(self, replays: bool) -> None:
+        around = Around(note="2027-01-15T08:00:51.000Z, round 1 of 3600, a decision " * 2, replays=replays)
+        lines = text(SHOP, Choice(help=True), height=23, width=LEAST_WIDTH, around=around)  # the last line has the keys
+        assert len(lines) <= 23 and lines[-1] == "q ends"
+
+    @pytest.mark.parametrize("height", [1, 5, 18])
+    def test_a_lower_one_says_that_there_is_more(self, height: int) -> None:
+        whole = help_lines(replays=False)
+        lines = text(SHOP, Choice(help=True), height=height)
+        assert len(lines) == height
+        assert lines[-1] == f"… and {len(whole) - height + 1} lines more: a higher terminal has room"
+        assert text(SHOP, Choice(help=True), height=len(whole)) == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,42 +12,22 @@ from click.testing import CliRunner
 
 from koordebpf.cli import _group
 from koordebpf.errors import ConfigError
-from koordebpf.policy.what_if.week import DEFINITIONS, Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
+from koordebpf.policy.what_if.week import DEFINITIONS
 from koordebpf.report.incident.week_page import week_page
-from koordebpf.units import GIB
+from tests.support.values.weeks import week
 
 HOSTILE = "</script><script>window.hacked=1</script>"
 
 
-def week(days: int = 7, name: str = "eager") -> ShadowWeek:
-    counts = ShadowCounts(
-        evictions=3,
-        freed_bytes=2 * GIB,
-        same=1,
-        needless=1,
-        in_time=1,
-        above_s=90.0,
-        over_kubelet=Lead(2, 5.0, 1.0, 4.0),
-    )
-    node = NodeCounts(watched_s=86_400.0, rounds=86_400, evictions=2, above_s=60.0, kubelet=1, oom_kills=1)
-    made = ShadowWeek(
-        node="node-1",
-        kubelet_hard_bytes=100 << 20,
-        settings={name: {"memoryEvictThresholdPercent": 75}, "enforced": {}},
-        problems={"enforced": "none is set"},
-    )
-    for day in range(1, days + 1):
-        shadows = {name: counts} if day == 1 else {name: counts, "enforced": counts}
-        made = made.with_day(ShadowDay(day=f"2027-01-{day:02}", node=node, shadows=shadows))
-    return made
-
-
 def test_it_answers_for_each_configuration_and_defines_its_words() -> None:
     page = week_page([week()], "/x")
-    assert "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings" in page
+    assert (
+        "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings and OOM kills"
+        in page
+    )
     assert "memoryEvictThresholdPercent=75" in page and "as the acting one, enforced" in page
     assert "it has no memory threshold in force: none is set" in page
-    assert "2.5 s (1.0 to 4.0)" in page
+    assert "2.5 (1.0…4.0) s" in page
     assert all(text in page.replace("&lt;", "<") for text in DEFINITIONS.values())
     assert '"id":"evictions-1"' in page
     assert ">\u2013<" in page  # of the first day nothing is known of one
@@ -56,7 +37,14 @@ def test_a_single_day_has_no_plot_and_several_nodes_have_parts() -> None:
     assert "<script" not in week_page([week(1)], "/x")
     assert "no day yet" in week_page([week(0)], "/x")
     two = week_page([week(), week()], "/x")
+    assert two.count("node-1: eager would have evicted") == 2
     assert 'id="evictions-1"' in two and 'id="evictions-2"' in two and 'id="node-2"' in two
+
+
+def test_days_are_days_and_what_nothing_is_known_of_is_no_zero() -> None:
+    text = " ".join(re.sub("<[^>]*>", " ", week_page([week(2)], "/x")).split())
+    assert "2027-01-01 2 3 – 2027-01-02 2 3 3" in text  # of the plot's table
+    assert "2027-01-01 2 1 1 3 – 2027-01-02 2 1 1 3 3" in text
 
 
 def test_hostile_names_stay_text() -> None:

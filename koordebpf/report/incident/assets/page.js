@@ -115,8 +115,9 @@
     const said = chart.series.filter((each) => each.values[at] !== null)
       .map((each) => `${each.name} ${amount(each.values[at], chart.unit)}`);
     const isLong = chart.times[chart.times.length - 1] - chart.times[0] >= DAY_S;
-    const date = isLong ? `${day(chart.times[at])} ` : "";
-    return `${date}${clock(chart.times[at])} UTC: ${said.join(", ") || "nothing was recorded"}`;
+    const at_s = chart.times[at];
+    const when = chart.unit === "count" ? day(at_s) : isLong ? `${day(at_s)} ${clock(at_s)}` : clock(at_s);
+    return `${when} UTC: ${said.join(", ") || "nothing was recorded"}`;
   }
 
   /* Keys move the cursor, and a screen reader says the values there. */

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from koordebpf.cli import _group
+from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.errors import ConfigError
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
@@ -139,6 +141,22 @@ def test_replay_at_a_time_shows_the_whole_plan(path: Path) -> None:
         run("replay", path, "--at", "2020-01-01T00:00:00Z")
     with pytest.raises(ConfigError, match="must be RFC 3339"):
         run("replay", path, "--at", "yesterday")
+
+
+def test_replay_at_a_time_as_json_is_one_object_that_its_schema_describes(path: Path) -> None:
+    schema = Draft202012Validator(object_schema("replayed-plan"))
+    whole = json.loads(run("replay", path, "--at", "2027-01-15T08:00:05.9Z", "--json").output)
+    schema.validate(whole)
+    assert (whole["schema"], whole["time"]) == ("koordebpf.replayed-plan/v1", "2027-01-15T08:00:05.000Z")
+    assert [each["candidate"]["name"] for each in whole["plan"]["features"][0]["victims"]] == ["job-0"]
+    assert whole["diff"] is None
+    of_plan = json.loads(run("plan", path, "--at", "2027-01-15T08:00:05.9Z", "--json").output)
+    assert {"schema": "koordebpf.plan/v1", **whole["plan"]} == of_plan
+    other = ("--set", "memoryEvictThresholdPercent=95")
+    changed = json.loads(run("replay", path, "--at", "2027-01-15T08:00:05Z", *other, "--json").output)
+    schema.validate(changed)
+    assert changed["diff"]["schema"] == "koordebpf.plan-diff/v1"
+    assert [each["candidate"]["name"] for each in changed["diff"]["lost"]] == ["job-0"]
 
 
 def test_plan_decides_one_of_its_decisions(path: Path) -> None:

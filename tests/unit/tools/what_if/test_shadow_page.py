@@ -14,8 +14,10 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.what_if.shadow import Shadows
 from koordebpf.policy.what_if.variant import Variant
 from koordebpf.policy.what_if.week import DEFINITIONS, ShadowWeek
+from koordebpf.tools.what_if.shadow_page import shadow_page
 from koordebpf.units import MIB
 from tests.support.values.played_node import jobs_of, play
+from tests.support.values.weeks import week
 
 EAGER = {"memoryEvictThresholdPercent": 70, "memoryEvictLowerPercent": 60}
 
@@ -28,7 +30,7 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def raw() -> bytes:
-    week = ShadowWeek(
+    made = ShadowWeek(
         node="node-1",
         kubelet_hard_bytes=100 * MIB,
         settings={"enforced": {}, "eager": EAGER, "odd": {"memoryEvictLowerPercent": 90}},
@@ -39,8 +41,8 @@ def raw() -> bytes:
         shadows = Shadows(variants, 100 * MIB)
         for each in play(jobs_of(seed, 150), 150, enforce=False):
             shadows.look(each.tick, each.view, each.decision)
-        week = week.with_day(shadows.take(f"2026-03-0{seed + 1}"))
-    return msgspec.json.encode(week)
+        made = made.with_day(shadows.take(f"2026-03-0{seed + 1}"))
+    return msgspec.json.encode(made)
 
 
 @pytest.fixture
@@ -57,22 +59,29 @@ def test_a_week_of_dry_run_answers_on_one_page(folder):
     assert "node-1, 2026-03-01 to 2026-03-07" in said and "dry run" in said
     assert "enforced would have evicted" in said and "crossings and OOM kills" in said
     rows = {line.split("  ")[0]: line.split()[-3:] for line in lines if line[:1].islower()}
-    week = msgspec.json.decode((folder / "machine.json").read_bytes(), type=ShadowWeek)
-    assert rows["evictions"] == [str(week.total(name).evictions) for name in ("enforced", "eager", "odd")]
-    assert rows["needless"] == [str(week.total(name).needless) for name in ("enforced", "eager", "odd")]
+    kept = msgspec.json.decode((folder / "machine.json").read_bytes(), type=ShadowWeek)
+    assert rows["evictions"] == [str(kept.total(name).evictions) for name in ("enforced", "eager", "odd")]
+    assert rows["needless"] == [str(kept.total(name).needless) for name in ("enforced", "eager", "odd")]
     assert sum(line.startswith("2026-03-0") for line in lines) == 7
     assert "enforced: as the acting one, enforced" in said
     assert "odd has no memory threshold in force: lower percent(90)" in said
     assert all(" ".join(text.split()) in said for text in DEFINITIONS.values())
 
 
+def test_a_configuration_that_was_not_there_yet_has_no_zero():
+    lines = [line.split() for line in shadow_page(week(2)).splitlines()]
+    assert ["2027-01-01", "2", "1", "1", "3", "-"] in lines
+    assert ["2027-01-02", "2", "1", "1", "3", "3"] in lines
+    assert ["lead", "over", "kubelet,", "s", "2.5", "(1.0…4.0)", "2.5", "(1.0…4.0)"] in lines
+
+
 def test_an_earlier_threshold_has_the_longer_lead(folder):
-    week = msgspec.json.decode((folder / "machine.json").read_bytes(), type=ShadowWeek)
-    enforced, eager = week.total("enforced"), week.total("eager")
-    assert week.node_total().kubelet > 0
+    kept = msgspec.json.decode((folder / "machine.json").read_bytes(), type=ShadowWeek)
+    enforced, eager = kept.total("enforced"), kept.total("eager")
+    assert kept.node_total().kubelet > 0
     assert eager.over_acting.mean_s > enforced.over_acting.mean_s
     assert eager.evictions > enforced.evictions > 0
-    assert week.total("odd").evictions == 0
+    assert kept.total("odd").evictions == 0
 
 
 def test_fewer_days_and_json(folder):
