@@ -135,6 +135,17 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
             raise
 
 
+def with_environment(variants: Sequence[Variant], given: Sequence[str]) -> tuple[Variant, ...]:
+    """Return the machines with more variables, each NAME=VALUE.
+
+    Raises:  CannotHave: one has no name.
+    """
+    more = dict(each.partition("=")[::2] for each in given)
+    if "" in more:
+        raise CannotHave(f"--set needs NAME=VALUE: {', '.join(given)}")
+    return tuple(msgspec.structs.replace(each, environment={**each.environment, **more}) for each in variants)
+
+
 def _say_of(variant: Variant, text: str) -> None:
     say(f"{variant.title}: {text}")
 
@@ -203,6 +214,7 @@ def indent(text: str) -> str:
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="A variable of the tests' environment.")
 @click.option("--icount", is_flag=True, help="With --bench: a nanosecond of its figures is an instruction.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
@@ -213,6 +225,7 @@ def main(
     renew: bool,
     tests: str | None,
     bench: str | None,
+    given: tuple[str, ...],
     icount: bool,
     counts_path: Path | None,
     only_list: bool,
@@ -225,6 +238,7 @@ def main(
         variants = chosen(list(which))
         if tests is not None:
             variants = tuple(msgspec.structs.replace(variant, tests=tuple(shlex.split(tests))) for variant in variants)
+        variants = with_environment(variants, given)
         if only_list:
             print("\n".join(variant.folder for variant in variants))
             return
