@@ -215,6 +215,7 @@ def indent(text: str) -> str:
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="A variable of the tests' environment.")
+@click.option("--disk", default=0, metavar="MIB", help="With --bench: MiB a second that its disk reads and writes.")
 @click.option("--icount", is_flag=True, help="With --bench: a nanosecond of its figures is an instruction.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
@@ -226,6 +227,7 @@ def main(
     tests: str | None,
     bench: str | None,
     given: tuple[str, ...],
+    disk: int,
     icount: bool,
     counts_path: Path | None,
     only_list: bool,
@@ -244,6 +246,7 @@ def main(
             return
         if bench is not None:
             changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount, "memory_mib": _BENCH_MIB}
+            changes |= {"disk_mib_s": disk}
             changes |= {"cpus": 1} if icount else {}  # a second one spins for minutes at the boot
             variants = tuple(msgspec.structs.replace(variant, **changes) for variant in variants)
             sys.exit(not measure(variants, minutes, renew=renew))
