@@ -216,6 +216,7 @@ def indent(text: str) -> str:
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="A variable of the tests' environment.")
 @click.option("--disk", default=0, metavar="MIB", help="With --bench: MiB a second that its disk reads and writes.")
+@click.option("--memory", default=_BENCH_MIB, metavar="MIB", show_default=True, help="With --bench: its memory.")
 @click.option("--icount", is_flag=True, help="With --bench: a nanosecond of its figures is an instruction.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
@@ -228,6 +229,7 @@ def main(
     bench: str | None,
     given: tuple[str, ...],
     disk: int,
+    memory: int,
     icount: bool,
     counts_path: Path | None,
     only_list: bool,
@@ -245,7 +247,7 @@ def main(
             print("\n".join(variant.folder for variant in variants))
             return
         if bench is not None:
-            changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount, "memory_mib": _BENCH_MIB}
+            changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount, "memory_mib": memory}
             changes |= {"disk_mib_s": disk}
             changes |= {"cpus": 1} if icount else {}  # a second one spins for minutes at the boot
             variants = tuple(msgspec.structs.replace(variant, **changes) for variant in variants)
