@@ -20,7 +20,7 @@ EARLY_MIB = 40  # who holds nothing is no victim
 LEFT_MIB = 96  # of page cache, once the pod holds the rest
 MOST_MIB = 4096  # of a machine that may be filled
 _NO_LIMIT = 1 << 42
-_WALK_S = 600
+_LONG_S = 600
 _MCL_CURRENT, _MCL_FUTURE = 1, 2  # include/uapi/asm-generic/mman.h
 AGENT_SCORE, _LS_SCORE, _BE_SCORE = -997, 900, 1000  # pkg/kubelet/qos/policy.go
 _COUNTED = ("oom_kill", "pgsteal_kswapd", "pgsteal_direct", "workingset_refault_file", "allocstall")
@@ -81,7 +81,7 @@ class ShortMachine:
         self._hold(EARLY_MIB, waits=True)
 
     def _hold(self, mib: int, *, waits: bool) -> None:
-        self.holders.append(Holder(self.be, "anon", mib, waits=waits))
+        self.holders.append(Holder(self.be, "anon", mib, "--hold", str(_LONG_S), waits=waits))
         score(self.holders[-1].process.pid, _BE_SCORE)
 
     def loses_hog(self, name: str) -> None:
