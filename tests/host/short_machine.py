@@ -95,16 +95,8 @@ class ShortMachine:
         """Have the latency-sensitive pod read its files for as long as this is open."""
         for _ in range(2):
             # In memory a file is walked through without a pause: not at the cost of who is to take the memory.
-            command = [
-                "nice",
-                "-n",
-                "19",
-                BUILD / "thrash",
-                "/var/tmp",
-                str(FILE_MIB),
-                str(_WALK_S),
-                self.ls / "cgroup.procs",
-            ]
+            walk = [BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs"]
+            command = ["nice", "-n", "19", *map(str, walk)]
             self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             score(self.walkers[-1].pid, _LS_SCORE)
         until(lambda: self.node.usage_bytes() > 2 * FILE_MIB * MIB, "files in memory", 60)
