@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ while True:
 
 def burst_paired(report: Report) -> None:
     """Serve requests in two pods at the same time, one of which may burst; then count how soon it gets more."""
-    pairs, steps = (3, 3) if report.quick else (20, 20)
+    pairs, steps = (3, 3) if report.quick else (20, int(os.environ.get("KOORDEBPF_STEPS", "20")))
     with _node() as node, TemporaryDirectory() as folder:
         weight = node.outweigh()
         arguments = node.arguments(Path(folder), sharePoolThresholdPercent=100)

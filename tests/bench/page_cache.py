@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.host.page_cache_node import NODE_BYTES, SET_MIB, PageCacheNode
 from tests.support.nodes import MIB, NodeCgroup
 
 _SECONDS, _WARM_S = 3.0, 3.0
-_LIMITED_WARM_S = 12.0  # for its own pages to come back
+_LIMITED_WARM_S = float(os.environ.get("KOORDEBPF_WARM_S", "12"))  # for its own pages to come back
 _FEWER = 5  # times
 _MEDIAN = "median, 99th percentile and worst of the pairs; the median counts"
 

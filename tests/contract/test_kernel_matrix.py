@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.vm import kernels
-from tests.vm.__main__ import Slots, failures, main, unsteady
+from tests.vm.__main__ import Slots, failures, main, unsteady, with_environment
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -223,6 +223,14 @@ def test_of_two_that_want_a_kernel_at_once_one_downloads_it(tmp_path: Path, monk
         had = list(clones.map(lambda _: kernels.obtain(kernels.SERIES["6.1"], lambda _: None), range(2)))
     assert had[0] == had[1]
     assert downloads == ["6.1"]
+
+
+def test_what_is_set_is_in_the_environment_of_each_machine() -> None:
+    with_pairs = with_environment(MATRIX, ["KOORDEBPF_PAIRS=20", "EMPTY="])
+    for before, after in zip(MATRIX, with_pairs, strict=True):
+        assert after.environment == {**before.environment, "KOORDEBPF_PAIRS": "20", "EMPTY": ""}
+    with pytest.raises(CannotHave, match="NAME=VALUE"):
+        with_environment(MATRIX, ["=20"])
 
 
 def test_as_many_machines_run_as_cpus_may_be_used() -> None:

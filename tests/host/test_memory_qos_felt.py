@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,12 @@ from tests.support.values.memory_qos import GIB, V2, memory, memory_qos
 MIB = 1 << 20
 NODE_BYTES, SET_MIB = 512 * MIB, 96
 LOADS = Path(__file__).parents[1] / "workloads/build"
-PAIRS, SECONDS, BEFORE_S = 5, 4.0, 3.0
+# A measurement takes more pairs: KOORDEBPF_PAIRS=20, with shorter ones KOORDEBPF_PAIR_S=2.
+PAIRS, SECONDS, BEFORE_S = (
+    int(os.environ.get("KOORDEBPF_PAIRS", "5")),
+    float(os.environ.get("KOORDEBPF_PAIR_S", "4")),
+    3.0,
+)
 # The pod's request has room for its file and its process. The best-effort pod is throttled halfway to its limit.
 QOS = memory_qos(
     ls={"minLimitPercent": 100, "lowLimitPercent": 100}, be={"throttlingPercent": 50, "lowLimitPercent": 0}
@@ -97,7 +103,13 @@ def felt_node(memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path) -
         yield Node(node, journal)
 
 
+def p99(felt: Paging) -> float:
+    """Return that of its requests, in ms."""
+    return percentile(felt.took_ms, 0.99)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(180 + 60 * PAIRS)
 @pytest.mark.parametrize("load", ["flood", "hog"])
 def test_a_latency_sensitive_pod_works_as_fast_as_before(felt_node: Node, tmp_path: Path, load: str) -> None:
     file = working_set(tmp_path / "set", SET_MIB)
@@ -115,22 +127,23 @@ def test_a_latency_sensitive_pod_works_as_fast_as_before(felt_node: Node, tmp_pa
         return paging(felt_node.pod, felt_node.ls, file, command, SECONDS, BEFORE_S)
 
     without, protected = [], []
-    for _ in range(PAIRS):
+    for pair in range(PAIRS):
         without.append(once())
         felt_node.protect()
         protected.append(once())
         felt_node.restore()
+        print(f"{load} {pair}: p99 {p99(without[-1]):.2f} → {p99(protected[-1]):.2f} ms", flush=True)
+    shares = [p99(after) / p99(before) for before, after in zip(without, protected, strict=True)]
+    better = sum(each < 1 for each in shares)
+    print(f"{load}: share of p99 with memory QoS, median {statistics.median(shares):.3f}; better {better} of {PAIRS}")
     for name, felt in (("without", without), ("with", protected)):
         print(
             f"{load} {name} memory QoS, {PAIRS} runs: "
             f"p50 {statistics.median(percentile(each.took_ms, 0.5) for each in felt):.2f} ms, "
-            f"p99 {statistics.median(percentile(each.took_ms, 0.99) for each in felt):.2f} ms "
-            f"({min(percentile(each.took_ms, 0.99) for each in felt):.2f} to "
-            f"{max(percentile(each.took_ms, 0.99) for each in felt):.2f}), "
-            f"refaults {statistics.median(each.refaults for each in felt):.0f} pages, "
+            f"p99 {statistics.median(map(p99, felt)):.2f} ms ({min(map(p99, felt)):.2f} to {max(map(p99, felt)):.2f}), "
+            f"refaults {statistics.median(each.refaults for each in felt):.0f} pages "
+            f"(at most {max(each.refaults for each in felt)}), "
             f"stalled {statistics.median(each.stall_ms for each in felt):.0f} ms of {SECONDS * 1000:.0f}"
         )
-    assert statistics.median(percentile(each.took_ms, 0.99) for each in protected) <= BETTER * statistics.median(
-        percentile(each.took_ms, 0.99) for each in without
-    )
+    assert statistics.median(map(p99, protected)) <= BETTER * statistics.median(map(p99, without))
     assert sum(each.refaults for each in protected) < sum(each.refaults for each in without)

@@ -135,6 +135,17 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
             raise
 
 
+def with_environment(variants: Sequence[Variant], given: Sequence[str]) -> tuple[Variant, ...]:
+    """Return the machines with more variables, each NAME=VALUE.
+
+    Raises:  CannotHave: one has no name.
+    """
+    more = dict(each.partition("=")[::2] for each in given)
+    if "" in more:
+        raise CannotHave(f"--set needs NAME=VALUE: {', '.join(given)}")
+    return tuple(msgspec.structs.replace(each, environment={**each.environment, **more}) for each in variants)
+
+
 def _say_of(variant: Variant, text: str) -> None:
     say(f"{variant.title}: {text}")
 
@@ -203,6 +214,9 @@ def indent(text: str) -> str:
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="A variable of the tests' environment.")
+@click.option("--disk", default=0, metavar="MIB", help="With --bench: MiB a second that its disk reads and writes.")
+@click.option("--memory", default=_BENCH_MIB, metavar="MIB", show_default=True, help="With --bench: its memory.")
 @click.option("--icount", is_flag=True, help="With --bench: a nanosecond of its figures is an instruction.")
 @click.option("--counts", "counts_path", type=click.Path(path_type=Path), help="Write the counts here, as JSON.")
 @click.option("--list", "only_list", is_flag=True, help="Name the machines.")
@@ -213,6 +227,9 @@ def main(
     renew: bool,
     tests: str | None,
     bench: str | None,
+    given: tuple[str, ...],
+    disk: int,
+    memory: int,
     icount: bool,
     counts_path: Path | None,
     only_list: bool,
@@ -225,11 +242,13 @@ def main(
         variants = chosen(list(which))
         if tests is not None:
             variants = tuple(msgspec.structs.replace(variant, tests=tuple(shlex.split(tests))) for variant in variants)
+        variants = with_environment(variants, given)
         if only_list:
             print("\n".join(variant.folder for variant in variants))
             return
         if bench is not None:
-            changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount, "memory_mib": _BENCH_MIB}
+            changes = {"bench": tuple(shlex.split(bench)), "has_instruction_clock": icount, "memory_mib": memory}
+            changes |= {"disk_mib_s": disk}
             changes |= {"cpus": 1} if icount else {}  # a second one spins for minutes at the boot
             variants = tuple(msgspec.structs.replace(variant, **changes) for variant in variants)
             sys.exit(not measure(variants, minutes, renew=renew))

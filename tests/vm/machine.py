@@ -117,7 +117,8 @@ def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minute
     scratch = results / "scratch.img"
     _make_scratch(scratch)
     monitor = Monitor(results)
-    command = _command(variant, kernel, snapshot, results, f"{_scratch_options(scratch)} {monitor.options}", is_fast)
+    options = f"{_scratch_options(scratch, variant.disk_mib_s)} {monitor.options}"
+    command = _command(variant, kernel, snapshot, results, options, is_fast)
     (results / "command.txt").write_text(shlex.join(command) + "\n")
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"}
     say(f"booting {kernel.release}{'' if is_fast else ', emulated'}")
@@ -146,8 +147,9 @@ def _make_scratch(path: Path) -> None:
     subprocess.run(["/sbin/mkfs.ext4", "-q", "-F", path], check=True)
 
 
-def _scratch_options(scratch: Path) -> str:
-    return f"-drive file={scratch},if=virtio,format=raw,cache=unsafe"
+def _scratch_options(scratch: Path, mib_s: int) -> str:
+    most = f",throttling.bps-total={mib_s << 20}" if mib_s else ""
+    return f"-drive file={scratch},if=virtio,format=raw,cache=unsafe{most}"
 
 
 def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, options: str, is_fast: bool) -> list[str]:

@@ -24,6 +24,7 @@ class Variant(msgspec.Struct, frozen=True):
     numa_nodes: int = 1
     numa_mib: tuple[int, ...] = ()  # of each NUMA node; none: as much of `memory_mib` as the others
     swap_mib: int = 0
+    disk_mib_s: int = 0  # of the disk that the tests' files are on; 0: as fast as the host writes to its memory
     needs_headers: bool = False
     tests: tuple[str, ...] = ()  # pytest's arguments
     bench: tuple[str, ...] = ()  # tests.bench's, in place of the tests

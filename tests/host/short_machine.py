@@ -1,0 +1,145 @@
+"""A machine whose best-effort pod takes its memory, in place of a node cgroup: in a guest that a test may fill."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from tests.contract.apiserver import until
+from tests.support.loads.workloads import BUILD, Holder
+from tests.support.nodes import MIB, NodeCgroup
+
+THRESHOLD_PERCENT = 70
+FILE_MIB = 128  # of each of two walkers
+EARLY_MIB = 40  # who holds nothing is no victim
+LEFT_MIB = 96  # of page cache, once the pod holds the rest
+MOST_MIB = 4096  # of a machine that may be filled
+_NO_LIMIT = 1 << 42
+_LONG_S = 600
+_MCL_CURRENT, _MCL_FUTURE = 1, 2  # include/uapi/asm-generic/mman.h
+AGENT_SCORE, _LS_SCORE, _BE_SCORE = -997, 900, 1000  # pkg/kubelet/qos/policy.go
+_COUNTED = ("oom_kill", "pgsteal_kswapd", "pgsteal_direct", "workingset_refault_file", "allocstall")
+
+
+def machine_mib() -> int:
+    """Return how much memory the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") // MIB
+
+
+def stay_in_memory() -> None:
+    """Keep this process in memory, and from the OOM killer: it is to see what happens.
+
+    Raises:  OSError: it may not.
+    """
+    if ctypes.CDLL(None, use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE):
+        raise OSError(ctypes.get_errno(), "mlockall")
+    score(os.getpid(), -1000)
+
+
+def score(pid: int, value: int) -> None:
+    """Say how soon the kernel's OOM killer is to take a process."""
+    Path(f"/proc/{pid}/oom_score_adj").write_text(str(value))
+
+
+def counted() -> dict[str, int]:
+    """Return what the kernel has counted since boot, in pages and times; `stalled_ms`: some task waited for memory."""
+    sums = dict.fromkeys(_COUNTED, 0)
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, value = line.split()
+        for key in _COUNTED:
+            if name == key or (key == "allocstall" and name.startswith("allocstall_")):
+                sums[key] += int(value)
+    some = Path("/proc/pressure/memory").read_text().splitlines()[0]
+    return {**sums, "stalled_ms": int(some.rpartition("=")[2]) // 1000}
+
+
+def available_mib() -> int:
+    """Return MemAvailable of /proc/meminfo."""
+    line = next(each for each in Path("/proc/meminfo").read_text().splitlines() if each.startswith("MemAvailable"))
+    return int(line.split()[1]) // 1024
+
+
+class ShortMachine:
+    """A latency-sensitive pod that walks through files, and a best-effort one that `grows` until they do not fit."""
+
+    def __init__(self, hierarchy: MemoryHierarchy) -> None:
+        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, _NO_LIMIT)
+        self.cgroup_root = f"/{self.node.path.name}"
+        (self.ls,) = self.node.add_pod("ls", be=False)
+        self.walkers: list[subprocess.Popen[bytes]] = []
+        self.holders: list[Holder] = []
+        self.be = self.ls
+
+    def has_hog(self, name: str) -> None:
+        """Give it a best-effort pod that holds a little."""
+        (self.be,) = self.node.add_pod(name)
+        self._hold(EARLY_MIB, waits=True)
+
+    def _hold(self, mib: int, *, waits: bool) -> None:
+        self.holders.append(Holder(self.be, "anon", mib, "--hold", str(_LONG_S), waits=waits))
+        score(self.holders[-1].process.pid, _BE_SCORE)
+
+    def loses_hog(self, name: str) -> None:
+        """Take the pod away, whatever is left of it."""
+        for each in self.holders:
+            each.stop()
+        self.holders.clear()
+        self.node.remove_pod(name)
+
+    def starts_walking(self) -> None:
+        """Have the latency-sensitive pod read its files for as long as this is open."""
+        for _ in range(2):
+            # In memory a file is walked through without a pause: not at the cost of who is to take the memory.
+            walk = [BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs"]
+            command = ["nice", "-n", "19", *map(str, walk)]
+            self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            score(self.walkers[-1].pid, _LS_SCORE)
+        until(lambda: self.node.usage_bytes() > 2 * FILE_MIB * MIB, "files in memory", 60)
+
+    def grows(self) -> int:
+        """Have the best-effort pod take all memory but a little; return how many MiB more."""
+        mib = available_mib() - LEFT_MIB
+        self._hold(mib, waits=False)
+        return mib
+
+    @property
+    def is_hog_alive(self) -> bool:
+        return any(each.process.poll() is None for each in self.holders)
+
+    @property
+    def are_others_alive(self) -> bool:
+        return all(each.poll() is None for each in self.walkers)
+
+    def arguments(self, folder: Path, action: str) -> list[object]:
+        """Return an agent's arguments, with the dead man's switch."""
+        config = folder / "config.yaml"
+        config.write_text(
+            f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {{action: {action}}}\n"
+        )
+        given = ["--config", config, "--pods", self.write_manifest(folder), "--cgroup-root", self.cgroup_root]
+        given += ["--executor", "cgroup", "--evictions-per-minute", "1000", "--feature-gates", "BECPUSuppress=false"]
+        return [*given, "--enforce"]
+
+    def write_manifest(self, folder: Path) -> Path:
+        return self.node.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
+
+    def close(self) -> None:
+        for each in self.holders:
+            each.stop()
+        for walker in self.walkers:
+            walker.kill()
+            walker.wait()
+        self.node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
