@@ -30,7 +30,7 @@ _CLOSE_S = 0.2
 class Launcher:
     """The process that starts commands. Safe for threads.
 
-    Cost:    7 MiB of memory of its own; 0.1 ms a call in the agent.
+    Cost:    10.6 MiB of memory, 6 MiB of them not shared.
     """
 
     def __init__(self) -> None:

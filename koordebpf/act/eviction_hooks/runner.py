@@ -111,10 +111,7 @@ class EvictionHooks:
         return any(self._is_asked(each.settings, when, dry_run) for each in self._workers)
 
     def call(self, when: When, payload: Payload, *, dry_run: bool) -> None:
-        """Queue a call of each hook that wants it. Does not wait.
-
-        Cost:    3 µs a hook.
-        """
+        """Queue a call of each hook that wants it. Does not wait."""
         for each in self._workers:
             if self._is_asked(each.settings, when, dry_run):
                 each.put(payload)
