@@ -27,7 +27,7 @@ from tests.host.short_machine import (
     stay_in_memory,
 )
 
-_AT_MOST_S = 90.0  # for the switch
+_AT_MOST_S = 60.0  # for the switch
 _WITHOUT_S = 60.0
 _FIRED = 'koordebpf_dead_man_fired_total{mode="kill"}'
 

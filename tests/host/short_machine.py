@@ -17,7 +17,7 @@ from tests.support.nodes import MIB, NodeCgroup
 THRESHOLD_PERCENT = 70
 FILE_MIB = 128  # of each of two walkers
 EARLY_MIB = 40  # who holds nothing is no victim
-LEFT_MIB = 96  # of page cache, once the pod holds the rest
+LEFT_MIB = int(os.environ.get("KOORDEBPF_LEFT_MIB", "96"))  # of page cache, once the pod holds the rest
 MOST_MIB = 4096  # of a machine that may be filled
 _NO_LIMIT = 1 << 42
 _LONG_S = 600

@@ -18,8 +18,6 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.short_machine import MOST_MIB, ShortMachine, machine_mib
-from tests.host.short_machine import THRESHOLD_PERCENT as MACHINE_PERCENT
 from tests.host.thrashing_node import NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
 from tests.support.bpf_ids import held_by, wait_for_none
 from tests.support.nodes import MIB
@@ -158,28 +156,6 @@ def test_who_has_left_the_cgroup_is_not_signalled(thrashing, dead_man):
     thrashing.grows()
     until(lambda: thrashing.holders[1].process.poll() is not None, "the victim's end", 20)
     assert left.poll() is None and dead_man.report().seen == 1
-
-
-@pytest.mark.skipif(machine_mib() > MOST_MIB, reason=f"{OTHER_MACHINE}it is too large to be filled")
-def test_a_machine_that_is_short_is_a_node_too(hierarchy, dead_man):
-    with ShortMachine(hierarchy) as machine:
-        machine.starts_walking()
-        machine.has_hog("be")
-        victim_id = cgroup_id(machine.node.pod_paths["be"])
-        order = DeadManOrder(
-            after_ns=AFTER_NS,
-            stall_ns=STALL_NS,
-            victim_id=victim_id,
-            until_ns=time.monotonic_ns() + 600 * NS_PER_S,
-            below_pages=machine_mib() * MIB * (100 - MACHINE_PERCENT) // 100 // mmap.PAGESIZE,
-            mode="kill",
-        )
-        dead_man.order(time.monotonic_ns(), order)
-        machine.grows()
-        until(lambda: not machine.is_hog_alive, lambda: f"the victim's end, but: {dead_man.report()}", 20)
-        report = dead_man.report()
-        assert (report.fired, report.victim_id, report.seen) == (1, victim_id, 2)
-        assert report.pages < order.below_pages and machine.are_others_alive
 
 
 class StoppedAgent:
