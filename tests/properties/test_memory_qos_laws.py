@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import CgroupFile
@@ -70,7 +70,14 @@ def view_of(pods: list[MemoryPod]) -> MemoryQosView:
     return MemoryQosView(MemoryQosMeasured(tuple(directories), _ABOVE), tuple(pods))
 
 
+GIB = {"requests": {"memory": "1Gi"}}
+
+
 @given(PODS, RULES)
+@example(
+    [memory_pod_of("LS", {"a": GIB}, init={"i": GIB}, kube_qos="Guaranteed", uid="uid-1")],
+    MemoryQosRules(qos=memory_qos(ls={"minLimitPercent": 1}), files=frozenset(MEMORY)),
+)
 def test_every_value_may_be_written_and_no_level_protects_less_than_those_below(pods, rules):
     view = view_of(pods)
     writes, problems = WantedOfNode().of(view, rules)
