@@ -89,8 +89,19 @@ def build_image(out: Path, say: Say, *, epoch: int, revision: str) -> None:
         f"--timestamp={epoch}",
         *(f"--build-arg={key}={value}" for key, value in arguments.items()),
     ]
+    pushed = out.with_suffix(".pushed")
     with alone(home / "lock", say):
-        _Builder(home, say).build(out, "", options)
+        _Builder(home, say).build(pushed, "", options)
+    _pack_again(pushed, out, epoch)
+    pushed.unlink()
+
+
+# buildah writes the time of the push into the archive.
+def _pack_again(pushed: Path, out: Path, epoch: int) -> None:
+    with tarfile.open(pushed) as blobs, tarfile.open(out, "w", format=tarfile.USTAR_FORMAT) as again:
+        for entry in sorted(blobs.getmembers(), key=lambda each: each.name):
+            entry.mtime = epoch
+            again.addfile(entry, blobs.extractfile(entry) if entry.isfile() else None)
 
 
 class Unpacked(msgspec.Struct, frozen=True):
