@@ -193,7 +193,9 @@ def soak(minutes: float, seed: int) -> int:
                     samples.append(now)
             outcomes = [(plan, outcome) for plan in agent.plans() for outcome in plan["outcomes"]]
             kinds = Counter(outcome["result"] for _, outcome in outcomes)
-            late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in outcomes]
+            # To who is gone none is sent.
+            sent = [(plan, outcome) for plan, outcome in outcomes if outcome["sent_ns"] is not None]
+            late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in sent]
             records = agent.metric("koordebpf_records_total")
             fired, late, spared = (
                 agent.metric(f"koordebpf_dead_man_{name}")
