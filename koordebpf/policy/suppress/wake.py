@@ -26,7 +26,7 @@ _START_SHIFT = 4
 # 0.15 %; each second there is a round anyway.
 _EMPTY_LOOKS = 8
 _USAGE_NS = 50 * NS_PER_MS  # Why: two looks and a write are within 100 ms of a burst; 25 µs a look are 0.05 % of a core
-_IDLE_USAGE_NS = 250 * NS_PER_MS  # Why: there is nothing to take, and four looks a second cost 0.01 % of a core
+_IDLE_USAGE_NS = 500 * NS_PER_MS  # Why: there is nothing to take, and four a second, each on an idle CPU, cost 0.1 %
 _IDLE_RATIO = 0.01
 _SHIFT_UP = 3
 # Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.

@@ -201,7 +201,7 @@ def test_usage_is_looked_at_seldom_while_best_effort_pods_do_nothing():
     def after_ns(best_effort, **rest):
         return next_usage_look_ns(T0, best_effort, 4000, WakeState(**rest), SETTINGS) - T0
 
-    assert (after_ns(40), after_ns(39), after_ns(0)) == (50 * NS_PER_MS, 250 * NS_PER_MS, 250 * NS_PER_MS)
+    assert (after_ns(40), after_ns(39), after_ns(0)) == (50 * NS_PER_MS, 500 * NS_PER_MS, 500 * NS_PER_MS)
     assert after_ns(4000, ready_ns=T0 + 7) == 7
 
 
