@@ -6,13 +6,12 @@ import ctypes
 import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
+from tests.host.thrashing_node import WalkedNode
 from tests.support.loads.workloads import BUILD, Holder
-from tests.support.nodes import MIB, NodeCgroup
+from tests.support.nodes import MIB
 
 THRESHOLD_PERCENT = 70
 FILE_MIB = 128  # of each of two walkers
@@ -64,15 +63,13 @@ def available_mib() -> int:
     return int(line.split()[1]) // 1024
 
 
-class ShortMachine:
+class ShortMachine(WalkedNode):
     """A latency-sensitive pod that walks through files, and a best-effort one that `grows` until they do not fit."""
 
     def __init__(self, hierarchy: MemoryHierarchy) -> None:
-        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, _NO_LIMIT)
+        super().__init__(hierarchy, _NO_LIMIT, THRESHOLD_PERCENT)
         self.cgroup_root = f"/{self.node.path.name}"
         (self.ls,) = self.node.add_pod("ls", be=False)
-        self.walkers: list[subprocess.Popen[bytes]] = []
-        self.holders: list[Holder] = []
         self.be = self.ls
 
     def has_hog(self, name: str) -> None:
@@ -124,22 +121,3 @@ class ShortMachine:
         given = ["--config", config, "--pods", self.write_manifest(folder), "--cgroup-root", self.cgroup_root]
         given += ["--executor", "cgroup", "--evictions-per-minute", "1000", "--feature-gates", "BECPUSuppress=false"]
         return [*given, "--enforce"]
-
-    def write_manifest(self, folder: Path) -> Path:
-        return self.node.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
-
-    def close(self) -> None:
-        for each in self.holders:
-            each.stop()
-        for walker in self.walkers:
-            walker.kill()
-            walker.wait()
-        self.node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

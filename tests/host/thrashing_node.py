@@ -21,15 +21,48 @@ EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
 
 
-class ThrashingNode:
+class WalkedNode:
+    """A node with a pod that walks through files, and one that holds memory.
+
+    Args:
+        limit_bytes: of the node.
+        threshold_percent: of it.
+    """
+
+    def __init__(self, hierarchy: MemoryHierarchy, limit_bytes: int, threshold_percent: int) -> None:
+        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes)
+        self.holders: list[Holder] = []
+        self.walkers: list[subprocess.Popen[bytes]] = []
+        self._percent = threshold_percent
+
+    def write_manifest(self, folder: Path) -> Path:
+        return self.node.write_manifest(folder / "pods.json", self._percent, self._percent - 5)
+
+    def close(self) -> None:
+        for each in self.holders:
+            each.stop()
+        for walker in self.walkers:
+            walker.kill()
+            walker.wait()
+        self.node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ThrashingNode(WalkedNode):
     """Calm at first: the pod holds little. `grows` makes the node thrash, with no OOM kill ever."""
 
     def __init__(self, hierarchy: MemoryHierarchy) -> None:
-        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB)
+        super().__init__(hierarchy, NODE_MIB * MIB, THRESHOLD_PERCENT)
         (self.be,) = self.node.add_pod("be")
         (self.ls,) = self.node.add_pod("ls", be=False)
-        self.holders = [Holder(self.be, "anon", EARLY_MIB)]
-        self.walkers: list[subprocess.Popen[bytes]] = []
+        self.holders.append(Holder(self.be, "anon", EARLY_MIB))
 
     @property
     def victim_id(self) -> int:
@@ -61,22 +94,3 @@ class ThrashingNode:
     def has_survived(self) -> bool:
         """Whether no other process was killed, by whomever."""
         return self.node.oom_kills() == 0 and all(each.poll() is None for each in self.walkers)
-
-    def write_manifest(self, folder: Path) -> Path:
-        return self.node.write_manifest(folder / "pods.json", THRESHOLD_PERCENT, THRESHOLD_PERCENT - 5)
-
-    def close(self) -> None:
-        for each in self.holders:
-            each.stop()
-        for walker in self.walkers:
-            walker.kill()
-            walker.wait()
-        self.node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
