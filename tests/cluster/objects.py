@@ -16,6 +16,8 @@ from tests.cluster.processes import wait_for
 BASE = Path(__file__).parents[2] / "deploy" / "base"
 NAMESPACE = "koordebpf-system"
 AGENT = "koordebpf-agent"
+# Events on what was done to a pod: a warning that it is evicted soon may come before.
+DONE_EVENTS = "source=koordebpf,reason!=EvictionSoon"
 # Priorities come from classes: the API server lets no pod name a number. Koordinator's koord-batch is 5000 to 5999.
 PRIORITIES = {"koord-prod": 9500, "koord-batch-high": 5500, "koord-batch": 5000}
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from koordebpf.units import MIB
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import RealNode
-from tests.cluster.objects import AGENT, NAMESPACE, nodeslo, pod
+from tests.cluster.objects import AGENT, DONE_EVENTS, NAMESPACE, nodeslo, pod
 from tests.cluster.timeline import Follower
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
@@ -96,8 +96,8 @@ class Story:
         assert running == set(names), self._diagnostics()
 
     def events(self, name: str, count: int = 1) -> list[Object]:
-        """Wait for the Events of koordebpf on a pod; return them in their order."""
-        query = {"fieldSelector": f"involvedObject.name={name},source=koordebpf"}
+        """Wait for the Events of koordebpf on what was done to a pod; return them in their order."""
+        query = {"fieldSelector": f"involvedObject.name={name},{DONE_EVENTS}"}
 
         def find() -> list[Object] | None:
             found = self.api.items("v1", "Event", self.namespace, **query)

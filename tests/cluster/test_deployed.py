@@ -15,7 +15,7 @@ from tests.cluster.agent_image import IMAGE, ROOT
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.host_deployment import USERS, HostDeployment, deployed_on_host
-from tests.cluster.objects import NAMESPACE, reasons
+from tests.cluster.objects import DONE_EVENTS, NAMESPACE, reasons
 from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
 from tests.support.followed import Followed
@@ -212,7 +212,7 @@ def test_on_a_node_with_the_label_it_acts(deployment: HostDeployment) -> None:
     assert is_there(deployment, web)
     (plan, *_) = until(lambda: decided(deployment, agent), "a plan", 60)
     assert [(each["name"], each["result"]) for each in plan["outcomes"]] == [("low", "done")]
-    query = {"fieldSelector": "source=koordebpf"}
+    query = {"fieldSelector": DONE_EVENTS}
     events = until(lambda: deployment.api.items("v1", "Event", USERS, **query), "an Event")
     assert reasons(events) == [("low", "evictPodSuccess")]
     deployment.configure(**AMPLE)
