@@ -35,7 +35,6 @@ _BENCHES = {
     "sched_cost": "what scheduler tracing takes of a node that switches",
     "felt": "CPU and wake-ups of latency-sensitive pods, without suppression and with it",
     "felt_apps": "p99 of redis and SQLite beside hogs, with the agent and without, as ratios",
-    "felt_memory": "redis beside hogs of memory: with nothing, with kubelet's eviction, with the agent",
     "writer": "cgroup files of 110 pods: nothing to change, one, all",
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",

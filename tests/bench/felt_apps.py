@@ -14,22 +14,21 @@ from tests.felt.ways import ALL, NOTHING
 
 _HOGS = ("anon", "pagecache", "io")
 # For 2.5 GiB of memory and CPUs that are emulated.
-SCALE = Scale(memory=0.5, rate=0.1)
+_SCALE = Scale(memory=0.5, rate=0.1)
 
 
 def felt_apps(report: Report) -> None:
     """Run the cells in turn; a figure is the ratio of p99 to that undisturbed in the same repeat."""
     seconds, repeats = (3.0, 1) if report.quick else (6.0, 2)
     for app in ("redis", "sqlite"):
-        with Matrix(app, seconds, report.say, SCALE) as matrix:
+        with Matrix(app, seconds, report.say, _SCALE) as matrix:
             found = list(matrix.run(Plan(app, _HOGS, [NOTHING, ALL]), repeats))
         for way in ("nothing", "all"):
             for hog in (NONE, *_HOGS):
-                add_row(report, found, app, hog, way)
+                _add(report, found, app, hog, way)
 
 
-def add_row(report: Report, found: Sequence[Found], app: str, hog: str, way: str) -> None:
-    """Add the row of a hog in a way, over all repeats."""
+def _add(report: Report, found: Sequence[Found], app: str, hog: str, way: str) -> None:
     base = {each.repeat: each.p99 for each in found if (each.hog, each.way) == (NONE, "nothing")}
     cells = [each for each in found if (each.hog, each.way) == (hog, way)]
     kills = f"kills {sum(each.ls_kills for each in cells)} LS, {sum(each.be_kills for each in cells)} BE"
