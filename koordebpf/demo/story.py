@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from koordebpf.demo.crossing import Crossing
-from koordebpf.demo.node import DemoNode, demo_node
+from koordebpf.demo.node import DemoNode, demo_node, write_agent_config
 from koordebpf.demo.observer import NodeObserver
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
@@ -144,6 +144,7 @@ class _Run:
             for pod in story.pods
         }
         manifest = node.write_manifest(made.files / "pods.json", THRESHOLD_PERCENT, LOWER_PERCENT)
+        config = write_agent_config(made.files / "config.yaml")
         strategy = ResourceThresholdStrategy(
             enable=True, memoryEvictThresholdPercent=THRESHOLD_PERCENT, memoryEvictLowerPercent=LOWER_PERCENT
         )
@@ -156,7 +157,7 @@ class _Run:
             Child(
                 "koordebpf", "run", "--node-cgroup", str(node.path), "--pods", str(manifest), "--executor", "cgroup",
                 "--enforce", "--run-dir", str(made.run_dir), "--audit", "-", "--listen", "", "--log-format", "json",
-                "--recorder-folder", "none",
+                "--recorder-folder", "none", "--config", str(config),
                 end_signal=signal.SIGTERM,
             )
         )  # fmt: skip

@@ -108,6 +108,7 @@ def test_every_directory_is_met_once_parents_first(site: Site) -> None:
     assert len(met) == 6
 
 
+@pytest.mark.slow
 def test_who_may_be_below_is_not_looked_for_without_end(site: Site, sleeper: subprocess.Popen[bytes]) -> None:
     assert not may_hold(site.path, sleeper.pid)
     (site.path / "a").mkdir()
