@@ -264,6 +264,9 @@ def _locked(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def write_agent_config(path: Path) -> Path:
-    """Write the configuration of a demo's agent: what fills the node within a second is not foretold each time."""
+    """Write the configuration of a demo's agent.
+
+    Without warnings ahead: where a node fills within a second they come in some runs alone.
+    """
     path.write_text("apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\nevictionWarning: {ahead: 0s}\n")
     return path
