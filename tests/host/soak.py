@@ -150,6 +150,35 @@ def verdict(samples: list[dict[str, Any]]) -> list[str]:
     return wrong
 
 
+def concluded(agent: LiveAgent, load: Load, samples: list[dict[str, float]]) -> list[str]:
+    """End the agent, print what came of it all, return what is wrong; nothing is good."""
+    outcomes = [(plan, outcome) for plan in agent.plans() for outcome in plan["outcomes"]]
+    kinds = Counter(outcome["result"] for _, outcome in outcomes)
+    # To who is gone none is sent.
+    sent = [(plan, outcome) for plan, outcome in outcomes if outcome["sent_ns"] is not None]
+    late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in sent]
+    records = agent.metric("koordebpf_records_total")
+    fired, late, spared = (
+        agent.metric(f"koordebpf_dead_man_{name}")
+        for name in ('fired_total{mode="count"}', "late_stalls_total", "spared_total")
+    )
+    code = agent.stop()
+    print(
+        f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.created} pods created,"
+        f" {load.writes} rewrites; {records:.0f} kernel records, {len(outcomes)} evictions: {dict(kinds)}"
+    )
+    if late_ms:
+        print(f"decision to kill: p50 {percentile(late_ms, 0.5):.2f} ms, p99 {percentile(late_ms, 0.99):.2f} ms")
+    print(f"dead man's switch: fired {fired:.0f}, late stalls {late:.0f}, spared {spared:.0f}")
+    wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
+    wrong += [f"exit code {code}"] if code else []
+    wrong += [f"the dead man's switch fired {fired:.0f} times while the agent ran"] if fired else []
+    wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
+    wrong += [] if set(kinds) <= {"done", "gone"} else [f"outcomes {dict(kinds)}"]
+    wrong += [] if kinds["done"] * 2 >= load.crossings else [f"{kinds['done']} evictions only"]
+    return wrong
+
+
 def soak(minutes: float, seed: int) -> int:
     hierarchy = find_memory_hierarchy()
     with (
@@ -191,32 +220,7 @@ def soak(minutes: float, seed: int) -> int:
                 )
                 if second + 1 > WARM_S:
                     samples.append(now)
-            outcomes = [(plan, outcome) for plan in agent.plans() for outcome in plan["outcomes"]]
-            kinds = Counter(outcome["result"] for _, outcome in outcomes)
-            # To who is gone none is sent.
-            sent = [(plan, outcome) for plan, outcome in outcomes if outcome["sent_ns"] is not None]
-            late_ms = [(outcome["sent_ns"] - plan["decided_ns"]) / 1e6 for plan, outcome in sent]
-            records = agent.metric("koordebpf_records_total")
-            fired, late, spared = (
-                agent.metric(f"koordebpf_dead_man_{name}")
-                for name in ('fired_total{mode="count"}', "late_stalls_total", "spared_total")
-            )
-            code = agent.stop()
-            print(
-                f"{load.crossings} crossings, {load.reclaims} floods of page cache, {load.created} pods created,"
-                f" {load.writes} rewrites; {records:.0f} kernel records, {len(outcomes)} evictions: {dict(kinds)}"
-            )
-            if late_ms:
-                print(
-                    f"decision to kill: p50 {percentile(late_ms, 0.5):.2f} ms, p99 {percentile(late_ms, 0.99):.2f} ms"
-                )
-            print(f"dead man's switch: fired {fired:.0f}, late stalls {late:.0f}, spared {spared:.0f}")
-            wrong = verdict(samples) if samples else [f"no sample after {WARM_S} s: give it more minutes"]
-            wrong += [f"exit code {code}"] if code else []
-            wrong += [f"the dead man's switch fired {fired:.0f} times while the agent ran"] if fired else []
-            wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
-            wrong += [] if set(kinds) <= {"done", "gone"} else [f"outcomes {dict(kinds)}"]
-            wrong += [] if kinds["done"] * 2 >= load.crossings else [f"{kinds['done']} evictions only"]
+            wrong = concluded(agent, load, samples)
             print("; ".join(wrong) or "it did not grow")
             return int(bool(wrong))
 
