@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.io.closing import Closing
 from tests.host.held_node import CpuFiles, burner, with_strategy
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
@@ -19,7 +20,7 @@ _NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}, "stat
 _FLOOD = 'echo $$ >"$2"; exec dd if="$1" of=/dev/null bs=1M'
 
 
-class ColocatedNode:
+class ColocatedNode(Closing):
     """A node of 1 GiB. `checkout` takes memory again and again, `etl-nightly` fills what is free with page cache.
 
     Args:
@@ -91,12 +92,6 @@ class ColocatedNode:
         made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._ending.callback(_killed, made)
         self._cpu.join(self._places[name], made.pid)
-
-    def __enter__(self) -> ColocatedNode:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _killed(process: subprocess.Popen[bytes]) -> None:

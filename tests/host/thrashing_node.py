@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.io.closing import Closing
 from tests.contract.apiserver import until
 from tests.support.loads.workloads import BUILD, Holder
 from tests.support.nodes import MIB, NodeCgroup
@@ -21,7 +20,7 @@ EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
 
 
-class WalkedNode:
+class WalkedNode(Closing):
     """A node with a pod that walks through files, and one that holds memory.
 
     Args:
@@ -45,14 +44,6 @@ class WalkedNode:
             walker.kill()
             walker.wait()
         self.node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class ThrashingNode(WalkedNode):
