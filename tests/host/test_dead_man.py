@@ -91,6 +91,7 @@ def test_who_was_chosen_is_killed_with_all_its_processes_and_no_one_else(thrashi
     assert thrashing.has_survived
 
 
+@pytest.mark.slow
 def test_counting_signals_no_process(thrashing, dead_man):
     thrashing.starts_walking()
     thrashing.grows()
