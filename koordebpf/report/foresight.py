@@ -28,7 +28,7 @@ _log = logging.getLogger("koordebpf")
 
 REASON = "EvictionSoon"
 _PODS = 3  # Why: a node that is full evicts a few at a time, and who is fourth changes until then
-_LEAD_BOUNDS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_LEAD_BOUNDS_S = (1.0, 2.5, 5.0, 10.0, 20.0, 60.0)  # within 20 s, as a rule
 
 Post = Callable[[PodEvent, float], None]  # an Event, and when it happened in seconds since the epoch
 

@@ -16,8 +16,8 @@ from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S
 
 # From half the time that is aimed at to where koordlet is: 1.1 s from the crossing, minutes of grace period.
-_DECIDE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_FREED_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_DECIDE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_FREED_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
 class Histogram:

@@ -14,7 +14,7 @@ from koordebpf.state.stalls.ledger import Charge
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S
 
-_LEAD_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LEAD_BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MILLI = 1_000
 
 

@@ -122,7 +122,7 @@ def test_the_metrics_show_it() -> None:
     registry.register(metrics)
     page = generate_latest(registry).decode()
     assert 'koordebpf_eviction_warnings_total{event="came_true"} 1.0' in page
-    assert 'koordebpf_eviction_warning_lead_seconds_bucket{le="15.0"} 1.0' in page
+    assert 'koordebpf_eviction_warning_lead_seconds_bucket{le="20.0"} 1.0' in page
 
 
 def test_a_hostile_name_is_printable() -> None:
