@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -148,9 +149,13 @@ class Places:
 
     def is_there(self, key: FileKey, original: Original) -> bool:
         """Tell whether the file is still the one whose content is in the journal."""
-        path = self.locate(key)
+        path, file = key
+        mount = None if isinstance(file, Sysctl) else self._mounts.get(file.controller)
+        # Of a cgroup's file without `locate`: a Path costs more than what is done with it here.
+        name = None if mount is None or isinstance(file, Sysctl) else file_name(file, mount.version)
+        found = f"{mount.mount_point}/{path}/{name}" if mount and name else self.locate(key)
         try:
-            return path is not None and _inode(key, path.stat().st_ino) == original.inode
+            return found is not None and _inode(key, os.stat(found).st_ino) == original.inode  # noqa: PTH116
         except OSError:
             return False
 

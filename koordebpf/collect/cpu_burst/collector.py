@@ -68,6 +68,7 @@ class BurstCollector(Closing):
         self._node = _NodeFiles(sysfs, None if node_path else stat)
         self._files = CgroupCpuFiles(mounts)
         self._tree: tuple[_Pod, ...] = ()
+        self._with_quota: tuple[_Pod, ...] | None = None  # of the tree, those with one; None: all quotas are to be read
         self._apart: tuple[str, ...] = ()  # paths of LSE, LSR and BE pods
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._quotas: dict[str, _Quota | None] = {}
@@ -84,7 +85,10 @@ class BurstCollector(Closing):
             return None
         self._follow(now_ns)
         spec = self._known.spec
-        pods = tuple(made for each in self._tree if (made := self._pod(each, now_ns)) is not None)
+        among = self._tree if self._with_quota is None else self._with_quota
+        pods = tuple(made for each in among if (made := self._pod(each, now_ns)) is not None)
+        if self._with_quota is None:
+            self._with_quota = tuple(each for each in among if self._has_quota(each))
         return BurstMeasured(
             strategy=spec.cpuBurstStrategy if spec is not None else None,
             cpus=len(self._node.topology.read().online),
@@ -107,6 +111,7 @@ class BurstCollector(Closing):
         if self._due.is_nearly_due(now_ns):
             self._due.done(now_ns)
             self._quotas.clear()
+            self._with_quota = None
         else:
             for path in self.active:
                 self._quotas.pop(path, None)
@@ -126,7 +131,7 @@ class BurstCollector(Closing):
                 apart.append(path)
             elif may_burst(pod):
                 tree.append(_Pod(uid, path, self._containers(cgroup_id)))
-        self._tree, self._apart = tuple(tree), tuple(apart)
+        self._tree, self._apart, self._with_quota = tuple(tree), tuple(apart), None
         known = {*self._apart, *(path for each in tree for path in (each.path, *each.containers.values()))}
         self._files.keep_only({*known, self._node_path})
         self._rates.keep_only(known)
@@ -148,6 +153,10 @@ class BurstCollector(Closing):
         return BurstPod(
             pod.uid, pod.path, own.bandwidth.quota_us, own.bandwidth.period_us, own.burst_us, containers=containers
         )
+
+    def _has_quota(self, pod: _Pod) -> bool:
+        known = (self._quotas.get(path) for path in pod.containers.values())
+        return any(each is not None and each.bandwidth.quota_us is not None for each in known)
 
     def _container(self, pod: _Pod, container_id: str, now_ns: int) -> BurstContainer | None:
         path = pod.containers[container_id]

@@ -49,6 +49,7 @@ class HookCollector(Closing):
         self._due = Due(self.period_ns)
         self.admits_all = False  # pods that are new at the first look: their files hold what they are to hold
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
+        self._found: tuple[list[PodDirectory], dict[str, str]] | None = None  # as of `_seen`
         self._last: HooksMeasured | None = None
         self._known_paths: frozenset[str] = frozenset()  # of pods that were measured last
         self._has_more = False  # new pods wait for the next look
@@ -68,7 +69,9 @@ class HookCollector(Closing):
         has_same_input = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
         if not is_due and has_same_input and last is not None and online == last.online:
             return None
-        measured = self._measured(online)
+        if self._found is None or not has_same_input:
+            self._found = pod_directories(self._index)
+        measured = self._measured(online, *self._found)
         is_news = self._seen is None or seen[1] is not self._seen[1] or measured != last
         self._seen = seen
         if not (is_due or is_news):
@@ -82,8 +85,9 @@ class HookCollector(Closing):
         """Close the list of CPUs."""
         self._topology.close()
 
-    def _measured(self, online: tuple[int, ...]) -> HooksMeasured:
-        found, directories = pod_directories(self._index)
+    def _measured(
+        self, online: tuple[int, ...], found: list[PodDirectory], directories: dict[str, str]
+    ) -> HooksMeasured:
         pods = self._admitted(found)
         spec = self._known.spec
         return HooksMeasured(

@@ -108,6 +108,7 @@ class ScanSums:
         self._numbers = memoryview(rows).cast("Q")
         ids, parents = self._column(0), self._column(1)
         self._pods: dict[str, tuple[_PodRows, MemoryParts]] = {}
+        self._limited: dict[int, tuple[bytes, LimitedCgroup]] = {}  # by cgroup: its rows, and what they say
         self._swapped: dict[int, int] | None = None
         self._total: list[int] | None = None
         self._layout: _Layout
@@ -117,10 +118,10 @@ class ScanSums:
             and (version, ids, parents) == (before._version, before._layout.ids, before._layout.parents)
         ):
             self._layout = before._layout
-            self._pods_before = before._pods
+            self._pods_before, self._limited_before = before._pods, before._limited or before._limited_before
         else:
             self._layout = _Layout(ids, parents, pod_of)
-            self._pods_before = {}
+            self._pods_before, self._limited_before = {}, {}
 
     def is_of(self, rows: bytes, version: int) -> bool:
         """Tell whether these are the sums of such rows, which are another scan's."""
@@ -210,9 +211,14 @@ class ScanSums:
             if limit >= NO_LIMIT_PAGES:
                 continue
             of = self._layout.slices[uid] if cgroup_id in pod_levels else (_bytes_of(row, row + 1),)
-            file = sum(sum(each[_FILE_AT : _FILE_AT + 2]) for part in of for each in _ROW.iter_unpack(self._rows[part]))
-            used = max(self._at(row, _USAGE_AT) - file, 0)
-            found.append(LimitedCgroup(cgroup_id, uid, used * page, limit * page))
+            rows = self._rows[of[0]] if len(of) == 1 else b"".join([self._rows[each] for each in of])
+            known = self._limited_before.get(cgroup_id)
+            if known is None or known[0] != rows or known[1].uid != uid:
+                file = sum(sum(each[_FILE_AT : _FILE_AT + 2]) for each in _ROW.iter_unpack(rows))
+                used = max(self._at(row, _USAGE_AT) - file, 0)
+                known = rows, LimitedCgroup(cgroup_id, uid, used * page, limit * page)
+            self._limited[cgroup_id] = known
+            found.append(known[1])
         return found
 
     def _column(self, member: int) -> list[int]:

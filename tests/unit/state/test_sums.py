@@ -72,6 +72,25 @@ def test_what_has_a_limit_and_how_much_of_it_cannot_be_reclaimed() -> None:
     assert found == [LimitedCgroup(2, "a", (60 - 12) * 10, 900), LimitedCgroup(3, "a", (50 - 11) * 10, 700)]
 
 
+def test_limits_that_read_the_same_are_not_worked_out_again_and_others_are() -> None:
+    rows = [
+        (2, 1, 60, 90, *NOT_SUMMED, 10, 0, 1, 0, 0),
+        (3, 2, 50, 70, *NOT_SUMMED, 20, 1, 7, 4, 2),
+    ]
+    pod_of = {2: "a", 3: "a"}.get
+    first = ScanSums(packed(rows), pod_of, 10, version=1)
+    found = first.limited({2})
+    between = ScanSums(packed([rows[0], (3, 2, 51, *rows[1][3:])]), pod_of, 10, first, 1)  # it was not asked for limits
+    again = ScanSums(packed(rows), pod_of, 10, between, 1).limited({2})
+    assert again == found
+    assert all(now is before for now, before in zip(again, found, strict=True))
+    for changed in ((3, 2, 50, 71, *rows[1][4:]), (3, 2, 49, 70, *rows[1][4:]), (*rows[1][:12], 8, *rows[1][13:])):
+        scanned = packed([rows[0], changed])
+        now = ScanSums(scanned, pod_of, 10, between, 1).limited({2})
+        assert now == ScanSums(scanned, pod_of, 10).limited({2}) != found
+    assert ScanSums(packed(rows), pod_of, 10, first, 1).limited(()) == ScanSums(packed(rows), pod_of, 10).limited(())
+
+
 def test_what_is_beyond_the_known_cgroups_of_a_pod_is_the_pods() -> None:
     deep = [(each, each - 1, 40, 500, *NOT_SUMMED, 100, 0, 0, 0, 0) for each in (50, 51, 52)]
     rows = [*ROWS, (50, 3, *deep[0][2:]), *deep[1:]]
