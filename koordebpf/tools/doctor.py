@@ -20,12 +20,14 @@ from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.bpf.sched_latency import support_of_tracing
+from koordebpf.kernel.bpf.throttle_events import support_of_throttle_events
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
+from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
@@ -59,6 +61,7 @@ def examine(
         sources.append(_usage_of_pods(scope))
         if config:
             sources += [support_of_dead_man()] if config.dead_man.action != "nothing" else []
+            sources += [support_of_throttle_events()] if config.feature_gates.get(CPU_BURST.gate) else []
             sources += [*nri_sources(config), *eviction_hook_sources(config)]
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence

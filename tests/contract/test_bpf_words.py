@@ -33,7 +33,7 @@ def test_bcc_compiles_no_object_of_its_own() -> None:
     """bcc makes one unit of all sources: where one reads CO-RE's header, none is compiled."""
     objects = set(re.findall(r"build/(\w+)\.bpf\.o", (INCLUDE.parent / "Makefile").read_text())) - {"koordebpf"}
     reads_core = {path.name for path in INCLUDE.parent.glob("*.bpf.c") if '#include "koord_core.h"' in path.read_text()}
-    assert {"sched", "deadman"} <= objects
+    assert {"sched", "deadman", "throttle"} <= objects
     assert {f"{name}.bpf.c" for name in objects} == reads_core
     assert reads_core <= set(CO_RE_ONLY)
 

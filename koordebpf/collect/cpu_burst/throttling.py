@@ -1,18 +1,24 @@
-"""Looks at who is throttled, many times a second, beside the rounds."""
+"""Sees who is throttled beside the rounds: the kernel says it, or cpu.stat is read many times a second."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from koordebpf.collect.cpu.files import CgroupCpuFiles
-from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.stoppable_thread import StoppableThread
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,21 +45,30 @@ class _Class(NamedTuple):
 
 
 class ThrottleWatch(Closing):
-    """A thread that reads nr_throttled of some containers through kept fds, and says when one has grown.
+    """A thread that waits until the kernel throttles one of some containers, and says so.
 
-    A container is read only once its class of pods together has used what it takes to throttle it: while pods are idle
-    one file is read for all of them.
+    Where the kernel cannot say it, the thread reads nr_throttled through kept fds. A container is read only once its
+    class of pods together has used what it takes to throttle it: while pods are idle one file is read for all of them.
 
     Args:
         mounts: by controller.
         wake: called from the thread.
+        events: opens what the kernel says, in the thread, for it takes a while.
     """
 
-    def __init__(self, mounts: Mapping[str, ControllerMount], wake: Callable[[], None]) -> None:
-        self.watched: Mapping[str, int] = {}  # paths below the mount → quota in µs; replaced by any thread
+    def __init__(
+        self,
+        mounts: Mapping[str, ControllerMount],
+        wake: Callable[[], None],
+        events: Callable[[], ThrottleEvents] = ThrottleEvents,
+    ) -> None:
         self.looks = 0  # containers that were read
         self._files = CgroupCpuFiles(mounts)
         self._wake = wake
+        self._open_events = events
+        self._events: ThrottleEvents | None = None
+        self._lock = threading.Lock()  # of `watched` and what the kernel was asked for
+        self._watched: Mapping[str, int] = {}
         self._known: Mapping[str, int] = {}
         self._classes: tuple[_Class, ...] = ()
         self._used_ns: dict[str, int] = {}  # of the class, when a container was read or its class was last due
@@ -66,6 +81,19 @@ class ThrottleWatch(Closing):
         """Start to look."""
         self._thread.start()
 
+    @property
+    def watched(self) -> Mapping[str, int]:
+        """Containers that are looked at: paths below the mount → quota in µs. Any thread may set it."""
+        return self._watched
+
+    @watched.setter
+    def watched(self, watched: Mapping[str, int]) -> None:
+        with self._lock:
+            is_new = watched.keys() != self._watched.keys()
+            self._watched = watched
+            if is_new and self._events is not None:
+                self._ask(self._events)
+
     def take(self) -> bool:
         """Tell whether a container was throttled since the last time."""
         is_seen, self._is_seen = self._is_seen, False
@@ -76,7 +104,7 @@ class ThrottleWatch(Closing):
 
         Cost:    5 µs a class of pods, and 5 µs a container.
         """
-        if (watched := self.watched) is not self._known:  # each round brings one; most are equal to the last
+        if (watched := self._watched) is not self._known:  # each round brings one; most are equal to the last
             if watched != self._known:
                 self._learn(watched)
             self._known = watched
@@ -133,10 +161,45 @@ class ThrottleWatch(Closing):
         self._files.close()
 
     def _run(self) -> None:
+        try:
+            events = self._open_events()
+        except SupportError as error:
+            log.info("%s: cpu.stat is read %d times a second instead", error, NS_PER_S // LOOK_NS)
+            self._poll()
+            return
+        with events:
+            try:
+                with self._lock:
+                    self._events = events
+                    self._ask(events)
+                self._listen(events)
+            finally:
+                with self._lock:
+                    self._events = None
+
+    # One that is gone is throttled no more. More than there is room for are seen by the rounds, each second.
+    def _ask(self, events: ThrottleEvents) -> None:
+        mount, ids = self._files.mounts["cpu"].mount_point, set[int]()
+        for path in self._watched:
+            with contextlib.suppress(CgroupGone, OSError):
+                ids.add(cgroup_id(mount / path))
+        events.keep(ids)
+
+    def _listen(self, events: ThrottleEvents) -> None:
+        while True:
+            self._thread.wait(None, events.fileno())
+            if events.read():
+                self._say()
+                self._thread.wait(time.monotonic_ns() + _REST_NS)
+
+    def _poll(self) -> None:
         while True:
             is_throttled = self.look()
             if is_throttled:
-                self._is_seen = True
-                self._wake()
+                self._say()
             rest_ns = _REST_NS if is_throttled else LOOK_NS
-            self._thread.wait(time.monotonic_ns() + (rest_ns if self.watched else _IDLE_NS))
+            self._thread.wait(time.monotonic_ns() + (rest_ns if self._watched else _IDLE_NS))
+
+    def _say(self) -> None:
+        self._is_seen = True
+        self._wake()

@@ -26,7 +26,9 @@ _DISTRIBUTION = "/usr/lib/python3/dist-packages"
 _FEATURE = "BPF programs by bcc"
 _KHEADERS = Path("/sys/kernel/kheaders.tar.xz")  # CONFIG_IKHEADERS; bcc unpacks it
 _KPROBE_PMU = Path("/sys/bus/event_source/devices/kprobe/type")
-CO_RE_ONLY = ("cpu_iter.bpf.c", "deadman.bpf.c", "memcg_iter.bpf.c", "sched.bpf.c")  # each file says why
+CO_RE_ONLY = (  # each file says why
+    *("cpu_iter.bpf.c", "deadman.bpf.c", "memcg_iter.bpf.c", "sched.bpf.c", "throttle.bpf.c"),
+)
 # How the names of programs begin, bpf/include/koord_bcc.h.
 _RAW_TRACEPOINT = "on_"
 _KPROBE = "kprobe_on_"

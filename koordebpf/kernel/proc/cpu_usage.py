@@ -175,15 +175,16 @@ class CgroupCpu(KeptFiles):
         try:
             fd = self._fds.get(name)
             if fd is None:
-                fd = self._fds[name] = os.open(self._file(controller, name), os.O_RDONLY | os.O_CLOEXEC)
+                path = f"{self._mount(controller).mount_point}/{self.path}/{name}"  # a Path takes longer than the call
+                fd = self._fds[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
         except OSError as error:
-            path = self._file(controller, name)
-            if error.errno == errno.ENOENT and path.parent.is_dir():
+            file = self._file(controller, name)
+            if error.errno == errno.ENOENT and file.parent.is_dir():
                 remedy = f"Enable the {controller} controller in its parent's cgroup.subtree_control"
-                raise SupportError(str(path), "the cgroup has no such file", remedy) from None
+                raise SupportError(str(file), "the cgroup has no such file", remedy) from None
             if error.errno in (errno.ENOENT, errno.ENODEV):
-                raise CgroupGone(str(path.parent)) from None
+                raise CgroupGone(str(file.parent)) from None
             raise
 
     def _garbage(self, controller: str, name: str, text: str, rule: str) -> KernelFileError:

@@ -205,10 +205,9 @@ class ScanSums:
 
     def limited(self, pod_levels: Collection[int]) -> list[LimitedCgroup]:
         """Return every pod and container that has a limit, `pod_levels` being the cgroups of the pods themselves."""
-        page, found = self._page_bytes, []
+        page, limits, found = self._page_bytes, self._column(_LIMIT_AT), []
         for row, cgroup_id, uid in self._layout.own:
-            limit = self._at(row, _LIMIT_AT)
-            if limit >= NO_LIMIT_PAGES:
+            if (limit := limits[row]) >= NO_LIMIT_PAGES:
                 continue
             of = self._layout.slices[uid] if cgroup_id in pod_levels else (_bytes_of(row, row + 1),)
             rows = self._rows[of[0]] if len(of) == 1 else b"".join([self._rows[each] for each in of])

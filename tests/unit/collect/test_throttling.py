@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
+from koordebpf.errors import SupportError
+from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from tests.contract.apiserver import until
 
@@ -17,6 +19,10 @@ QUOTA_US = 50_000
 
 def quotas(*paths: str) -> dict[str, int]:
     return dict.fromkeys(paths, QUOTA_US)
+
+
+def no_events() -> ThrottleEvents:
+    raise SupportError("CPU throttling", "this kernel has no such tracepoint", "None on this kernel.")
 
 
 class Tree:
@@ -110,9 +116,9 @@ def test_what_is_watched_no_more_is_forgotten(tree: Tree):
     assert not watch.look()  # how often it was throttled in between says nothing of now
 
 
-def test_the_thread_wakes_the_loop(tree: Tree):
+def test_where_the_kernel_does_not_say_it_the_thread_reads_and_wakes_the_loop(tree: Tree):
     woken: list[float] = []
-    with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic())) as watch:
+    with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic()), no_events) as watch:
         watch.watched = quotas(*PATHS[:1])
         watch.start()
         until(lambda: watch.looks >= 2, "looks")
