@@ -75,7 +75,7 @@ bench: setup ## Measure the figures of docs/figures.md: JSON and a table (root).
 
 felt: ## Measure what applications feel of hogs, 30 minutes (root); APPS=redis HOGS=anon,cpu WAYS=nothing,all: these.
 	@.ci/setup felt
-	@$(PYTHON) -m tests.felt $(if $(APPS),--apps $(APPS)) $(if $(HOGS),--hogs $(HOGS)) $(if $(WAYS),--ways $(WAYS))
+	@$(PYTHON) -m tests.felt $(if $(APPS),--apps $(APPS)) $(if $(HOGS),--hogs $(HOGS)) $(if $(WAYS),--ways $(WAYS)) $(if $(SWAP),--swap $(SWAP))
 
 bpf: ## Compile the BPF objects.
 	@$(MAKE) --no-print-directory -C bpf

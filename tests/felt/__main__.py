@@ -19,6 +19,7 @@ from tests.felt.cells import Found, markdown, short, sums
 from tests.felt.load.apps import APPS
 from tests.felt.load.hogs import HOGS, WHAT
 from tests.felt.matrix import Matrix, Plan
+from tests.felt.swap import SWAPS, swap
 from tests.felt.ways import WAYS
 
 _JSON = Path(__file__).parents[2] / "build" / "felt.json"
@@ -32,6 +33,7 @@ class Run(msgspec.Struct, frozen=True):
     seconds: float
     load: tuple[float, float, float]
     found: list[Found]
+    swap: str = "none"
 
 
 def main() -> int:
@@ -42,6 +44,7 @@ def main() -> int:
     parser.add_argument("--ways", default=",".join(_DEFAULT_WAYS), help=f"of {', '.join(WAYS)}")
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a cell; default: %(default)s")
+    parser.add_argument("--swap", choices=SWAPS, default="none", help="2 GiB for the machine; default: %(default)s")
     parser.add_argument("--json", type=Path, default=_JSON, help=f"default: {_JSON}")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the tables of such files")
     given = parser.parse_args()
@@ -64,14 +67,14 @@ def main() -> int:
     try:
         for plan in plans:
             try:
-                with Matrix(plan.app, given.seconds, say) as matrix:
+                with swap(given.swap), Matrix(plan.app, given.seconds, say) as matrix:
                     for each in matrix.run(plan, given.repeats):
                         found.append(each)
             except (CannotMeasure, SupportError) as error:
                 print(f"{plan.app}: not measured: {error}", file=sys.stderr)
                 exit_code = 1
     finally:  # also of a run that is interrupted
-        run = Run(machine, given.seconds, load, found)
+        run = Run(machine, given.seconds, load, found, given.swap)
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
         _show(run)
@@ -88,7 +91,7 @@ def _chosen(parser: argparse.ArgumentParser, text: str, known: Sequence[str] | d
 def _show(*runs: Run) -> None:
     for run in runs:
         print(describe(run.machine))
-        print(f"cells of {run.seconds:g} s; load average at the start {run.load[0]:.1f}")
+        print(f"cells of {run.seconds:g} s; load average at the start {run.load[0]:.1f}; swap: {run.swap}")
     rows = sums([each for run in runs for each in run.found])
     print(f"\n{markdown(rows)}\n\n{short(rows)}")
 

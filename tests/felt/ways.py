@@ -24,7 +24,7 @@ _AGENT = Resources(20, 64 * MIB, None, 256 * MIB)  # as deploy/base/agent/daemon
 _UP_S = 60.0
 # Of the best-effort class, in bytes a second: a quarter of what a small cloud disk gives (125 MiB/s).
 _BE_BPS = 32 * MIB
-STRATEGIES = ("suppression", "idle", "batch", "blockio", "burst", "memory")
+STRATEGIES = ("suppression", "idle", "batch", "blockio", "burst", "memory", "pagecache")
 _GATES = {
     "suppression": "BECPUSuppress",
     "idle": "GroupIdentity",
@@ -32,6 +32,7 @@ _GATES = {
     "blockio": "BlkIOReconcile",
     "burst": "CPUBurst",
     "memory": "CgroupReconcile",
+    "pagecache": "BEPageCacheSuppress",
 }
 
 
@@ -115,7 +116,7 @@ class Agent(Closing):
                     "apiVersion": "koordebpf.io/v1alpha1",
                     "kind": "AgentConfiguration",
                     "suppress": {"policy": way.policy},
-                    "strategies": {"hooks": {"idleBestEffort": True}},
+                    "strategies": {"hooks": {"idleBestEffort": True}, "bePageCacheSuppress": {"v1": "limit"}},
                 }
             )
         )
