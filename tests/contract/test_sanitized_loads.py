@@ -11,7 +11,7 @@ import pytest
 from tests.support.loads.workloads import BUILD, SOURCES
 from tests.support.patience import patience
 
-# Each for a moment; PROCS is a file in place of a cgroup's, FILE one of 8 KiB, FOLDER one with procs files of two cgroups.
+# Each for a moment; PROCS is a file in place of a cgroup's, FILE one of 8 KiB, FOLDER has procs files of two cgroups.
 LOADS = {
     "cacheflood": ["FOLDER", "8", "1", "PROCS"],
     "forker": ["20", "4", "100", "PROCS"],
