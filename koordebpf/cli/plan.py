@@ -22,7 +22,8 @@ and what changes stands side by side.
 
 Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
 files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
-started.
+started. Of each other strategy whose feature gate is on it shows why and what it would write, in a round in which
+it is due: most are due each 10 s, and `top --frame` measures for none of them.
 
 \b
 Examples:

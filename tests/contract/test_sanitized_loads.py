@@ -11,7 +11,7 @@ import pytest
 from tests.support.loads.workloads import BUILD, SOURCES
 from tests.support.patience import patience
 
-# Each for a moment; PROCS is a file in place of a cgroup's, FOLDER one with procs files of two cgroups.
+# Each for a moment; PROCS is a file in place of a cgroup's, FILE one of 8 KiB, FOLDER has procs files of two cgroups.
 LOADS = {
     "cacheflood": ["FOLDER", "8", "1", "PROCS"],
     "forker": ["20", "4", "100", "PROCS"],
@@ -20,6 +20,7 @@ LOADS = {
     "lookups": ["FOLDER", "8", "1", "PROCS"],
     "onnode": ["0", "true"],
     "pingpong": ["PROCS", "0", "200", "50"],
+    "reads": ["FILE", "1", "1", "PROCS"],
     "requests": ["200", "50", "20", "2000", "500", "2", "2", "PROCS"],
     "pulse": ["50", "5", "2", "1", "PROCS"],
     "sleeper": ["1", "PROCS"],
@@ -45,6 +46,8 @@ def run(program: Path, arguments: list[str], folder: Path) -> subprocess.Complet
     for name in ("0", "1"):
         (folder / name).mkdir()
     places = {"FOLDER": folder, "PROCS": folder / "procs", "USAGE": folder / "usage"}
+    places["FILE"] = folder / "file"
+    places["FILE"].write_bytes(bytes(8192))
     for path in (places["PROCS"], folder / "0" / "cgroup.procs", folder / "1" / "cgroup.procs"):
         path.touch()
     places["USAGE"].write_text("4096\n")

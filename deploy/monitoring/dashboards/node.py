@@ -148,8 +148,14 @@ STRATEGIES = Row("QoS strategies", (
     Panel("Proactive reclaim", "Memory asked of best-effort pods a second, and pods that it hurt.",
           ((f"rate({on('proactive_reclaim_bytes_total')}{RATE})", "{{result}}"),
            (f"rate({on('proactive_reclaim_hurt_pods_total')}{RATE})", "hurt pods a second")), "Bps"),
+    Panel("Page cache of best-effort pods", "What those that are limited may have, and file pages that the worst "
+          "latency-sensitive pod refaulted in a second.",
+          ((on("page_cache_limit_bytes"), "limit"),
+           (f"{on('page_cache_refaults_per_second')} * 4096", "refaults, bytes a second")), "bytes"),
     Panel("L3 cache by QoS class", "Of nodes with resctrl's monitoring.",
           ((f"sum by (qos) ({on('resctrl_llc_occupancy_bytes')})", "{{qos}}"),), "bytes"),
+    Panel("Dead man's switch", "1 while it has a pod that it would kill, and how often it fired.",
+          ((on("dead_man_armed"), "armed"), (f"increase({on('dead_man_fired_total')}{RATE})", "fired, {{mode}}"))),
     Panel("Wait for a CPU", "Of latency-sensitive tasks, where scheduler tracing is on.",
           quantiles("run_queue_wait_seconds"), "s"),
 ), is_closed=True)  # fmt: skip

@@ -64,8 +64,9 @@ def explain(
     last 50 decisions, 2000 writes and 500 requests, and tells them to root on the socket RUN_DIR/NODE/acting.sock. A
     line that is cut short is reported on standard error and left out.
 
-    With --writes it says which cgroup files were changed for what reason: what best-effort pods were left of the CPUs,
-    and what the milder rungs of the ladder did.
+    With --writes it says which files were changed for what reason: what best-effort pods were left of the CPUs, what
+    QoS strategies and runtime hooks wrote, and what the milder rungs of the ladder did. `koordebpf pod explain POD`
+    says what one pod has now, and who set it.
 
     With --requests it says which pods an eviction plugin asked for and did not get, and those of its dry run, each once
     for as long as the plugin asks for it.

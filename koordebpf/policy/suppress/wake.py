@@ -41,7 +41,7 @@ class WakeSettings(msgspec.Struct, frozen=True):
     `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
                    wake-up and switch of the machine.
     `usage`        looks at the CPU counters of the best-effort directory and of the one above it, 20 times a second
-                   while best-effort pods run, else four times. Why true: pressure triggers have windows of 2 s on many
+                   while best-effort pods run, else twice. Why true: pressure triggers have windows of 2 s on many
                    nodes, and a look costs two reads.
     `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
                    where that is not enough. Why 1 %: what suppression saves is a multiple of it.

@@ -135,23 +135,24 @@ def test_a_cgroup_that_is_gone_and_a_file_that_is_not_there_fail_alone(tree: Tre
     assert sum(each.result is WriteResult.WRITTEN for each in changes) == len(ALL) - 1
 
 
+@pytest.mark.parametrize("refused_file", FILES)
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EBUSY, errno.EROFS, errno.ENODEV])
 def test_what_the_kernel_refuses_is_reported_and_nothing_else_fails(
-    tree: Tree, number: int, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, refused_file: CgroupFile, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from koordebpf.act.writer import places
 
     real = places.write_kernel_file
 
     def refusing(path: Path, *given: object) -> str:
-        if path.name == "memory.low":
+        if path.name == refused_file.value:
             raise OSError(number, "refused")
         return real(path, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(places, "write_kernel_file", refusing)
     changes = tree.writer.apply(DesiredState("a test", ALL), 0, OWNER).changes
     refused = [each for each in changes if each.result is not WriteResult.WRITTEN]
-    assert {Path(each.path).name for each in refused} == {"memory.low"}
+    assert {Path(each.path).name for each in refused} == {refused_file.value}
     assert {each.detail for each in refused} == {errno.errorcode[number]}
     # It is not tried again each round.
     assert tree.writer.apply(DesiredState("a test", ALL), 1, OWNER).changes == ()

@@ -268,6 +268,16 @@ class TestCfsBurst:
         assert values(node.round(pod(*two, quota_us=200_000)))[POD, BURST] == 200_000
         assert values(node.round(pod(*two, quota_us=150_000)))[POD, BURST] == 150_000
 
+    def test_of_a_limit_of_more_than_a_hundred_cpus_too(self):
+        """koordlet refuses 10 times such a limit on cgroup v1: more than 100 s."""
+        node = BurstNode(
+            web(containers={"a": {"limits": {"cpu": "128"}}}), strategy=replace(AUTO, policy="cpuBurstOnly")
+        )
+        assert node.strategy is not None
+        assert node.strategy.cpuBurstPercent == 1000
+        large = pod(container(quota_us=12_800_000), quota_us=12_800_000)
+        assert values(node.round(large)) == {(POD, BURST): 12_800_000, (ONE, BURST): 12_800_000}
+
     def test_a_raised_quota_does_not_raise_it(self):
         node = BurstNode()
         node.step()
@@ -353,6 +363,16 @@ class TestLimiter:
         decided = node.round(held)
         assert values(decided)[ONE, QUOTA] == 100_000
         assert decided.watched == {}
+
+    def test_tokens_are_taken_while_the_policy_is_none_too(self):
+        node = BurstNode(strategy=replace(AUTO, policy="none", cfsQuotaBurstPeriodSeconds=10))
+        lefts = []
+        for _ in range(2):
+            node.round(pod(container(used_millicpu=1500)))
+            tokens = node.state.containers[ONE].tokens
+            assert tokens is not None
+            lefts.append(tokens.left)
+        assert lefts[1] == lefts[0] - 50
 
 
 def test_a_container_whose_use_is_not_known_counts_as_at_its_limit():
