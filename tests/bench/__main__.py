@@ -40,6 +40,7 @@ _BENCHES = {
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",
     "page_cache": "a latency-sensitive pod beside a flood of page cache, limited and not; looks at 110 pods",
     "block_io": "reads of a latency-sensitive pod beside best-effort writers, limited and not",
+    "dirty_pages": "commits of a latency-sensitive pod beside buffered best-effort writers, limited and not",
     "pod_events": "a pod's change until it is in the view",
     "api_evict": "decision to request at the API server",
     "start_api": "process start to ready with an API server of 5,000 pods",

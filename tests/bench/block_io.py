@@ -80,7 +80,7 @@ def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
                 # The first one of a pair changes, so that what drifts falls on both.
                 for is_limited in (bool(pair % 2), not pair % 2):
                     blocks.write(folder, asked, enable=is_limited)
-                    _await(blocks, is_limited=is_limited)
+                    await_limits(blocks, _LIMIT, is_limited=is_limited)
                     p99[is_limited] = percentile(_reads(blocks, seconds), 0.99)
                 without.append(p99[False])
                 limited.append(p99[True])
@@ -123,8 +123,9 @@ def _reads(blocks: BlockNode, seconds: float) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def _await(blocks: BlockNode, *, is_limited: bool) -> None:
-    wanted = Table.of({blocks.disk.number: blocks.part(_LIMIT)} if is_limited else {})
+def await_limits(blocks: BlockNode, limit: int, *, is_limited: bool) -> None:
+    """Wait until the files have the limit in bytes a second, or none, and a second more."""
+    wanted = Table.of({blocks.disk.number: blocks.part(limit)} if is_limited else {})
     began = time.monotonic()
     while any(blocks.value(each, CgroupFile.IO_WRITE_BPS) != wanted for each in blocks.limited):
         if time.monotonic() - began > patience(30):

@@ -28,7 +28,7 @@ _TURNS = 3
 _WARM_S = 20  # a round writes 16 pods at most
 _GATES = (
     *("CgroupReconcile", "CPUBurst", "BlkIOReconcile", "RdtResctrl", "SystemConfig", "ProactiveReclaim"),
-    *("BatchResource", "CPUSetAllocator", "GroupIdentity", "CPUNormalization", "OOMScoreAdj"),
+    *("BatchResource", "CPUSetAllocator", "GroupIdentity", "CPUNormalization", "OOMScoreAdj", "BEPageCacheSuppress"),
 )
 _LS = {"cpu": "500m", "memory": "64Mi"}
 _BE = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
