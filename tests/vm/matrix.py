@@ -150,7 +150,7 @@ MATRIX = (
             *_CGROUPS,
             *_DEATHS,
             f"{_SHARE}[limit thrash]",
-            *_host("test_left_behind"),
+            *_host("test_left_behind", "test_throttle_events"),
             _FROZEN,
             f"--deselect={_LOST_ENDS}",
         ),
@@ -176,7 +176,13 @@ MATRIX = (
     Variant(
         "7",
         "v2",
-        tests=(*_SIGNALS, *_CGROUPS, *_DEATHS, *_host("test_shares"), f"--deselect={_KSWAPD}"),
+        tests=(
+            *_SIGNALS,
+            *_CGROUPS,
+            *_DEATHS,
+            *_host("test_shares", "test_throttle_events"),
+            f"--deselect={_KSWAPD}",
+        ),
     ),
     Variant(
         "6.1",
