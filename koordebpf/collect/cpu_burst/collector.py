@@ -13,7 +13,7 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.cpu.files import CgroupCpuFiles
-from koordebpf.collect.cpu_burst.throttling import throttles_ns
+from koordebpf.collect.cpu_burst.throttle_looks import throttles_ns
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
@@ -39,6 +39,13 @@ class _Pod(msgspec.Struct, frozen=True):
     uid: str
     path: str
     containers: Mapping[str, str]  # id → path
+
+
+class _Tree:
+    def __init__(self, pods: tuple[_Pod, ...] = (), apart: tuple[str, ...] = ()) -> None:
+        self.pods = pods  # which may burst
+        self.with_quota: tuple[_Pod, ...] | None = None  # those of them; None: all quotas are to be read
+        self.apart = apart  # paths of LSE, LSR and BE pods
 
 
 class BurstCollector(Closing):
@@ -67,9 +74,7 @@ class BurstCollector(Closing):
         self._node_path = node_path
         self._node = _NodeFiles(sysfs, None if node_path else stat)
         self._files = CgroupCpuFiles(mounts)
-        self._tree: tuple[_Pod, ...] = ()
-        self._with_quota: tuple[_Pod, ...] | None = None  # of the tree, those with one; None: all quotas are to be read
-        self._apart: tuple[str, ...] = ()  # paths of LSE, LSR and BE pods
+        self._tree = _Tree()
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._quotas: dict[str, _Quota | None] = {}
         self._rates = _Rates()
@@ -85,10 +90,10 @@ class BurstCollector(Closing):
             return None
         self._follow(now_ns)
         spec = self._known.spec
-        among = self._tree if self._with_quota is None else self._with_quota
+        among = self._tree.pods if self._tree.with_quota is None else self._tree.with_quota
         pods = tuple(made for each in among if (made := self._pod(each, now_ns)) is not None)
-        if self._with_quota is None:
-            self._with_quota = tuple(each for each in among if self._has_quota(each))
+        if self._tree.with_quota is None:
+            self._tree.with_quota = tuple(each for each in among if self._has_quota(each))
         return BurstMeasured(
             strategy=spec.cpuBurstStrategy if spec is not None else None,
             cpus=len(self._node.topology.read().online),
@@ -111,7 +116,7 @@ class BurstCollector(Closing):
         if self._due.is_nearly_due(now_ns):
             self._due.done(now_ns)
             self._quotas.clear()
-            self._with_quota = None
+            self._tree.with_quota = None
         else:
             for path in self.active:
                 self._quotas.pop(path, None)
@@ -131,8 +136,8 @@ class BurstCollector(Closing):
                 apart.append(path)
             elif may_burst(pod):
                 tree.append(_Pod(uid, path, self._containers(cgroup_id)))
-        self._tree, self._apart, self._with_quota = tuple(tree), tuple(apart), None
-        known = {*self._apart, *(path for each in tree for path in (each.path, *each.containers.values()))}
+        self._tree = _Tree(tuple(tree), tuple(apart))
+        known = {*apart, *(path for each in tree for path in (each.path, *each.containers.values()))}
         self._files.keep_only({*known, self._node_path})
         self._rates.keep_only(known)
         self._quotas = {path: each for path, each in self._quotas.items() if path in known}
@@ -203,7 +208,7 @@ class BurstCollector(Closing):
 
     def _apart_used(self, now_ns: int) -> int:
         used = 0
-        for path in self._apart:
+        for path in self._tree.apart:
             used_ns = self._files.read(path, CgroupCpu.used_ns)
             if used_ns is not None:
                 used += self._rates.node.millicpu(path, now_ns, used_ns) or 0

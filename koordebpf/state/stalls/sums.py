@@ -112,6 +112,8 @@ class ScanSums:
         self._swapped: dict[int, int] | None = None
         self._total: list[int] | None = None
         self._layout: _Layout
+        self._pods_before: dict[str, tuple[_PodRows, MemoryParts]] = {}
+        self._limited_before: dict[int, tuple[bytes, LimitedCgroup]] = {}
         if (
             before is not None
             and version is not None
@@ -121,7 +123,6 @@ class ScanSums:
             self._pods_before, self._limited_before = before._pods, before._limited or before._limited_before
         else:
             self._layout = _Layout(ids, parents, pod_of)
-            self._pods_before, self._limited_before = {}, {}
 
     def is_of(self, rows: bytes, version: int) -> bool:
         """Tell whether these are the sums of such rows, which are another scan's."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.collect.cpu_burst.throttle_looks import ThrottleLooks
 from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
@@ -49,7 +50,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = quotas(*PATHS[:2])
     assert [watch.look(), watch.look()] == [False, False]
     tree.throttle(PATHS[1], 1)
@@ -57,7 +58,7 @@ def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
 
 
 def test_of_many_each_is_looked_at_in_turn(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = quotas(*PATHS)
     for _ in range(2):
         watch.look()
@@ -67,7 +68,7 @@ def test_of_many_each_is_looked_at_in_turn(tree: Tree):
 
 
 def test_while_pods_use_less_than_throttles_one_none_is_read(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = {PATHS[0]: QUOTA_US, PATHS[1]: 4 * QUOTA_US}
     tree.use(1000)
     watch.look()
@@ -87,7 +88,7 @@ def test_while_pods_use_less_than_throttles_one_none_is_read(tree: Tree):
 
 
 def test_where_the_usage_of_all_pods_falls_each_is_read(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = quotas(*PATHS[:1])
     for used_ms in (1000, 5):
         tree.use(used_ms)
@@ -96,7 +97,7 @@ def test_where_the_usage_of_all_pods_falls_each_is_read(tree: Tree):
 
 
 def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = quotas("pods/pod/gone", *PATHS[:3])
     tree.throttle(PATHS[0], 0, "nr_periods x\nnr_throttled y\n")
     tree.throttle(PATHS[1], 0, "usage_usec 5\n")
@@ -106,7 +107,7 @@ def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
 
 
 def test_what_is_watched_no_more_is_forgotten(tree: Tree):
-    watch = ThrottleWatch(tree.mounts, lambda: None)
+    watch = ThrottleLooks(tree.mounts)
     watch.watched = quotas(*PATHS[:1])
     watch.look()
     watch.watched = quotas(*PATHS[1:2])
