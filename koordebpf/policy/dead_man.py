@@ -136,7 +136,7 @@ def dead_man_plan(choice: DeadManChoice, firing: DeadManFiring) -> Plan:
     assert choice.victim is not None  # without one they do nothing
     pod = choice.victim.candidate
     late = format_ns(firing.fired_ns - firing.heartbeat_ns)
-    reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} in reclaim"
+    reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} for memory"
     message = f"trigger by koordebpf dead man's switch, kill pod: {pod.name}"
     feature = FeaturePlan(
         Verdict(FEATURE, True, reason),
