@@ -9,8 +9,8 @@
 
 #define MAX_DEPTH 24
 #define CHARGE_BATCH 64		/* pages; MEMCG_CHARGE_BATCH, memcontrol.h: a charge may fail this far below the limit */
-#define MOST_ROOM 4096		/* pages: what a limit may have left while tasks wait because of it; docs/dead-man.md says why */
-#define ROOM_SHIFT 3		/* of a small limit: an eighth */
+#define MOST_ROOM (64 * CHARGE_BATCH)	/* what a limit may have left while tasks wait because of it; docs/dead-man.md says why */
+#define ROOM_SHIFT 2		/* of a small limit: a quarter */
 #define PF_EXITING 0x00000004	/* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
 #define SIGKILL 9
@@ -422,7 +422,7 @@ static __always_inline void count_stall(bool is_over)
  * kernel's own mark says which is the outermost, so that a missed run of a program spoils no other.
  */
 SEC("fentry/psi_memstall_enter")
-int on_deadman_memstall_enter(u64 *ctx)
+int on_deadman_enter(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 
@@ -432,7 +432,7 @@ int on_deadman_memstall_enter(u64 *ctx)
 }
 
 SEC("fentry/psi_memstall_leave")
-int on_deadman_memstall_leave(u64 *ctx)
+int on_deadman_leave(u64 *ctx)
 {
 	unsigned long was_inside = 0;
 
@@ -442,7 +442,10 @@ int on_deadman_memstall_leave(u64 *ctx)
 	return 0;
 }
 
-/* Where it does not: direct reclaim. The machine has no limit of a cgroup. */
+/*
+ * With either: the machine's own reclaim counts, however little room its task's cgroup has. It lies in a section, with whose end
+ * it ends; without sections it has an end of its own.
+ */
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int on_deadman_direct_begin(u64 *ctx)
 {
@@ -450,6 +453,19 @@ int on_deadman_direct_begin(u64 *ctx)
 	return 0;
 }
 
+/* Each few pages of one long reclaim, which may not end for seconds. */
+SEC("tp_btf/mm_vmscan_lru_shrink_inactive")
+int on_deadman_shrink(u64 *ctx)
+{
+	u32 zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+
+	if (order && order->mode != KOORD_DEADMAN_OFF && bpf_ktime_get_ns() > order->heartbeat_ns + order->after_ns)
+		count_stall(false);
+	return 0;
+}
+
+/* Where the kernel accounts no pressure, reclaim is all that is counted. The machine has no limit of a cgroup. */
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
 int on_deadman_direct_end(u64 *ctx)
 {
@@ -472,18 +488,6 @@ SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int on_deadman_memcg_end(u64 *ctx)
 {
 	count_stall(true);
-	return 0;
-}
-
-/* With either: each few pages of one long reclaim, which may not end for seconds. */
-SEC("tp_btf/mm_vmscan_lru_shrink_inactive")
-int on_deadman_shrink(u64 *ctx)
-{
-	u32 zero = 0;
-	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
-
-	if (order && order->mode != KOORD_DEADMAN_OFF && bpf_ktime_get_ns() > order->heartbeat_ns + order->after_ns)
-		count_stall(false);
 	return 0;
 }
 

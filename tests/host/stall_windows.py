@@ -47,6 +47,7 @@ class StallWindows(Closing):
             since, stall = self._now()
             if since != began:
                 windows[since] = max(stall, windows.get(since, 0))
+            self.programs.beat(time.monotonic_ns())
             time.sleep(_LOOK_S)
         return [stall / NS_PER_MS for stall in windows.values()]
 

@@ -94,9 +94,14 @@ class ThrashingNode(WalkedNode):
             self.walks(self._scale * FILE_MIB // 2)
         until(lambda: self.node.usage_bytes() > self._scale * (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
 
-    def walks(self, mib: int) -> None:
-        """Have one more process of that pod read a file, again and again."""
-        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs"]
+    def walks(self, mib: int, *more: str) -> None:
+        """Have one more process of that pod read a file, again and again; `more` as thrash has it."""
+        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs", *more]
+        self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    def floods(self, mib: int) -> None:
+        """Have one more process of that pod read a file with read-ahead, whose pages are charged in large folios."""
+        command = [BUILD / "cacheflood", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs"]
         self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     def loses_page_cache(self) -> None:
@@ -107,6 +112,14 @@ class ThrashingNode(WalkedNode):
         """Have the best-effort pod hold so much that the files do not fit any more."""
         each = self._scale * (HELD_MIB - EARLY_MIB) // processes
         self.holders += [Holder(self.be, "anon", each, waits=False) for _ in range(processes)]
+
+    def times_full(self, cgroup: Path | None = None) -> int:
+        """Return how often a charge failed at its limit, or at that of a cgroup below it."""
+        folder = cgroup or self.node.path
+        if (v1 := folder / "memory.failcnt").exists():
+            return int(v1.read_text())
+        events = dict(line.split() for line in (folder / "memory.events.local").read_text().splitlines())
+        return int(events["max"])
 
     @property
     def is_victim_alive(self) -> bool:

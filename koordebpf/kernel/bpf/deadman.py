@@ -25,15 +25,10 @@ StallSource = Literal["psi", "reclaim"]  # what is counted: what PSI counts, or 
 
 _FEATURE = "dead man's switch"
 _KFUNC = "bpf_send_signal_task"  # kernel/trace/bpf_trace.c, since v6.13
-# Programs of one source only; the others serve both.
+# Programs of one source only; the others serve both, direct reclaim's begin among them.
 _PROGRAMS: dict[StallSource, frozenset[str]] = {
-    "psi": frozenset({"on_deadman_memstall_enter", "on_deadman_memstall_leave"}),
-    "reclaim": frozenset(
-        {
-            *("on_deadman_direct_begin", "on_deadman_direct_end"),
-            *("on_deadman_memcg_begin", "on_deadman_memcg_end"),
-        }
-    ),
+    "psi": frozenset({"on_deadman_enter", "on_deadman_leave"}),
+    "reclaim": frozenset({"on_deadman_direct_end", "on_deadman_memcg_begin", "on_deadman_memcg_end"}),
 }
 _COUNTS: dict[StallSource, str] = {
     "psi": "counts what PSI counts as a stall for memory",
@@ -98,8 +93,9 @@ class DeadMan(Closing):
         source: of stalls. None: PSI where the kernel accounts it and lets its functions be traced, else reclaim.
 
     Source:  functions psi_memstall_enter and _leave (kernel/sched/psi.c) by fentry; without PSI tracepoints
-             mm_vmscan_direct_reclaim_begin and _end, mm_vmscan_memcg_reclaim_begin and _end, by BTF; with either
-             mm_vmscan_lru_shrink_inactive, and kfuncs bpf_send_signal_task and bpf_iter_task_new.
+             mm_vmscan_direct_reclaim_end, mm_vmscan_memcg_reclaim_begin and _end, by BTF; with either
+             mm_vmscan_direct_reclaim_begin and mm_vmscan_lru_shrink_inactive, and kfuncs bpf_send_signal_task and
+             bpf_iter_task_new.
     Raises:  SupportError: no libbpf, no object, one of another layout, or the kernel refuses it.
     Cost:    docs/dead-man.md.
     """
