@@ -169,7 +169,7 @@ def counts_psi(dead_man: DeadMan) -> None:
 
 def loses_page_cache(thrashing: ThrashingNode) -> None:
     """Short of memory, and one pod reads again and again what others take away; the node's limit is not met."""
-    thrashing.walks(24, "recent")
+    thrashing.walks(24)
     thrashing.grows()
     until(lambda: thrashing.node.usage_bytes() > HELD_MIB * MIB, "memory that is held")
     thrashing.loses_page_cache()
@@ -215,7 +215,7 @@ def test_no_stall_is_counted_twice(thrashing, counts_psi):
     pressure = PressureFile()
     with pressure, StallWindows(cgroup_id(thrashing.node.path)) as windows:
         thrashing.grows()
-        thrashing.walks(2 * FILE_MIB, "recent")  # of one process: its stalls are not side by side
+        thrashing.walks(2 * FILE_MIB)  # of one process: its stalls are not side by side
         until(lambda: thrashing.times_full() > 0, "a node that thrashes")
         before_us = pressure.read().some.total_us
         counted_ms = sum(windows.during(patience(4)))

@@ -19,6 +19,8 @@ HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
 FILE_MIB = 128
 EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
+# For the multi-generational LRU pages without recency are none to wait for: tests/workloads/thrash.c.
+_RECENT = ("recent",) if Path("/sys/kernel/mm/lru_gen").exists() else ()
 
 # Reclaims a part of a cgroup's memory. cgroup v1 can only be asked for all of it, so that is broken off by a signal.
 _TAKER = """
@@ -94,9 +96,9 @@ class ThrashingNode(WalkedNode):
             self.walks(self._scale * FILE_MIB // 2)
         until(lambda: self.node.usage_bytes() > self._scale * (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
 
-    def walks(self, mib: int, *more: str) -> None:
-        """Have one more process of that pod read a file, again and again; `more` as thrash has it."""
-        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs", *more]
+    def walks(self, mib: int) -> None:
+        """Have one more process of that pod read a file, again and again."""
+        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs", *_RECENT]
         self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     def floods(self, mib: int) -> None:
